@@ -19,6 +19,7 @@ from gnnkit.datasets.tables.reading import Piece
 from gnnkit.datasets.tables.rows import JoinedRows, KeptRows, Place, RangeRows, Rows
 from gnnkit.errors import DatasetError, PlanError
 from gnnkit.schema import ArraySpec
+from gnnkit.storage.convert import is_lost
 
 # Changes stored rows ``[k, *row_shape]``.
 Recoding: TypeAlias = Callable[[NDArray[Any]], NDArray[Any]]
@@ -137,16 +138,30 @@ def column_of(piece: Piece, name: str, types: Mapping[str, pa.DataType]) -> pa.A
     if wanted is None or array.type == wanted:
         return array
     try:
-        cast = plain(array.cast(wanted))
+        # Arrow narrows texts and decimals without a word: they are numbers first, which are compared with what becomes of them.
+        is_whole = not pa.types.is_floating(wanted) or pa.types.is_integer(array.type)
+        numbers = array if is_whole else array.cast(pa.float64())
+        cast = plain(numbers.cast(wanted))
     except pa.ArrowException as error:
         raise DatasetError(f"{piece.where}: column {name!r} is {array.type}, and {wanted} was asked for: {error}") from error
-    if pa.types.is_floating(array.type) and pa.types.is_floating(cast.type):
-        _check_held(array.to_numpy(zero_copy_only=False), cast.to_numpy(zero_copy_only=False), name, piece)
+    wide, narrow = _leaves(numbers), _leaves(cast)
+    if pa.types.is_floating(wide.type) and pa.types.is_floating(narrow.type):
+        width = max(1, len(wide) // max(1, len(array)))
+        _check_held(wide.to_numpy(zero_copy_only=False), narrow.to_numpy(zero_copy_only=False), name, piece, width, is_exact=True)
     return cast
 
 
-def _check_held(numbers: NDArray[Any], narrowed: NDArray[Any], name: str, piece: Piece, width: int = 1) -> None:
-    """Refuses numbers that have become infinite.
+def _leaves(array: pa.Array) -> pa.Array:
+    """The values of lists, one after the other; else the array."""
+    return _leaves(plain(array.flatten())) if _is_list(array.type) else array
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _check_held(numbers: NDArray[Any], narrowed: NDArray[Any], name: str, piece: Piece, width: int, *, is_exact: bool) -> None:
+    """Refuses numbers that a narrower type does not hold, see ``is_lost``.
 
     Args:
         numbers: ``[k * width]``.
@@ -154,13 +169,14 @@ def _check_held(numbers: NDArray[Any], narrowed: NDArray[Any], name: str, piece:
         name: Their column.
         piece: Their rows.
         width: Numbers of a row.
+        is_exact: Whether none may become 0.
 
     Raises:
         DatasetError: Names the place, the column and the first row.
     """
-    beyond = np.flatnonzero(np.isinf(narrowed) & np.isfinite(numbers))
-    if len(beyond):
-        what = f"{float(numbers[beyond[0]])!r} in row {piece.first + int(beyond[0]) // width}, which {narrowed.dtype} cannot hold"
+    lost = np.flatnonzero(is_lost(numbers, narrowed, to_zero=is_exact))
+    if len(lost):
+        what = f"{float(numbers[lost[0]])!r} in row {piece.first + int(lost[0]) // width}, which {narrowed.dtype} cannot hold"
         raise DatasetError(
             f"{piece.where}: column {name!r} has {what}",
             "multiply the column by a number that brings its values nearer to 1, or take their logarithms: tables are read as float32",
@@ -298,7 +314,7 @@ class Numbers:
         array = column_of(piece, name, self._types)
         width = 1
         kind = array.type
-        if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        if _is_list(kind):
             if self._flat:
                 raise DatasetError(f"{piece.where}: column {name!r} has lists ({kind}), and one number a row is needed")
             array = without_nulls(array, name, piece, {})
@@ -320,23 +336,16 @@ class Numbers:
             raise DatasetError(f"{piece.where}: column {name!r} is {kind}, which is no number", hint)
         rows = np.asarray(without_nulls(array, name, piece, self._fills))
         if rows.dtype.kind == "f":
-            rows = self._as_float32(rows, piece, name, width)
+            with np.errstate(over="ignore"):
+                found = rows.astype(np.float32)
+            _check_held(rows, found, name, piece, width, is_exact=self._is_exact)
+            rows = found
         elif rows.dtype == np.uint64 and self._dtype != "float32":
             if (bad := np.flatnonzero(rows >> 63)).size:
                 hint = f"types={{{name!r}: 'string'}} reads it as text, for classes" if self._flat else f"types={{{name!r}: 'double'}}"
                 raise DatasetError(f"{piece.where}: column {name!r} has {rows[bad[0]]}, which int64 does not hold", hint)
             rows = rows.astype(np.int64)
         return rows.reshape(len(piece.rows.column(name)), width)
-
-    def _as_float32(self, rows: NDArray[Any], piece: Piece, name: str, width: int) -> NDArray[np.float32]:
-        """Numbers that float32 holds: no finite one becomes infinite, and no label and no weight becomes 0."""
-        with np.errstate(over="ignore"):
-            found = rows.astype(np.float32)
-        _check_held(rows, found, name, piece, width)
-        if self._is_exact and (bad := np.flatnonzero((found == 0) & (rows != 0))).size:
-            hint = "multiply the column by a number that brings its values nearer to 1, or take their logarithms"
-            raise DatasetError(f"{piece.where}: column {name!r} has {rows[bad[0]]}, which float32 does not hold", hint)
-        return found
 
 
 class Codes:
