@@ -499,6 +499,16 @@ def test_zeros_before_numbers_that_are_no_names_are_read_as_ever(tmp_path: Path)
     assert read_edges(rows, EDGE)[:, -1].tolist() == [7, 2]
 
 
+def test_zeros_before_numbers_in_the_names_of_folders_and_in_other_columns(tmp_path: Path) -> None:
+    for year in (2020, 2021):
+        written(tmp_path, after_many(1000, "1,2,3,4,007,2020-01-01,01/02/2020"), f"year={year}/edges.csv")
+    source = gnnkit.tables(tmp_path, categories="year")
+    assert source.metadata["tables"]["__".join(EDGE)]["year"]["values"] == [2020, 2021]
+    written(tmp_path, after_many(1000, "1,007,3,4,007,2020-01-01,01/02/2020"), "year=2021/edges.csv")
+    with pytest.raises(DatasetError, match="2021/edges.csv: column 'dst' has '007' in row 1000"):
+        gnnkit.tables(tmp_path, categories="year")
+
+
 def test_codes_with_zeros_before_them_are_texts(tmp_path: Path) -> None:
     path = written(tmp_path, "src,dst,zip,y\na,b,01234,02\nb,c,1234,2\n")
     source = gnnkit.tables(path, categories="zip", label={EDGE: "y"})

@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,9 +22,7 @@ from gnnkit.events import EventSink
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeType, NodeType, edge_type_name
 from gnnkit.storage.keys import INTEGER
 from gnnkit.storage.layout import FEATURE_NAME, LABEL_NAME
-
-if TYPE_CHECKING:
-    from gnnkit.storage.store import Store
+from gnnkit.storage.store import Store
 
 
 def is_networkx(form: Any) -> bool:

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as parquet
 
 from gnnkit.datasets.tables.texts import (
     AS_TOLD,
@@ -90,7 +91,7 @@ class RowGroup:
         first: The number of its first row in the table.
         num_rows: Its rows.
         nbytes: Bytes of the columns that are read.
-        footer_nbytes: Bytes of the file's footer, which whoever opens the file reads, too.
+        footer_nbytes: Bytes of the file's footer, which is read whenever the file is opened.
     """
 
     file: int
@@ -222,8 +223,8 @@ class SourceTable:
     @property
     def numbered_names(self) -> list[str]:
         """The columns of names that are read as whole numbers without a word of the user."""
-        asked = [name for name in self.names if name not in self.types and name in self.schema.names]
-        return [name for name in dict.fromkeys(asked) if pa.types.is_integer(self.schema.field(name).type)]
+        own = [self.schema.field(name) for name in dict.fromkeys(self.names) if name in self.schema.names and name not in self.types]
+        return [field.name for field in own if pa.types.is_integer(field.type) and field.metadata != _IN_FOLDERS]
 
     @property
     def is_headless(self) -> bool:
@@ -279,8 +280,6 @@ class SourceTable:
         Raises:
             DatasetError: A file cannot be read.
         """
-        import pyarrow.parquet as parquet
-
         wanted, found, first = set(columns), list[RowGroup](), 0
         for number, path in enumerate(self.files):
             try:
@@ -420,7 +419,7 @@ def _readable(frame: Any, unreadable: dict[str, str]) -> Any:
 
 
 def _column_or_none(name: str, values: Any, unreadable: dict[str, str]) -> Any:
-    """See ``_column``; nulls where Arrow cannot hold the values."""
+    """An Arrow array, as ``_column`` makes it; nulls where Arrow cannot hold the values."""
     try:
         return _column(values)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
@@ -570,7 +569,7 @@ class _DeltaFolder:
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         try:
-            import deltalake  # not a dependency
+            import deltalake  # optional
         except ImportError as error:
             raise PlanError(
                 f"{self._what}: {self._folder} is a Delta table, and there is no deltalake to read its log", "pip install deltalake"
@@ -597,8 +596,6 @@ def _format(path: str) -> str | None:
 
 
 def _file_schema(path: str, table: SourceTable) -> pa.Schema:
-    import pyarrow.parquet as parquet
-
     try:
         if _format(path) == "parquet":
             with parquet.ParquetFile(path) as file:
@@ -650,8 +647,6 @@ def _own_batches(
     where = ""
     try:
         if _format(path) == "parquet":
-            import pyarrow.parquet as parquet
-
             with parquet.ParquetFile(path, pre_buffer=False) as file:
                 read = columns if len({*file.schema_arrow.names}) == len(file.schema_arrow.names) else None
                 for group in range(file.num_row_groups) if groups is None else groups:
@@ -694,7 +689,5 @@ def _damaged_column(file: Any, group: int, size: int, columns: Sequence[str]) ->
 
 
 def _open_arrow(path: str) -> Any:
-    import pyarrow.ipc as ipc
-
     source = pa.memory_map(path)
-    return ipc.open_file(source) if source.read(6) == b"ARROW1" and not source.seek(0) else ipc.open_stream(pa.memory_map(path))
+    return pa.ipc.open_file(source) if source.read(6) == b"ARROW1" and not source.seek(0) else pa.ipc.open_stream(pa.memory_map(path))

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as arrow_csv
 from numpy.typing import NDArray
 
 from gnnkit.errors import DatasetError, PlanError
@@ -408,8 +409,6 @@ def open_text(
         pyarrow.ArrowException: It is damaged.
         OSError: It cannot be read.
     """
-    import pyarrow.csv as arrow_csv  # not needed where no table is text
-
     options = dialect.options
     assert options.sep is not None, "it was found out"
     file = _open(path, options)
