@@ -41,8 +41,8 @@ def read_cora(path: Path) -> Data:
     Raises:
         DatasetError: The file is missing or damaged.
     """
-    import torch
-    from torch_geometric.data import Data
+    import torch  # heavy
+    from torch_geometric.data import Data  # heavy
 
     arrays = _read(path)
     x = np.zeros((_NUM_NODES, _NUM_FEATURES), np.float32)

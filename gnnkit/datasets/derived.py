@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,12 +12,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from gnnkit.datasets.streaming import READ_ROWS, Spool
 from gnnkit.errors import DatasetError, PlanError
 from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.schema import ELEMENT_TYPES, ArraySpec, EdgeType, EdgeTypeSchema, GraphSchema, NodeType, edge_type_name
-from gnnkit.source import CHUNK_ROWS, GraphSource, LinkSplits
+from gnnkit.source import CHUNK_ROWS, GraphSource, LinkSplits, RangedSource
+from gnnkit.storage.catalog import default_root
 from gnnkit.storage.inputs import RowReader, SourceInput
 from gnnkit.storage.layout import end_specs, file_name
 from gnnkit.storage.staging import INCOMPLETE, check_disk, remove_tree
@@ -274,11 +275,11 @@ class UndirectedSource:
         return GraphSchema(before.node_types, edges, is_homogeneous=before.is_homogeneous)
 
     def fingerprint(self) -> str:
-        """See ``GraphSource.fingerprint``."""
+        """That of the source, and of the way in which it is made undirected."""
         return hashlib.blake2b(f"undirected {_VERSION} {self._source.fingerprint()}".encode(), digest_size=16).hexdigest()
 
     def edge_chunks(self, edge_type: EdgeType) -> Iterator[NDArray[np.int64]]:
-        """See ``GraphSource.edge_chunks``."""
+        """The edges in their own order, ``[2, k]`` at a time."""
         if edge_type in self._reverse:
             for edges in self._source.edge_chunks(self._reverse[edge_type]):
                 yield np.ascontiguousarray(edges[::-1])
@@ -288,13 +289,13 @@ class UndirectedSource:
             yield from self._source.edge_chunks(edge_type)
 
     def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
-        """See ``GraphSource.edge_array_chunks``."""
+        """The rows of an edge array, some at a time."""
         if edge_type[0] == edge_type[2]:
             return self._merge(edge_type).array_chunks(name)
         return self._source.edge_array_chunks(self._reverse.get(edge_type, edge_type), name)
 
     def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
-        """See ``GraphSource.node_array_chunks``."""
+        """The rows of a node array, some at a time."""
         return self._source.node_array_chunks(node_type, name)
 
     def _merge(self, edge_type: EdgeType) -> MergedEdges:
@@ -306,16 +307,14 @@ class UndirectedSource:
                 # Once for reading and once for sorting, each in edges of both directions.
                 with Stage(self._events, "ingest", label=f"{label}, made undirected", total=4 * table.num_edges, unit="edges") as stage:
                     self._merged[edge_type] = merge_with_inverses(
-                        self._source, edge_type, num_nodes, folder=self._scratch(), memory_bytes=self._memory_bytes, stage=stage
+                        self._source,
+                        edge_type,
+                        num_nodes,
+                        folder=self._scratch_dir or default_root(),
+                        memory_bytes=self._memory_bytes,
+                        stage=stage,
                     )
             return self._merged[edge_type]
-
-    def _scratch(self) -> Path:
-        if self._scratch_dir is not None:
-            return self._scratch_dir
-        from gnnkit.storage.catalog import default_root
-
-        return default_root()
 
 
 _ENDS = ("edges.source", "edges.target")
@@ -325,8 +324,8 @@ def _steps(count: int) -> Iterator[tuple[int, int]]:
     return ((first, min(first + CHUNK_ROWS, count)) for first in range(0, count, CHUNK_ROWS))
 
 
-class FiledSource(ABC):
-    """A ``RangedSource``: the rows of another source, in files that every host sees; chunks are ranges of them.
+class FiledSource(RangedSource):
+    """The rows of another source, in files that every host sees; chunks are ranges of them.
 
     Args:
         source: The other one; nothing is kept of it but what it says of itself and its splits of nodes.
@@ -349,31 +348,19 @@ class FiledSource(ABC):
         return self._fingerprint
 
     def edge_chunks(self, edge_type: EdgeType) -> Iterator[NDArray[np.int64]]:
-        """See ``GraphSource``."""
+        """The edges in their own order, ``[2, k]`` at a time."""
         for first, last in _steps(self.schema.edge_types[edge_type].num_edges):
             yield self.edge_rows(edge_type, first, last)
 
     def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
-        """See ``GraphSource``."""
+        """The rows of an edge array, some at a time."""
         for first, last in _steps(self.schema.edge_types[edge_type].num_edges):
             yield self.edge_array_rows(edge_type, name, first, last)
 
     def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
-        """See ``GraphSource``."""
+        """The rows of a node array, some at a time."""
         for first, last in _steps(self.schema.node_types[node_type].num_nodes):
             yield self.node_array_rows(node_type, name, first, last)
-
-    @abstractmethod
-    def edge_rows(self, edge_type: EdgeType, first: int, last: int) -> NDArray[np.int64]:
-        """See ``RangedSource``."""
-
-    @abstractmethod
-    def edge_array_rows(self, edge_type: EdgeType, name: str, first: int, last: int) -> NDArray[Any]:
-        """See ``RangedSource``."""
-
-    @abstractmethod
-    def node_array_rows(self, node_type: NodeType, name: str, first: int, last: int) -> NDArray[Any]:
-        """See ``RangedSource``."""
 
 
 class CopiedSource(FiledSource):
@@ -388,17 +375,17 @@ class CopiedSource(FiledSource):
         super().__init__(source)
         self._folder = folder
 
+    @override
     def edge_rows(self, edge_type: EdgeType, first: int, last: int) -> NDArray[np.int64]:
-        """See ``RangedSource``."""
         ends = zip(_ENDS, end_specs(self.schema, edge_type), strict=True)
         return np.stack([self._read(edge_type_name(edge_type), name, spec, first, last) for name, spec in ends]).astype(np.int64)
 
+    @override
     def edge_array_rows(self, edge_type: EdgeType, name: str, first: int, last: int) -> NDArray[Any]:
-        """See ``RangedSource``."""
         return self._read(edge_type_name(edge_type), f"array.{name}", self.schema.edge_types[edge_type].arrays[name], first, last)
 
+    @override
     def node_array_rows(self, node_type: NodeType, name: str, first: int, last: int) -> NDArray[Any]:
-        """See ``RangedSource``."""
         return self._read(f"node.{node_type}", f"array.{name}", self.schema.node_types[node_type].arrays[name], first, last)
 
     def _read(self, owner: str, name: str, spec: ArraySpec, first: int, last: int) -> NDArray[Any]:

@@ -211,7 +211,7 @@ class _Download:
         self._eta_shown = False
 
     def run(self) -> None:
-        import httpx
+        import httpx  # heavy
 
         have = self._have()
         if have and self._recall().get("size") == have:
@@ -245,7 +245,7 @@ class _Download:
                     pause(gap_s)
 
     def _attempt(self, client: httpx.Client) -> None:
-        import httpx
+        import httpx  # heavy
 
         request = client.build_request("GET", self._url, headers=self._headers())
         wait = self._patience.stall_s if self._answered else max(0.1, self._contact.left_s)
@@ -263,7 +263,7 @@ class _Download:
             response.close()
 
     def _receive(self, response: httpx.Response) -> None:
-        import httpx
+        import httpx  # heavy
 
         status = response.status_code
         if status in _RETRIED_STATUS:
@@ -271,14 +271,14 @@ class _Download:
         have = self._have()
         if status == 416:
             # Asked to go on behind the end: what is there is not a part of what the server has.
-            self._discard()
+            discard(self._part)
             raise _Cut("the server has another file than the one that was begun")
         if status not in (200, 206):
             raise self._error(f"{self._url}: the server answered {status} {response.reason_phrase}")
         start = have if status == 206 else 0
         total = _total(response, start)
-        if status == 206 and not _continues(response.headers, start):
-            self._discard()
+        if status == 206 and not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
+            discard(self._part)
             raise _Cut("the server sent another part of the file than the one it was asked for")
         if not self._answered:
             self._answered = True
@@ -302,7 +302,7 @@ class _Download:
         if total is not None and self._have() != total:
             have = self._have()
             if have > total:
-                self._discard()
+                discard(self._part)
             raise _Cut(f"{have} bytes came where the server announced {total}")
 
     def _show_eta(self, start: int) -> None:
@@ -344,9 +344,6 @@ class _Download:
         except OSError as error:
             raise self._error(f"cannot write {self._state_path}: {error.strerror or error}") from error
 
-    def _discard(self) -> None:
-        discard(self._part)
-
     def _error(self, message: str) -> DatasetError:
         return DatasetError(message, self._hint)
 
@@ -359,13 +356,7 @@ def discard(part: Path) -> None:
 
 def _total(response: httpx.Response, start: int) -> int | None:
     length = response.headers.get("Content-Length", "")
-    if not length.isdecimal():
-        return None
-    return start + int(length)
-
-
-def _continues(headers: Mapping[str, str], start: int) -> bool:
-    return headers.get("Content-Range", "").startswith(f"bytes {start}-")
+    return start + int(length) if length.isdecimal() else None
 
 
 # Datasets are compressed before they are archived: members shrink by a few per cent, not by 50 times.

@@ -21,12 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from gnnkit.datasets.derived import UndirectedSource
 from gnnkit.datasets.download import PATIENT, DamagedArchive, RetryPolicy, discard, download, free_disk, require_disk, unpack
 from gnnkit.errors import DatasetError, near_matches
 from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.files import give_up_lock, open_regular, take_lock, user_path
 from gnnkit.schema import ArraySpec, EdgeType, EdgeTypeSchema, GraphSchema, NodeType, NodeTypeSchema
 from gnnkit.source import GraphSource
+from gnnkit.storage.catalog import default_root
 from gnnkit.storage.staging import check_memory
 from gnnkit.units import format_bytes
 from gnnkit.urls import OFFLINE_VARIABLE, is_offline
@@ -596,20 +598,10 @@ def open_ogb(
     info = ogb_info(name)
     tree = _tree(info, _root(root), download, events)
     check_release(info, tree, events)
-    source: GraphSource
-    if info.is_binary:
-        from gnnkit.datasets.ogb_source import open_binary_layout
+    from gnnkit.datasets.ogb_source import open_binary_layout, open_csv_layout  # circular
 
-        source = open_binary_layout(info, tree)
-    else:
-        from gnnkit.datasets.ogb_source import open_csv_layout
-
-        source = open_csv_layout(info, tree)
-    if undirected:
-        from gnnkit.datasets.derived import UndirectedSource
-
-        source = UndirectedSource(source, events=events)
-    return source
+    source: GraphSource = open_binary_layout(info, tree) if info.is_binary else open_csv_layout(info, tree)
+    return UndirectedSource(source, events=events) if undirected else source
 
 
 def evaluator(name: str) -> Any:
@@ -621,18 +613,12 @@ def evaluator(name: str) -> Any:
     Raises:
         DatasetError: The name is unknown, or the package ``ogb`` cannot be imported.
     """
-    from gnnkit.vendor import ogb as vendor_ogb
-
     info = ogb_info(name)
     return vendor_ogb.evaluator(info.name, info.kind)
 
 
 def _root(root: str | Path | None) -> Path:
-    if root is not None:
-        return user_path(root)
-    from gnnkit.storage.catalog import default_root
-
-    return default_root()
+    return default_root() if root is None else user_path(root)
 
 
 def _tree(info: OgbInfo, root: Path, download: Literal["auto"] | bool, events: EventSink) -> OgbTree:

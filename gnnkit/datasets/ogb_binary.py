@@ -144,7 +144,7 @@ class NpzMember:
         checked that way.
         """
         step = max(multiple, _CHUNK_BYTES // max(1, self.dtype.itemsize) // multiple * multiple)
-        check_memory(step * self.dtype.itemsize, f"reading {self.name} of {self.path}")  # a row may be as long as somebody has written
+        check_memory(step * self.dtype.itemsize, f"reading {self.name} of {self.path}")  # a file may have rows of any length
         with _reading(self.path, self.name) as file:
             _skip(file, self.header_bytes + start * self.dtype.itemsize)
             done = 0
@@ -200,7 +200,7 @@ _LOCAL_HEADER, _LOCAL_LENGTHS = 30, 26
 
 
 def _data_position(path: Path, item: zipfile.ZipInfo) -> int:
-    """The position of a member's data in the file; whoever has read its header has seen that there is one."""
+    """The position of a member's data in the file; its header has been read, so there is one."""
     with open(open_regular(path), "rb") as file:
         file.seek(item.header_offset + _LOCAL_LENGTHS)
         name, extra = np.frombuffer(file.read(4), "<u2").tolist()

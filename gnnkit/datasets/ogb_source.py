@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from gnnkit.datasets.ogb import OgbInfo, OgbTree, content_digest
 from gnnkit.datasets.ogb_binary import NpzMember, npz_members, read_saved
@@ -36,7 +37,7 @@ from gnnkit.schema import (
     NodeType,
     NodeTypeSchema,
 )
-from gnnkit.source import LazyMapping, LinkSplits
+from gnnkit.source import LazyMapping, LinkSplits, RangedSource
 from gnnkit.storage.staging import check_memory
 
 logger = logging.getLogger(__name__)
@@ -118,19 +119,19 @@ class OgbSource:
         return f"OgbSource({self.name!r}, {str(self.path)!r}, {self.schema.num_nodes} nodes, {self.schema.num_edges} edges)"
 
     def fingerprint(self) -> str:
-        """See ``GraphSource.fingerprint``; reads a few kilobytes of each file."""
+        """A digest of a few kilobytes of each file."""
         return content_digest(self.path, self._files, self._facts)
 
     def edge_chunks(self, edge_type: EdgeType) -> Iterator[NDArray[np.int64]]:
-        """See ``GraphSource.edge_chunks``."""
+        """The edges in their own order, ``[2, k]`` at a time."""
         return self._edges[edge_type].edges()
 
     def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
-        """See ``GraphSource.edge_array_chunks``."""
+        """The rows of an edge array, some at a time."""
         return self._edges[edge_type].arrays[name][1]()
 
     def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
-        """See ``GraphSource.node_array_chunks``."""
+        """The rows of a node array, some at a time."""
         return self._nodes[node_type].arrays[name][1]()
 
     def _splits_of(self, node_type: NodeType) -> Mapping[str, NDArray[np.int64]]:
@@ -141,8 +142,8 @@ class OgbSource:
 Rows = Callable[[int, int], NDArray[Any]]
 
 
-class RangedOgbSource(OgbSource):
-    """An ``OgbSource`` that is a ``RangedSource``: its arrays are stored one element after the other.
+class RangedOgbSource(OgbSource, RangedSource):
+    """An ``OgbSource`` any rows of which can be read: its arrays are stored one element after the other.
 
     Args:
         ranges: ``{(type, array): reads rows [first, last)}``; None for the array of the edges themselves, as ``[2, last - first]``.
@@ -153,16 +154,16 @@ class RangedOgbSource(OgbSource):
         super().__init__(*given, **named)
         self._ranges = dict(ranges)
 
+    @override
     def edge_rows(self, edge_type: EdgeType, first: int, last: int) -> NDArray[np.int64]:
-        """See ``RangedSource``."""
         return self._ranges[edge_type, None](first, last)
 
+    @override
     def edge_array_rows(self, edge_type: EdgeType, name: str, first: int, last: int) -> NDArray[Any]:
-        """See ``RangedSource``."""
         return self._ranges[edge_type, name](first, last)
 
+    @override
     def node_array_rows(self, node_type: NodeType, name: str, first: int, last: int) -> NDArray[Any]:
-        """See ``RangedSource``."""
         return self._ranges[node_type, name](first, last)
 
 

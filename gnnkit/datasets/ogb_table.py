@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from isal import igzip
+from isal.igzip_lib import IsalError
 from numba import float32, float64, int64, uint64
 from numpy.typing import NDArray
 
@@ -296,9 +298,6 @@ class _BadRow(Exception):
 
 def _inflate(path: Path) -> Iterator[bytes]:
     """Yields the text in blocks that end with their last row's end."""
-    from isal import igzip
-    from isal.igzip_lib import IsalError
-
     rest = b""
     try:
         with open(open_regular(path), "rb") as file:
@@ -331,8 +330,8 @@ def _parse(block: bytes, *, num_columns: int, dtype: np.dtype[Any], transposed: 
 
 def parse_any(block: bytes, *, num_columns: int, dtype: np.dtype[Any], transposed: bool) -> NDArray[Any]:
     """Whatever pyarrow takes for a table of numbers."""
-    import pyarrow as pa
-    from pyarrow import csv as pa_csv
+    import pyarrow as pa  # heavy
+    from pyarrow import csv as pa_csv  # heavy
 
     names = [str(column) for column in range(num_columns)]
     arrow_type = pa.from_numpy_dtype(dtype)

@@ -63,7 +63,7 @@ def as_rows(value: Any, where: str, dim: int = 0) -> tuple[NDArray[Any], ArraySp
     Raises:
         PlanError: It is no dense array, or of a dtype that cannot be stored.
     """
-    import torch
+    import torch  # heavy
 
     rows = _native(value, where) if isinstance(value, np.ndarray) else _dense(value, where)
     rows = np.ascontiguousarray(np.moveaxis(rows, dim, 0))
@@ -74,14 +74,14 @@ def as_rows(value: Any, where: str, dim: int = 0) -> tuple[NDArray[Any], ArraySp
 
 def is_dense(value: torch.Tensor) -> bool:
     """Whether a tensor has a number at each place of its shape."""
-    import torch
+    import torch  # heavy
 
     return value.layout == torch.strided and not value.is_nested and not isinstance(value, torch.masked.MaskedTensor)
 
 
 def _dense(value: Any, where: str) -> NDArray[Any]:
     """A dense tensor as an array; a CUDA tensor is copied."""
-    import torch
+    import torch  # heavy
 
     if not isinstance(value, torch.Tensor):
         raise PlanError(
@@ -119,7 +119,7 @@ def edge_index_of(store: Any, where: str) -> NDArray[Any]:
         PlanError: Edges are held as ``adj`` or ``adj_t``, or are missing.
         DatasetError: ``edge_index`` has another dtype or shape.
     """
-    import torch
+    import torch  # heavy
 
     for name in ("adj_t", "adj"):
         if name in store:
@@ -148,7 +148,7 @@ def edge_index_of(store: Any, where: str) -> NDArray[Any]:
 
 def _native(array: NDArray[Any], where: str) -> NDArray[Any]:
     """An array in this machine's byte order, on the same memory where it is in that already."""
-    import torch
+    import torch  # heavy
 
     if isinstance(array, np.ma.MaskedArray):
         raise PlanError(f"{where} is a masked array, and rows have every value", f"fill what is masked: {where}.filled(...)")
@@ -171,7 +171,7 @@ _MOST_HASHING = 4
 
 def graph_hint(value: Any) -> str | None:
     """Returns the way to the graph of something that is none and holds some, a dataset or a pair of OGB's; None of anything else."""
-    from torch_geometric.data import Data, Dataset, HeteroData
+    from torch_geometric.data import Data, Dataset, HeteroData  # heavy
 
     has_splits = hasattr(value, "get_idx_split") or hasattr(value, "get_edge_split")
     name, root = getattr(value, "name", None), getattr(value, "original_root", None)
@@ -209,12 +209,12 @@ class _TypeArrays:
 
 def _versions(data: Data | HeteroData) -> Iterator[tuple[str, Any, int]]:
     """The node-level, edge-level and other tensors of an object: name, tensor, and how often it has been changed in place."""
-    import torch
+    import torch  # heavy
 
     for store in data.stores:
         key = store._key
         for name, value in store.items():
-            if isinstance(value, torch.Tensor) and not value.is_inference():  # of those nobody counts changes
+            if isinstance(value, torch.Tensor) and not value.is_inference():  # of those, no changes are counted
                 yield f"data.{name}" if key is None else f"data[{key!r}].{name}", value, value._version
 
 
@@ -249,7 +249,7 @@ class PyGSource:
         parts: Mapping[NodeType, NDArray[Any]] | None = None,
         edge_arrays: Collection[str | None] = (),
     ) -> None:
-        from torch_geometric.data import Data, HeteroData
+        from torch_geometric.data import Data, HeteroData  # heavy
 
         if not isinstance(data, (Data, HeteroData)):
             raise PlanError(f"expected a torch_geometric.data.Data or HeteroData, got {type(data).__name__}", graph_hint(data))
@@ -449,7 +449,7 @@ def _rows_of(data: Any, store: Any, name: str, value: Any) -> tuple[int | None, 
 
     That dimension is the attribute's ``__cat_dim__``, as for PyG's loaders. The size is None where it has no rows.
     """
-    import torch
+    import torch  # heavy
 
     if isinstance(value, torch.Tensor) and value.is_nested:
         return value.size(0), 0
@@ -678,7 +678,7 @@ def add_label_edges(data: Data | HeteroData, labels: Mapping[EdgeType, Any], edg
 
 def _typed(data: Any) -> Any:
     """A ``HeteroData`` of one node type and one edge type; PyG's own way there copies everything."""
-    from torch_geometric.data import HeteroData
+    from torch_geometric.data import HeteroData  # heavy
 
     made: Any = HeteroData()
     nodes, edges = made[HOMOGENEOUS_NODE_TYPE], made[HOMOGENEOUS_EDGE_TYPE]
@@ -691,7 +691,7 @@ def _typed(data: Any) -> Any:
 
 
 def _checked(edges: Any, edge_type: EdgeType, data: Any) -> Any:
-    import torch
+    import torch  # heavy
 
     rows = torch.as_tensor(edges)
     if rows.dim() != 2 or rows.shape[0] != 2 or rows.is_floating_point() or rows.dtype == torch.bool:

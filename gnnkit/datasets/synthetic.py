@@ -17,11 +17,12 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 from numba import uint64
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from gnnkit.datasets.ogb_table import with_inverses
 from gnnkit.datasets.streaming import overlap
@@ -34,12 +35,10 @@ from gnnkit.kernels.keys import fold
 from gnnkit.kernels.native import multiply_high
 from gnnkit.kernels.stream import bounded, draw_u64, fold_u64
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, ArraySpec, EdgeType, GraphSchema, NodeType
-from gnnkit.source import LazyMapping, LinkSplits
-
-if TYPE_CHECKING:
-    from gnnkit.storage.layout import BuildOptions
-    from gnnkit.storage.store import Store
-
+from gnnkit.source import LazyMapping, LinkSplits, RangedSource
+from gnnkit.storage.build import build_store
+from gnnkit.storage.layout import BuildOptions
+from gnnkit.storage.store import Store
 
 # Features are multiples of 2**-7 (0.0078125) below 8 in magnitude: exact in float16 and short as text.
 FEATURE_BITS = 7
@@ -307,7 +306,7 @@ PAPERS = GraphShape(
 )
 
 
-class GeneratedSource:
+class GeneratedSource(RangedSource):
     """A ``GraphSource`` that generates a graph.
 
     Args:
@@ -373,8 +372,8 @@ class GeneratedSource:
         _check(edge_type, HOMOGENEOUS_EDGE_TYPE, "edge type")
         return self._ahead(self.num_draws, _EDGE_ROWS, self._edges_from)
 
+    @override
     def edge_rows(self, edge_type: EdgeType, first: int, last: int) -> NDArray[np.int64]:
-        """See ``RangedSource``."""
         _check(edge_type, HOMOGENEOUS_EDGE_TYPE, "edge type")
         each = 1 + self.shape.both_directions
         start = first // each
@@ -401,8 +400,8 @@ class GeneratedSource:
         """
         raise PlanError(f"the edges of {self.name} carry no array {name!r}")
 
+    @override
     def edge_array_rows(self, edge_type: EdgeType, name: str, first: int, last: int) -> NDArray[Any]:
-        """The edges carry nothing, see ``edge_array_chunks``."""
         raise PlanError(f"the edges of {self.name} carry no array {name!r}")
 
     def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
@@ -414,8 +413,8 @@ class GeneratedSource:
         make = self._maker(node_type, name)
         return self._ahead(self.num_nodes, _FEATURE_ROWS if name == "x" else _EDGE_ROWS, make)
 
+    @override
     def node_array_rows(self, node_type: NodeType, name: str, first: int, last: int) -> NDArray[Any]:
-        """See ``RangedSource``."""
         return self._maker(node_type, name)(first, last - first)
 
     def _maker(self, node_type: NodeType, name: str) -> Callable[[int, int], NDArray[Any]]:
@@ -611,9 +610,6 @@ def _made(
     source = GeneratedSource(shape, scale, seed)
     if out is None:
         return source
-    from gnnkit.storage.build import build_store
-    from gnnkit.storage.layout import BuildOptions
-
     return build_store(source, user_path(out), BuildOptions() if options is None else options, events)
 
 

@@ -139,8 +139,8 @@ def _counted(chunks: Iterable[NDArray[Any]], stage: Stage) -> Iterator[NDArray[A
 
 def _write_csv_gz(path: Path, chunks: Iterable[NDArray[Any]], compresslevel: int) -> None:
     """Writes rows ``[k, columns]`` without a header; the same rows give the same bytes (no name and time in the file)."""
-    import pyarrow as pa
-    import pyarrow.csv
+    import pyarrow as pa  # heavy
+    import pyarrow.csv  # heavy
 
     path.parent.mkdir(parents=True, exist_ok=True)
     options = pyarrow.csv.WriteOptions(include_header=False)

@@ -58,10 +58,18 @@ def _numbers(rows: NDArray[Any], dtype: str) -> NDArray[Any]:
 def _cast(values: NDArray[Any], dtype: str, name: str) -> NDArray[Any]:
     with np.errstate(over="ignore"):
         converted = float32_to_bfloat16(values.astype(np.float32)) if dtype == "bfloat16" else values.astype(dtype)
-    beyond = np.isinf(_numbers(converted, dtype)) & np.isfinite(values)
+    beyond = is_lost(values, _numbers(converted, dtype))
     if beyond.any():
         raise PlanError(f"{name} holds {float(values[beyond][0])!r}, which {dtype} cannot hold", KEEP_THEM)
     return converted
+
+
+def is_lost(values: NDArray[Any], narrowed: NDArray[Any], *, to_zero: bool = False) -> NDArray[np.bool_]:
+    """Which numbers a narrower type does not hold: finite ones that became infinite, and with ``to_zero`` others that became 0."""
+    lost: NDArray[np.bool_] = np.isinf(narrowed) & np.isfinite(values)
+    if to_zero:
+        lost |= (narrowed == 0) & (values != 0)
+    return lost
 
 
 def float32_to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:

@@ -174,6 +174,41 @@ def test_without_widgets_a_dashboard_is_html_that_changes(notebook: OpenNotebook
     assert opened.text(3).strip() == "after"
 
 
+def test_the_card_of_tables_says_how_they_were_read_and_runs_nothing_of_theirs(
+    notebook: OpenNotebook, screenshot: Callable[..., None], lab: Lab, server: JupyterServer
+) -> None:
+    image, script = "<img src=x onerror='window.ran = 1'>", "<script>window.ran = 2</script>"
+    rows = "".join(f"{k};{k + 1};2020-01-0{k + 1};{image};0.5;{script}\n" for k in range(3))
+    (server.notebooks / f"{image}.csv").write_text(f"# made today\nfrom;to;at;kind;{image};{script}\n{rows}")
+    (server.notebooks / "people.csv").write_text("id\tage\n0\t30\n1\t40\n2\t50\n")
+    opened = notebook(
+        "import gnnkit\nsource = gnnkit.tables('*onerror*.csv', 'people.csv', keys='id', features='age', categories='kind',"
+        ' time="at", dangling="drop")\nsource'
+    )
+    opened.run(1)
+    card = opened.outputs(1).locator(".gnnkit-card")
+    for name, value in (
+        ("node", "people.csv (tabs, row 1 is a header), 3 rows"),
+        ("node keys", "id (int64)"),
+        ("node features", "age (int64)"),
+        ("node__to__node", f"{image}.csv (';', row 1 is a header, 1 lines of comments left out), 3 rows"),
+        ("node__to__node src", "from (int64)"),
+        ("node__to__node dst", "to (int64)"),
+        ("node__to__node categories", "kind (string)"),
+        ("node__to__node time", "at (date32[day]), in us"),
+        ("node__to__node dropped", "1 edges that name no node"),
+        ("node__to__node unused", f"{image}, {script}"),
+    ):
+        row = card.get_by_role("row").filter(has=opened.page.get_by_text(name, exact=True))
+        assert value in row.inner_text(), (name, card.inner_text())
+    assert card.locator("img, script").count() == 0
+    assert opened.page.evaluate("window.ran") is None
+    for theme in ("dark", "light"):
+        lab.theme(theme)
+        assert_readable(card, dark=theme == "dark")
+        screenshot(opened.page, theme)
+
+
 def test_a_killed_kernel_leaves_what_was_shown(
     notebook: OpenNotebook, pace: Pace, screenshot: Callable[..., None], server: JupyterServer, kernel: str
 ) -> None:

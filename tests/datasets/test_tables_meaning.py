@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import networkx as nx
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 import torch
 from scipy import sparse
@@ -378,12 +380,36 @@ def test_fractions_beyond_float32(option: str, values: list[float], fits: bool) 
     if fits:
         assert read(values) == np.array(values, np.float32).tolist()
         return
-    with pytest.raises(
-        DatasetError, match=re.escape(f"column 'v' has {values[0]!r}") + "( in row 0)?, which float32 (does not hold|cannot hold)"
-    ):
+    with pytest.raises(DatasetError, match=re.escape(f"column 'v' has {values[0]!r} in row 0, which float32 cannot hold")):
         read(values)
     scale = 10.0 ** -np.round(np.log10(abs(values[0])))
     assert read([value * scale for value in values]) == np.array([value * scale for value in values], np.float32).tolist()
+
+
+@pytest.mark.parametrize("value", [1e-50, -1e-50, 1e39])
+@pytest.mark.parametrize("kind", ["float32", "float16"])
+@pytest.mark.parametrize("form", ["floats", "texts", "decimals", "csv"])
+def test_fractions_that_are_asked_for_in_a_type_too_narrow(value: float, kind: str, form: str, tmp_path: Path) -> None:
+    made: dict[str, Any] = {
+        "floats": pa.array([1.0, value]),
+        "texts": pa.array(["1.0", repr(value)]),
+        "decimals": pa.array([Decimal(1), Decimal(repr(value))], pa.decimal256(75, 30 if value > 1 else 60)),
+    }
+    edges: Any = {"src": [0, 1], "dst": [1, 0], "v": made.get(form)}
+    if form == "csv":
+        edges = tmp_path / "edges.csv"
+        edges.write_text(f"src,dst,v\n0,1,1.0\n1,0,{value!r}\n")
+    types = {"v": {"float32": "float32", "float16": "halffloat"}[kind]}
+    shown = re.escape(repr(value)).replace("1e", r"1(\.0+1)?e")  # of a decimal the nearest one may be another
+    for use in ("edge_weight", "features"):
+        with pytest.raises(DatasetError, match=rf"column 'v' has {shown} in row 1, which {kind} cannot hold"):
+            gnnkit.tables(edges, types=types, **{use: "v"})
+
+
+def test_lists_that_are_asked_for_in_a_type_too_narrow() -> None:
+    nodes = {"v": pa.array([[1.0, 2.0], [3.0, 1e-50]])}
+    with pytest.raises(DatasetError, match="column 'v' has 1e-50 in row 1, which float32 cannot hold"):
+        gnnkit.tables({"src": [0], "dst": [1]}, nodes, features="v", types={"v": pa.list_(pa.float32())})
 
 
 # Times -----------------------------------------------------------------------------------------------------------------------

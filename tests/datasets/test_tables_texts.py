@@ -462,6 +462,71 @@ def test_texts_whose_keys_could_be_others(tmp_path: Path, content: str, wanted: 
         assert pairs(gnnkit.tables(tmp_path / "rows.csv", 3)) == [(1, 0), (0, 2)]
 
 
+def after_many(rows: int, last: str, sep: str = ",") -> str:
+    """Edges with a category, a class, a number and a date; the last row is another one, beyond the first block of the reader."""
+    body = "".join(f"{k},{k + 1},{k % 7},{k % 5},0.0{k % 10},2020-01-0{k % 9 + 1},0{k % 9 + 1}/02/2020\n" for k in range(rows))
+    return f"src,dst,kind,y,w,at,day\n{body}{last}\n".replace(",", sep)
+
+
+@pytest.mark.parametrize("sep", [",", "\t", ";", "|", "::"])
+@pytest.mark.parametrize("value", ["007", '"007"', "-007", "0x7", " 007"])
+@pytest.mark.parametrize("place", range(4))
+def test_numbers_with_zeros_before_them_are_not_taken_for_others_in_any_row(tmp_path: Path, sep: str, value: str, place: int) -> None:
+    if sep == "::" and value in (" 007", '"007"'):
+        value = "007"  # in such a text, blanks and quotes are part of the field
+    rows = 1000
+    fields = [str(rows), str(rows), "1", "1", "0.5", "2020-01-01", "01/02/2020"]
+    fields[place] = value
+    path = written(tmp_path, after_many(rows, ",".join(fields), sep))
+    uses = {"categories": "kind", "label": {EDGE: "y"}, "edge_weight": "w"}
+    name = ("src", "dst", "kind", "y")[place]
+    with pytest.raises(DatasetError, match=rf"column '{name}' has .*00?x?7'? in row {rows}") as caught:
+        gnnkit.tables(path, src="src", dst="dst", **uses)
+    assert f"types={{'{name}': 'string'}}" in str(caught.value)
+    both = {"src": "string", "dst": "string"} if place < 2 else {name: "string"}
+    text = gnnkit.tables(path, src="src", dst="dst", types=both, **uses)
+    assert place > 1 or value.strip('"') in {key for pair in pairs(text)[-1:] for key in pair}
+    number = gnnkit.tables(path, src="src", dst="dst", types={name: "int64"}, **uses)
+    assert number.schema.edge_types[EDGE].num_edges == rows + 1
+
+
+def test_zeros_before_numbers_that_are_no_names_are_read_as_ever(tmp_path: Path) -> None:
+    path = written(tmp_path, after_many(100_000, "1,2,3,4,007,2020-01-01,01/02/2020"))
+    source = gnnkit.tables(path, edge_weight="w", time="at")
+    assert read_edge_array(source, EDGE, "edge_weight")[-1] == 7
+    # Ends that are row numbers are numbers, however they are written.
+    rows = gnnkit.tables(written(tmp_path, after_many(1000, "007,2,3,4,1,2020-01-01,x")), 1001)
+    assert read_edges(rows, EDGE)[:, -1].tolist() == [7, 2]
+
+
+def test_zeros_before_numbers_in_the_names_of_folders_and_in_other_columns(tmp_path: Path) -> None:
+    for year in (2020, 2021):
+        written(tmp_path, after_many(1000, "1,2,3,4,007,2020-01-01,01/02/2020"), f"year={year}/edges.csv")
+    source = gnnkit.tables(tmp_path, categories="year")
+    assert source.metadata["tables"]["__".join(EDGE)]["year"]["values"] == [2020, 2021]
+    written(tmp_path, after_many(1000, "1,007,3,4,007,2020-01-01,01/02/2020"), "year=2021/edges.csv")
+    with pytest.raises(DatasetError, match="2021/edges.csv: column 'dst' has '007' in row 1000"):
+        gnnkit.tables(tmp_path, categories="year")
+
+
+def test_codes_with_zeros_before_them_are_texts(tmp_path: Path) -> None:
+    path = written(tmp_path, "src,dst,zip,y\na,b,01234,02\nb,c,1234,2\n")
+    source = gnnkit.tables(path, categories="zip", label={EDGE: "y"})
+    facts = source.metadata["tables"]["__".join(EDGE)]
+    assert (facts["zip"]["values"], facts["edge_label"]["values"]) == (["01234", "1234"], ["02", "2"])
+    asked = gnnkit.tables(path, categories="zip", label={EDGE: "y"}, types={"zip": "string", "y": "string"})
+    assert facts == asked.metadata["tables"]["__".join(EDGE)]
+    numbers = gnnkit.tables(path, categories="zip", types={"zip": "int64"})
+    assert numbers.metadata["tables"]["__".join(EDGE)]["zip"]["values"] == [1234]
+
+
+def test_what_is_appended_names_no_node_of_another_number(tmp_path: Path) -> None:
+    store = gnnkit.partition(gnnkit.tables(written(tmp_path, "src,dst\n7,8\n8,9\n")), 1, out=tmp_path / "store")
+    more = written(tmp_path, "src,dst\n" + "8,7\n" * 1000 + "007,8\n", "more.csv")
+    with pytest.raises(DatasetError, match="column 'src' has '007' in row 1000"):
+        store.append(more)
+
+
 # The card ------------------------------------------------------------------------------------------------------------------------
 
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from gnnkit.datasets.tables.digests import ChainedDigest
 from gnnkit.datasets.tables.reading import Piece
-from gnnkit.datasets.tables.rows import JoinedRows, KeptRows, Place, RangeRows, Rows
+from gnnkit.datasets.tables.rows import JoinedRows, KeptRows, Place, RangeRows, Rows, Segment
 from gnnkit.errors import DatasetError, PlanError
 from gnnkit.schema import ArraySpec
+from gnnkit.storage.convert import is_lost
 
 # Changes stored rows ``[k, *row_shape]``.
 Recoding: TypeAlias = Callable[[NDArray[Any]], NDArray[Any]]
@@ -27,68 +30,88 @@ MOST_CATEGORIES, MOST_ONE_HOT = 1 << 16, 1 << 10
 NO_CATEGORY = -1
 
 
-class Column(Protocol):
+class Column(ABC):
     """One or several columns of a table on their way into an array.
 
     Attributes:
         columns: Names of the columns that it reads.
     """
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """See above."""
-        ...
+    columns: tuple[str, ...]
 
+    @abstractmethod
     def convert(self, piece: Piece) -> Any:
         """Makes arrays of some rows; called by several threads."""
-        ...
 
+    @abstractmethod
     def append(self, converted: Any) -> None:
         """Keeps what ``convert`` made; called in the order of the rows."""
-        ...
 
+    @abstractmethod
     def finish(self) -> ArraySpec:
         """Ends the column, and returns its dtype and row shape."""
-        ...
 
+    @abstractmethod
     def rows(self, start: int, stop: int) -> NDArray[Any]:
         """Rows ``[start, stop)``, once it is finished."""
-        ...
 
+    @abstractmethod
     def digest(self) -> str:
         """Hex digest of its values, the same however the rows came in pieces."""
-        ...
 
+    @abstractmethod
     def facts(self) -> Any:
         """Returns the columns that its values come from, as JSON."""
-        ...
 
+    @abstractmethod
     def state(self) -> Any:
         """All that another column needs to go on where this one ends, as JSON."""
-        ...
 
+    @abstractmethod
     def resume(self, state: Any) -> None:
         """Goes on where a column of the state ``state`` ended; before any rows come."""
-        ...
 
     def recoding(self) -> Recoding | None:
         """Makes rows from before ``resume`` what they are now; None where they stay as they are."""
-        ...
+        return None
 
+    @abstractmethod
     def segment(self) -> Any:
         """Returns all that the column of the whole table needs of that of a range, to be pickled."""
-        ...
 
+    @abstractmethod
     def join(self, segment: Any) -> None:
         """Goes on with the next range of rows, whose column is of the ``segment``."""
-        ...
 
 
-def _digest_of(rows: Rows | None) -> ChainedDigest:
-    if rows is None:
-        return ChainedDigest()
-    assert isinstance(rows, KeptRows | JoinedRows), "the digest of a range is a piece"
-    return rows.digest
+class _KeptColumn(Column):
+    """A column whose rows are kept by a ``Place``, those of one table or of a range of it."""
+
+    _kept: Rows | None = None
+
+    @override
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        assert self._kept is not None, "it is finished"
+        return self._kept.read(start, stop)
+
+    @override
+    def digest(self) -> str:
+        return self._digest.hexdigest()
+
+    @property
+    def _digest(self) -> ChainedDigest:
+        if self._kept is None:
+            return ChainedDigest()
+        assert isinstance(self._kept, KeptRows | JoinedRows), "the digest of a range is a piece"
+        return self._kept.digest
+
+    def _segment(self) -> Segment | None:
+        assert isinstance(self._kept, RangeRows | None), "others are in no segments"
+        return None if self._kept is None else self._kept.segment()
+
+    def _join(self, segment: Segment, meaning: NDArray[Any] | None = None) -> None:
+        assert isinstance(self._kept, JoinedRows), "others are read, not joined"
+        self._kept.join(segment, meaning)
 
 
 def plain(array: pa.Array) -> pa.Array:
@@ -137,16 +160,30 @@ def column_of(piece: Piece, name: str, types: Mapping[str, pa.DataType]) -> pa.A
     if wanted is None or array.type == wanted:
         return array
     try:
-        cast = plain(array.cast(wanted))
+        # Arrow narrows texts and decimals without a word: they are numbers first, which are compared with what becomes of them.
+        is_whole = not pa.types.is_floating(wanted) or pa.types.is_integer(array.type)
+        numbers = array if is_whole else array.cast(pa.float64())
+        cast = plain(numbers.cast(wanted))
     except pa.ArrowException as error:
         raise DatasetError(f"{piece.where}: column {name!r} is {array.type}, and {wanted} was asked for: {error}") from error
-    if pa.types.is_floating(array.type) and pa.types.is_floating(cast.type):
-        _check_held(array.to_numpy(zero_copy_only=False), cast.to_numpy(zero_copy_only=False), name, piece)
+    wide, narrow = _leaves(numbers), _leaves(cast)
+    if pa.types.is_floating(wide.type) and pa.types.is_floating(narrow.type):
+        width = max(1, len(wide) // max(1, len(array)))
+        _check_held(wide.to_numpy(zero_copy_only=False), narrow.to_numpy(zero_copy_only=False), name, piece, width, is_exact=True)
     return cast
 
 
-def _check_held(numbers: NDArray[Any], narrowed: NDArray[Any], name: str, piece: Piece, width: int = 1) -> None:
-    """Refuses numbers that have become infinite.
+def _leaves(array: pa.Array) -> pa.Array:
+    """The values of lists, one after the other; else the array."""
+    return _leaves(plain(array.flatten())) if _is_list(array.type) else array
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _check_held(numbers: NDArray[Any], narrowed: NDArray[Any], name: str, piece: Piece, width: int, *, is_exact: bool) -> None:
+    """Refuses numbers that a narrower type does not hold, see ``is_lost``.
 
     Args:
         numbers: ``[k * width]``.
@@ -154,13 +191,14 @@ def _check_held(numbers: NDArray[Any], narrowed: NDArray[Any], name: str, piece:
         name: Their column.
         piece: Their rows.
         width: Numbers of a row.
+        is_exact: Whether none may become 0.
 
     Raises:
         DatasetError: Names the place, the column and the first row.
     """
-    beyond = np.flatnonzero(np.isinf(narrowed) & np.isfinite(numbers))
-    if len(beyond):
-        what = f"{float(numbers[beyond[0]])!r} in row {piece.first + int(beyond[0]) // width}, which {narrowed.dtype} cannot hold"
+    lost = np.flatnonzero(is_lost(numbers, narrowed, to_zero=is_exact))
+    if len(lost):
+        what = f"{float(numbers[lost[0]])!r} in row {piece.first + int(lost[0]) // width}, which {narrowed.dtype} cannot hold"
         raise DatasetError(
             f"{piece.where}: column {name!r} has {what}",
             "multiply the column by a number that brings its values nearer to 1, or take their logarithms: tables are read as float32",
@@ -188,7 +226,7 @@ def without_nulls(array: pa.Array, name: str, piece: Piece, fills: Mapping[str, 
         raise PlanError(f"fill={{{name!r}: {fills[name]!r}}}: the column is {array.type}") from error
 
 
-class Numbers:
+class Numbers(_KeptColumn):
     """Columns of numbers, booleans or lists of a fixed size side by side.
 
     Args:
@@ -214,14 +252,13 @@ class Numbers:
         self._dtype, self._flat, self._types, self._fills, self._place = dtype, flat, types, fills, place
         self._is_exact = dtype is None  # features may be rounded to 0, and labels and weights may not
         self._widths: list[int] = []
-        self._kept: Rows | None = None
 
+    @override
     def convert(self, piece: Piece) -> list[NDArray[Any]]:
-        """See ``Column``."""
         return [self._rows(piece, name) for name in self.columns]
 
+    @override
     def append(self, converted: list[NDArray[Any]]) -> None:
-        """See ``Column``."""
         widths = [rows.shape[1] for rows in converted]
         if self._kept is None:
             self._widths = widths
@@ -243,46 +280,33 @@ class Numbers:
             if width != first:
                 raise DatasetError(f"column {name!r} has lists of {width} and of {first} numbers", "all rows of a feature have one length")
 
+    @override
     def finish(self) -> ArraySpec:
-        """See ``Column``."""
         if self._kept is None:
             self._dtype = self._dtype or "float32"
             self._widths = [1] * len(self.columns)
             self._kept = self._made()
         return self._kept.spec
 
-    def rows(self, start: int, stop: int) -> NDArray[Any]:
-        """See ``Column``."""
-        assert self._kept is not None
-        return self._kept.read(start, stop)
-
-    def digest(self) -> str:
-        """See ``Column``."""
-        return _digest_of(self._kept).hexdigest()
-
+    @override
     def facts(self) -> list[Any]:
-        """See ``Column``."""
         return [name if width == 1 else {"column": name, "width": width} for name, width in zip(self.columns, self._widths, strict=True)]
 
+    @override
     def state(self) -> dict[str, Any]:
-        """See ``Column``."""
-        return {"dtype": self._dtype, "widths": self._widths, "digest": _digest_of(self._kept).state()}
+        return {"dtype": self._dtype, "widths": self._widths, "digest": self._digest.state()}
 
+    @override
     def resume(self, state: Mapping[str, Any]) -> None:
-        """See ``Column``."""
         self._dtype, self._widths = state["dtype"], list(state["widths"])
         self._kept = self._made(state["digest"])
 
-    def recoding(self) -> None:
-        """See ``Column``."""
-
+    @override
     def segment(self) -> dict[str, Any]:
-        """See ``Column``."""
-        assert isinstance(self._kept, RangeRows | None), "others are in no segments"
-        return {"dtype": self._dtype, "widths": self._widths, "rows": self._kept and self._kept.segment()}
+        return {"dtype": self._dtype, "widths": self._widths, "rows": self._segment()}
 
+    @override
     def join(self, segment: Mapping[str, Any]) -> None:
-        """See ``Column``."""
         if segment["rows"] is None:
             return
         if self._kept is None:
@@ -291,14 +315,13 @@ class Numbers:
         self._check_widths(segment["widths"])
         if segment["dtype"] != self._dtype:
             raise DatasetError(f"columns {list(self.columns)} have whole numbers and fractions", "types={...: 'double'}")
-        assert isinstance(self._kept, JoinedRows), "others are read, not joined"
-        self._kept.join(segment["rows"])
+        self._join(segment["rows"])
 
     def _rows(self, piece: Piece, name: str) -> NDArray[Any]:
         array = column_of(piece, name, self._types)
         width = 1
         kind = array.type
-        if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        if _is_list(kind):
             if self._flat:
                 raise DatasetError(f"{piece.where}: column {name!r} has lists ({kind}), and one number a row is needed")
             array = without_nulls(array, name, piece, {})
@@ -320,7 +343,10 @@ class Numbers:
             raise DatasetError(f"{piece.where}: column {name!r} is {kind}, which is no number", hint)
         rows = np.asarray(without_nulls(array, name, piece, self._fills))
         if rows.dtype.kind == "f":
-            rows = self._as_float32(rows, piece, name, width)
+            with np.errstate(over="ignore"):
+                found = rows.astype(np.float32)
+            _check_held(rows, found, name, piece, width, is_exact=self._is_exact)
+            rows = found
         elif rows.dtype == np.uint64 and self._dtype != "float32":
             if (bad := np.flatnonzero(rows >> 63)).size:
                 hint = f"types={{{name!r}: 'string'}} reads it as text, for classes" if self._flat else f"types={{{name!r}: 'double'}}"
@@ -328,18 +354,8 @@ class Numbers:
             rows = rows.astype(np.int64)
         return rows.reshape(len(piece.rows.column(name)), width)
 
-    def _as_float32(self, rows: NDArray[Any], piece: Piece, name: str, width: int) -> NDArray[np.float32]:
-        """Numbers that float32 holds: no finite one becomes infinite, and no label and no weight becomes 0."""
-        with np.errstate(over="ignore"):
-            found = rows.astype(np.float32)
-        _check_held(rows, found, name, piece, width)
-        if self._is_exact and (bad := np.flatnonzero((found == 0) & (rows != 0))).size:
-            hint = "multiply the column by a number that brings its values nearer to 1, or take their logarithms"
-            raise DatasetError(f"{piece.where}: column {name!r} has {rows[bad[0]]}, which float32 does not hold", hint)
-        return found
 
-
-class Codes:
+class Codes(_KeptColumn):
     """A column of texts (or whole numbers, or booleans) as codes: positions in the sorted list of the values that occur.
 
     Args:
@@ -358,12 +374,12 @@ class Codes:
         self._types, self._fills, self._optional = types, fills, optional
         self._known: dict[Any, int] = {}
         self._place = place
-        self._kept = self._made()
+        self._kept: Rows = self._made()
         self._num_before = 0
         self._map: NDArray[np.int64] = np.empty(0, np.int64)
 
+    @override
     def convert(self, piece: Piece) -> tuple[NDArray[Any], list[Any]]:
-        """See ``Column``."""
         name = self.columns[0]
         array = column_of(piece, name, self._types)
         if pa.types.is_null(array.type):
@@ -379,8 +395,8 @@ class Codes:
         codes = np.asarray(encoded.indices.fill_null(NO_CATEGORY))
         return codes, encoded.dictionary.to_pylist()
 
+    @override
     def append(self, converted: tuple[NDArray[Any], list[Any]]) -> None:
-        """See ``Column``."""
         codes, values = converted
         rows = self._places(values)[codes]
         # Digests are of what codes stand for: the codes of a range are others than those of all rows.
@@ -404,33 +420,33 @@ class Codes:
             )
         return np.array([*places, NO_CATEGORY], np.int32)
 
+    @override
     def finish(self) -> ArraySpec:
-        """See ``Column``."""
         self.values = sorted(self._known)
         self._map = np.empty(len(self.values) + 1, np.int64)
         self._map[[self._known[value] for value in self.values]] = np.arange(len(self.values))
         self._map[-1] = NO_CATEGORY
         return ArraySpec("int64")
 
+    @override
     def rows(self, start: int, stop: int) -> NDArray[Any]:
-        """See ``Column``."""
-        rows: NDArray[Any] = self._map[self._kept.read(start, stop)]
+        rows: NDArray[Any] = self._map[super().rows(start, stop)]
         return rows
 
+    @override
     def digest(self) -> str:
-        """See ``Column``."""
-        return f"{_digest_of(self._kept).hexdigest()} {list(self._known)}"
+        return f"{super().digest()} {list(self._known)}"
 
+    @override
     def facts(self) -> dict[str, Any]:
-        """See ``Column``."""
         return {"column": self.columns[0], "values": self.values}
 
+    @override
     def state(self) -> dict[str, Any]:
-        """See ``Column``."""
-        return {"known": list(self._known), "digest": _digest_of(self._kept).state()}
+        return {"known": list(self._known), "digest": self._digest.state()}
 
+    @override
     def resume(self, state: Mapping[str, Any]) -> None:
-        """See ``Column``."""
         self._known = {value: place for place, value in enumerate(state["known"])}
         self._num_before, self._kept = len(self._known), self._made(state["digest"])
 
@@ -439,22 +455,20 @@ class Codes:
         """The values that there were before ``resume``, ascending."""
         return sorted(list(self._known)[: self._num_before])
 
+    @override
     def recoding(self) -> Recoding | None:
-        """See ``Column``."""
         if self.values_before == self.values:
             return None
         now = np.array([*(self.values.index(value) for value in self.values_before), NO_CATEGORY])
         return lambda rows: now[rows]
 
+    @override
     def segment(self) -> dict[str, Any]:
-        """See ``Column``."""
-        assert isinstance(self._kept, RangeRows), "others are in no segments"
-        return {"known": list(self._known), "rows": self._kept.segment()}
+        return {"known": list(self._known), "rows": self._segment()}
 
+    @override
     def join(self, segment: Mapping[str, Any]) -> None:
-        """See ``Column``."""
-        assert isinstance(self._kept, JoinedRows), "others are read, not joined"
-        self._kept.join(segment["rows"], self._places(segment["known"]))
+        self._join(segment["rows"], self._places(segment["known"]))
 
 
 @lru_cache(MOST_CATEGORIES)
@@ -462,7 +476,7 @@ def _word(value: Any) -> int:
     return int.from_bytes(hashlib.blake2b(json.dumps(value).encode(), digest_size=8).digest(), "little")
 
 
-class Features:
+class Features(Column):
     """Numbers and one-hot columns side by side, as float32.
 
     Args:
@@ -474,17 +488,17 @@ class Features:
         self._parts: list[Numbers | Codes] = [*([] if numbers is None else [numbers]), *one_hot]
         self.columns = tuple(name for part in self._parts for name in part.columns)
 
+    @override
     def convert(self, piece: Piece) -> list[Any]:
-        """See ``Column``."""
         return [part.convert(piece) for part in self._parts]
 
+    @override
     def append(self, converted: list[Any]) -> None:
-        """See ``Column``."""
         for part, value in zip(self._parts, converted, strict=True):
             part.append(value)
 
+    @override
     def finish(self) -> ArraySpec:
-        """See ``Column``."""
         width = 0
         for part in self._parts:
             spec = part.finish()
@@ -496,36 +510,37 @@ class Features:
             width += len(part.values) if isinstance(part, Codes) else spec.row_shape[0]
         return ArraySpec("float32", (width,))
 
+    @override
     def rows(self, start: int, stop: int) -> NDArray[Any]:
-        """See ``Column``."""
         blocks = []
         for part in self._parts:
             rows = part.rows(start, stop)
             blocks.append((rows[:, None] == np.arange(len(part.values))).astype(np.float32) if isinstance(part, Codes) else rows)
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
 
+    @override
     def digest(self) -> str:
-        """See ``Column``."""
         return " ".join(part.digest() for part in self._parts)
 
+    @override
     def facts(self) -> list[Any]:
-        """See ``Column``."""
         found: list[Any] = []
         for part in self._parts:
             found += [{"one_hot": part.columns[0], "values": part.values}] if isinstance(part, Codes) else part.facts()
         return found
 
+    @override
     def state(self) -> list[Any]:
-        """See ``Column``."""
         return [part.state() for part in self._parts]
 
+    @override
     def resume(self, state: Sequence[Any]) -> None:
-        """See ``Column``."""
         for part, own in zip(self._parts, state, strict=True):
             part.resume(own)
 
+    @override
     def recoding(self) -> Recoding | None:
-        """See ``Column``: columns of values that are new come in between, zeros all."""
+        # Columns of values that are new come in between, zeros all.
         if all(part.recoding() is None for part in self._parts):
             return None
         places, width = list[int](), 0
@@ -542,17 +557,17 @@ class Features:
 
         return widened
 
+    @override
     def segment(self) -> list[Any]:
-        """See ``Column``."""
         return [part.segment() for part in self._parts]
 
+    @override
     def join(self, segment: Sequence[Any]) -> None:
-        """See ``Column``."""
         for part, own in zip(self._parts, segment, strict=True):
             part.join(own)
 
 
-class Times:
+class Times(_KeptColumn):
     """A column of times as int64: timestamps and dates since 1970 in one unit, whole numbers as they are.
 
     Args:
@@ -566,11 +581,11 @@ class Times:
     def __init__(self, column: str, unit: str, types: Mapping[str, pa.DataType], fills: Mapping[str, Any], place: Place) -> None:
         self.columns = (column,)
         self._unit, self._types, self._fills, self._place = unit, types, fills, place
-        self._kept = self._made()
+        self._kept: Rows = self._made()
         self._is_number, self._num_before = False, 0
 
+    @override
     def convert(self, piece: Piece) -> tuple[NDArray[Any], bool]:
-        """See ``Column``."""
         name = self.columns[0]
         array = column_of(piece, name, self._types)
         is_number = pa.types.is_integer(array.type)
@@ -592,8 +607,8 @@ class Times:
             raise DatasetError(what, "times are whole numbers below 2**63" if is_number else hint) from error
         return np.asarray(array.cast(pa.int64())), is_number
 
+    @override
     def append(self, converted: tuple[NDArray[Any], bool]) -> None:
-        """See ``Column``."""
         rows, is_number = converted
         self._check_kind(is_number)
         self._kept.append(rows)
@@ -606,41 +621,28 @@ class Times:
             raise DatasetError(f"column {self.columns[0]!r} has whole numbers and timestamps", "times are of one type")
         self._is_number = is_number
 
+    @override
     def finish(self) -> ArraySpec:
-        """See ``Column``."""
         return replace(self._kept.spec, unit=None if self._is_number else self._unit)
 
-    def rows(self, start: int, stop: int) -> NDArray[Any]:
-        """See ``Column``."""
-        return self._kept.read(start, stop)
-
-    def digest(self) -> str:
-        """See ``Column``."""
-        return _digest_of(self._kept).hexdigest()
-
+    @override
     def facts(self) -> dict[str, Any]:
-        """See ``Column``."""
         return {"column": self.columns[0], **({} if self._is_number else {"unit": self._unit, "since": "1970-01-01 UTC"})}
 
+    @override
     def state(self) -> dict[str, Any]:
-        """See ``Column``."""
-        return {"is_number": self._is_number, "digest": _digest_of(self._kept).state()}
+        return {"is_number": self._is_number, "digest": self._digest.state()}
 
+    @override
     def resume(self, state: Mapping[str, Any]) -> None:
-        """See ``Column``."""
         self._is_number, self._num_before, self._kept = bool(state["is_number"]), 1, self._made(state["digest"])
 
-    def recoding(self) -> None:
-        """See ``Column``."""
-
+    @override
     def segment(self) -> dict[str, Any]:
-        """See ``Column``."""
-        assert isinstance(self._kept, RangeRows), "others are in no segments"
-        return {"is_number": self._is_number, "rows": self._kept.segment()}
+        return {"is_number": self._is_number, "rows": self._segment()}
 
+    @override
     def join(self, segment: Mapping[str, Any]) -> None:
-        """See ``Column``."""
-        assert isinstance(self._kept, JoinedRows), "others are read, not joined"
         if segment["rows"].num_rows:
             self._check_kind(segment["is_number"])
-            self._kept.join(segment["rows"])
+            self._join(segment["rows"])

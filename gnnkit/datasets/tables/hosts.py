@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from gnnkit.datasets.derived import FiledSource
 from gnnkit.datasets.tables.columns import Column
@@ -151,7 +152,7 @@ class EdgeRange:
         num_rows: How many.
         columns: The segments of their columns.
         ends: Their ends; of the node types without a finder these are words.
-        keys: Of each end the file of its different keys; None where nobody asks.
+        keys: Of each end the file of its different keys; None where none are asked for.
     """
 
     num_rows: int
@@ -500,14 +501,14 @@ class RangedTables(FiledSource):
         super().__init__(source)
         self._nodes, self._edges, self._ends = nodes, edges, ends
 
+    @override
     def edge_rows(self, edge_type: EdgeType, first: int, last: int) -> NDArray[np.int64]:
-        """See ``RangedSource``."""
         return np.stack([rows.read(first, last) for rows in self._ends[edge_type]], dtype=np.int64)
 
+    @override
     def edge_array_rows(self, edge_type: EdgeType, name: str, first: int, last: int) -> NDArray[Any]:
-        """See ``RangedSource``."""
         return self._edges[edge_type][name].rows(first, last)
 
+    @override
     def node_array_rows(self, node_type: NodeType, name: str, first: int, last: int) -> NDArray[Any]:
-        """See ``RangedSource``."""
         return self._nodes[node_type][name].rows(first, last)

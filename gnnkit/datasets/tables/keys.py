@@ -7,6 +7,7 @@ kept on disk as one or two words each, are gone through once for each part.
 from __future__ import annotations
 
 import bisect
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -228,8 +229,6 @@ class DistinctKeys:
                 yield merged.slice(start, _STEP)
 
     def _spill(self, run: pa.Array) -> None:
-        import tempfile
-
         file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115
         schema = pa.schema([("key", self._type)])
         with pa.ipc.new_stream(file, schema) as writer:

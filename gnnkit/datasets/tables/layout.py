@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,9 +22,7 @@ from gnnkit.events import EventSink
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeType, NodeType, edge_type_name
 from gnnkit.storage.keys import INTEGER
 from gnnkit.storage.layout import FEATURE_NAME, LABEL_NAME
-
-if TYPE_CHECKING:
-    from gnnkit.storage.store import Store
+from gnnkit.storage.store import Store
 
 
 def is_networkx(form: Any) -> bool:
@@ -257,7 +255,11 @@ class Layout:
             for option, columns in node.uses.items():
                 if node.table is None and node.form != "table":
                     raise PlanError(f"{option}={list(columns)}: there is no table of nodes {node.name!r}", "nodes=... gives it")
-            _need_all(node.table, node.uses)
+            if node.table is not None:
+                node.table.with_names(node.keys)
+                for column in node.keys:
+                    key_kind(node.table, column, "keys")
+                _need_all(node.table, node.uses)
         for edge in self.edges.values():
             if edge.table is None:
                 continue
@@ -384,18 +386,15 @@ def _node_table(
     if form is None:
         return NodeTable(name, "edges")  # its key is that of the edges
     table = open_table(form, f"nodes {name!r}", types, events, text, known)
-    table.with_texts([column for column in keys if column in table.padded])
-    for column in keys:
-        key_kind(table, column, "keys")
     return NodeTable(name, "table", table, keys=keys)
 
 
-def _need_all(table: SourceTable | None, uses: Mapping[str, tuple[str, ...]]) -> None:
-    """Refuses a table without the columns that are used; one where nothing is appended needs none."""
+def _need_all(table: SourceTable, uses: Mapping[str, tuple[str, ...]]) -> None:
+    """Refuses a table without the columns that are used; those of categories and classes have names for values."""
     for option, columns in uses.items():
-        for column in columns:
-            if table is not None:
-                table.need(column, option)
+        kinds = [table.need(column, option) for column in columns]
+        if option in ("one_hot", "categories", "split") or (option == "label" and len(kinds) == 1 and not pa.types.is_floating(kinds[0])):
+            table.with_names(columns)
 
 
 def _given_after(store: Store, edges: Any, nodes: Any) -> tuple[Mapping[EdgeType, Any], Mapping[NodeType, Any]]:
@@ -537,8 +536,7 @@ def _ends(
     if not src or not dst:
         guess = _guessed_ends(table, src[0] if src else None, dst[0] if dst else None, used, edge_type)
         src, dst = src or (guess[0],), dst or (guess[1],)
-    keys = [*(() if source.by_row else src), *(() if target.by_row else dst)]
-    table.with_texts([name for name in keys if name in table.padded])
+    table.with_names([*(() if source.by_row else src), *(() if target.by_row else dst)])
     return src, dst
 
 

@@ -16,8 +16,22 @@ from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as parquet
 
-from gnnkit.datasets.tables.texts import AS_TOLD, BLOCK_BYTES, PACKED, TEXT, Dialect, TextOptions, open_text, sniff, unlike
+from gnnkit.datasets.tables.texts import (
+    AS_TOLD,
+    BLOCK_BYTES,
+    PACKED,
+    PADDED,
+    TEXT,
+    Dialect,
+    PaddedNumbers,
+    TextOptions,
+    open_text,
+    sniff,
+    unlike,
+)
 from gnnkit.errors import DatasetError, PlanError, near_matches
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.files import user_path
@@ -77,7 +91,7 @@ class RowGroup:
         first: The number of its first row in the table.
         num_rows: Its rows.
         nbytes: Bytes of the columns that are read.
-        footer_nbytes: Bytes of the file's footer, which whoever opens the file reads, too.
+        footer_nbytes: Bytes of the file's footer, which is read whenever the file is opened.
     """
 
     file: int
@@ -102,6 +116,7 @@ class SourceTable:
         known: Columns that the header of a text is expected to have; none where nothing is known of it.
         schema: Its columns and their types.
         unreadable: ``{column: why it is no column of Arrow}``; it is an error only where such a column is needed.
+        names: Columns whose values are names, of which 007 and 7 are two: keys, ends, classes, categories.
         reads: How often it has been read; a stream that is spent can be read once.
     """
 
@@ -114,6 +129,7 @@ class SourceTable:
     known: Sequence[str] = ()
     schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
     unreadable: dict[str, str] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
     reads: int = 0
     _dialects: dict[str, Dialect] = field(default_factory=dict)
     _opened: Any = None
@@ -182,10 +198,33 @@ class SourceTable:
             self.schema = _file_schema(self.files[0], self)
         return self
 
+    def with_names(self, columns: Sequence[str]) -> None:
+        """Has the values of columns taken for names: texts where 007 is among their first rows, an error where it comes later."""
+        self.names = (*self.names, *columns)
+        padded = frozenset[str]().union(*(self.dialect(path).padded for path in self._texts))
+        self.with_texts([name for name in columns if name in padded])
+
+    def refuse_padded(self, path: str) -> None:
+        """Refuses numbers such as 007 in columns of names of a text that were read as whole numbers.
+
+        Raises:
+            DatasetError: There is one; names the row and the column.
+        """
+        with open_text(path, self.dialect(path), self.numbered_names, dict.fromkeys(self.numbered_names, pa.string())) as reader:
+            first = 0
+            for batch in reader:
+                for name, values in zip(batch.schema.names, batch.columns, strict=True):
+                    if (row := pc.index(pc.match_substring_regex(values, PADDED), True).as_py()) >= 0:
+                        what = f"{values[row].as_py()!r} in row {first + row}, after rows in which all were whole numbers"
+                        hint = f"types={{{name!r}: 'string'}} keeps 007 and 7 apart, and 'int64' takes one for the other"
+                        raise DatasetError(f"{self.shown(path)}: column {name!r} has {what}", hint)
+                first += batch.num_rows
+
     @property
-    def padded(self) -> frozenset[str]:
-        """Columns of text whose numbers are not written as Python writes them, so that two keys may be one number."""
-        return frozenset().union(*(self.dialect(path).padded for path in self._texts))
+    def numbered_names(self) -> list[str]:
+        """The columns of names that are read as whole numbers without a word of the user."""
+        own = [self.schema.field(name) for name in dict.fromkeys(self.names) if name in self.schema.names and name not in self.types]
+        return [field.name for field in own if pa.types.is_integer(field.type) and field.metadata != _IN_FOLDERS]
 
     @property
     def is_headless(self) -> bool:
@@ -241,8 +280,6 @@ class SourceTable:
         Raises:
             DatasetError: A file cannot be read.
         """
-        import pyarrow.parquet as parquet
-
         wanted, found, first = set(columns), list[RowGroup](), 0
         for number, path in enumerate(self.files):
             try:
@@ -382,7 +419,7 @@ def _readable(frame: Any, unreadable: dict[str, str]) -> Any:
 
 
 def _column_or_none(name: str, values: Any, unreadable: dict[str, str]) -> Any:
-    """See ``_column``; nulls where Arrow cannot hold the values."""
+    """An Arrow array, as ``_column`` makes it; nulls where Arrow cannot hold the values."""
     try:
         return _column(values)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
@@ -532,7 +569,7 @@ class _DeltaFolder:
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         try:
-            import deltalake  # not a dependency
+            import deltalake  # optional
         except ImportError as error:
             raise PlanError(
                 f"{self._what}: {self._folder} is a Delta table, and there is no deltalake to read its log", "pip install deltalake"
@@ -559,8 +596,6 @@ def _format(path: str) -> str | None:
 
 
 def _file_schema(path: str, table: SourceTable) -> pa.Schema:
-    import pyarrow.parquet as parquet
-
     try:
         if _format(path) == "parquet":
             with parquet.ParquetFile(path) as file:
@@ -612,8 +647,6 @@ def _own_batches(
     where = ""
     try:
         if _format(path) == "parquet":
-            import pyarrow.parquet as parquet
-
             with parquet.ParquetFile(path, pre_buffer=False) as file:
                 read = columns if len({*file.schema_arrow.names}) == len(file.schema_arrow.names) else None
                 for group in range(file.num_row_groups) if groups is None else groups:
@@ -630,9 +663,14 @@ def _own_batches(
                     yield _distinct(batch), where
                     where = f", record batch {number + 1}"
         else:
-            with open_text(path, table.dialect(path), columns, table.types) as reader:
+            padded = PaddedNumbers() if table.numbered_names else None
+            with open_text(path, table.dialect(path), columns, table.types, padded) as reader:
                 where = f", block 0 of {BLOCK_BYTES >> 20} MB"
+                is_checked = False
                 for number, batch in enumerate(reader):
+                    if padded is not None and padded.were_seen and not is_checked:
+                        table.refuse_padded(path)
+                        is_checked = True
                     yield batch, where
                     where = f", block {number + 1} of {BLOCK_BYTES >> 20} MB"
     except _DAMAGE as error:
@@ -651,7 +689,5 @@ def _damaged_column(file: Any, group: int, size: int, columns: Sequence[str]) ->
 
 
 def _open_arrow(path: str) -> Any:
-    import pyarrow.ipc as ipc
-
     source = pa.memory_map(path)
-    return ipc.open_file(source) if source.read(6) == b"ARROW1" and not source.seek(0) else ipc.open_stream(pa.memory_map(path))
+    return pa.ipc.open_file(source) if source.read(6) == b"ARROW1" and not source.seek(0) else pa.ipc.open_stream(pa.memory_map(path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from gnnkit.datasets.streaming import ArrayFile
 from gnnkit.datasets.tables.digests import ChainedDigest, PieceDigest
@@ -17,26 +19,24 @@ from gnnkit.errors import DatasetError
 from gnnkit.schema import ArraySpec
 
 
-class Rows(Protocol):
-    """The rows of an array."""
+class Rows(ABC):
+    """The rows of an array.
 
-    @property
-    def spec(self) -> ArraySpec:
-        """Dtype and row shape."""
-        ...
+    Attributes:
+        spec: Dtype and row shape.
+        num_rows: Rows so far.
+    """
 
-    @property
-    def num_rows(self) -> int:
-        """Rows so far."""
-        ...
+    spec: ArraySpec
+    num_rows: int
 
+    @abstractmethod
     def append(self, rows: NDArray[Any], digested: NDArray[Any] | None = None) -> None:
         """Adds rows; their digest is that of ``digested``, if that is given."""
-        ...
 
+    @abstractmethod
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Rows ``[start, stop)``."""
-        ...
 
 
 class Place(Protocol):
@@ -53,7 +53,7 @@ class Place(Protocol):
         ...
 
 
-class KeptRows:
+class KeptRows(ArrayFile, Rows):
     """Rows in a file without a name.
 
     Args:
@@ -63,26 +63,17 @@ class KeptRows:
     """
 
     def __init__(self, spec: ArraySpec, folder: Path, state: Mapping[str, str] | None = None) -> None:
-        self._file = ArrayFile(spec, folder)
-        self.spec, self.digest = spec, ChainedDigest(state)
+        super().__init__(spec, folder)
+        self.digest = ChainedDigest(state)
 
-    @property
-    def num_rows(self) -> int:
-        """See ``Rows``."""
-        return self._file.num_rows
-
+    @override
     def append(self, rows: NDArray[Any], digested: NDArray[Any] | None = None) -> None:
-        """See ``Rows``."""
         self.digest.update(rows if digested is None else digested)
-        self._file.append(rows)
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """See ``Rows``."""
-        return self._file.read(start, stop)
+        super().append(rows)
 
 
 @dataclass(frozen=True)
-class Scratch:
+class Scratch(Place):
     """The place of a table that is read here.
 
     Attributes:
@@ -91,8 +82,8 @@ class Scratch:
 
     folder: Path
 
+    @override
     def __call__(self, spec: ArraySpec, *, digest_nbytes: int, state: Mapping[str, str] | None = None) -> KeptRows:
-        """See ``Place``."""
         return KeptRows(spec, self.folder, state)
 
 
@@ -111,7 +102,7 @@ class Segment:
     digest: PieceDigest
 
 
-class RangeRows:
+class RangeRows(Rows):
     """A range of rows that goes into a file of its own.
 
     Args:
@@ -127,8 +118,8 @@ class RangeRows:
         except OSError as error:
             raise DatasetError(f"{path} cannot be written: {error.strerror or error}", "all hosts have to see scratch_dir") from error
 
+    @override
     def append(self, rows: NDArray[Any], digested: NDArray[Any] | None = None) -> None:
-        """See ``Rows``."""
         self._digest.update(rows if digested is None else digested)
         with self._path.open("ab", buffering=0) as file:
             data = np.ascontiguousarray(rows, self.spec.numpy_dtype).reshape(-1).view(np.uint8).data if rows.size else memoryview(b"")
@@ -136,8 +127,8 @@ class RangeRows:
                 data = data[file.write(data) :]
         self.num_rows += len(rows)
 
+    @override
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """See ``Rows``."""
         return read_rows(self._path, self.spec, start, stop)
 
     def segment(self) -> Segment:
@@ -146,7 +137,7 @@ class RangeRows:
 
 
 @dataclass
-class RangePlace:
+class RangePlace(Place):
     """The place of a range of a table.
 
     Attributes:
@@ -162,15 +153,15 @@ class RangePlace:
     # A task that is repeated leaves what it wrote before alone: it may still be at it.
     _token: str = field(default_factory=lambda: secrets.token_hex(4))
 
+    @override
     def __call__(self, spec: ArraySpec, *, digest_nbytes: int, state: Mapping[str, str] | None = None) -> RangeRows:
-        """See ``Place``."""
         assert state is None, "ranges are of tables that follow no others"
         self._count += 1
         return RangeRows(spec, self.folder / f"{self.name}.{self._count}.{self._token}", PieceDigest(self.first * digest_nbytes))
 
 
 @dataclass
-class JoinedRows:
+class JoinedRows(Rows):
     """Ranges that were read elsewhere, one after the other; it can be pickled.
 
     Attributes:
@@ -180,17 +171,13 @@ class JoinedRows:
 
     spec: ArraySpec
     digest: ChainedDigest = field(default_factory=ChainedDigest)
+    num_rows: int = 0
     _starts: list[int] = field(default_factory=lambda: [0])
     _paths: list[str] = field(default_factory=list)
     _maps: list[NDArray[Any] | None] = field(default_factory=list)
 
-    @property
-    def num_rows(self) -> int:
-        """See ``Rows``."""
-        return self._starts[-1]
-
+    @override
     def append(self, rows: NDArray[Any], digested: NDArray[Any] | None = None) -> None:
-        """Adds nothing: rows come with ``join``."""
         raise AssertionError("these rows are read elsewhere")
 
     def join(self, segment: Segment, meaning: NDArray[Any] | None = None) -> None:
@@ -201,13 +188,14 @@ class JoinedRows:
             meaning: What its rows, small whole numbers, stand for among all rows; -1 takes the last entry. None: what they are.
         """
         if segment.num_rows:
-            self._starts.append(self.num_rows + segment.num_rows)
+            self.num_rows += segment.num_rows
+            self._starts.append(self.num_rows)
             self._paths.append(segment.path)
             self._maps.append(meaning)
             self.digest.extend(segment.digest)
 
+    @override
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """See ``Rows``."""
         out = np.empty((stop - start, *self.spec.stored_shape), self.spec.numpy_dtype)
         k = int(np.searchsorted(self._starts, start, side="right")) - 1
         at = start
@@ -219,11 +207,11 @@ class JoinedRows:
         return out
 
 
-class JoinedPlace:
+class JoinedPlace(Place):
     """The place of a table whose ranges are read elsewhere."""
 
+    @override
     def __call__(self, spec: ArraySpec, *, digest_nbytes: int, state: Mapping[str, str] | None = None) -> JoinedRows:
-        """See ``Place``."""
         assert state is None, "ranges are of tables that follow no others"
         return JoinedRows(spec)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import yaml
 from numpy.typing import NDArray
 
 from gnnkit.datasets.streaming import ArrayFile, overlap
@@ -39,14 +40,14 @@ from gnnkit.schema import (
     edge_type_name,
 )
 from gnnkit.source import LinkSplits
+from gnnkit.storage.catalog import default_root
 from gnnkit.storage.keys import NodeKeys, words_of
 from gnnkit.storage.layout import LABEL_NAME, split_file
+from gnnkit.storage.store import Store
 from gnnkit.urls import is_url
 
 if TYPE_CHECKING:
-    from gnnkit.datasets.tables.hosts import TableEngine
-    from gnnkit.storage.store import Store
-
+    from gnnkit.datasets.tables.hosts import TableEngine  # circular
 
 Columns: TypeAlias = "str | Sequence[str]"
 # What files call the splits, in any case, after scikit-learn, Hugging Face, PyG and OGB.
@@ -109,8 +110,9 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
     Args:
         edges: The table of edges; ``{(source type, relation, target type): table}`` for a typed graph.
         nodes: The table of nodes, or their number; ``{node type: either}`` for a typed graph.
-        keys: The column that names a node, or several. Without it, nodes of a table are named by their row numbers, from 0. Of files of
-            text, columns with keys such as 007, +7 or 0x7 among their first rows are texts, unless ``types`` says otherwise.
+        keys: The column that names a node, or several. Without it, nodes of a table are named by their row numbers, from 0. In
+            files of text, columns of keys, ends, classes and categories with 007 or 0x7 among their first rows are texts, unless
+            ``types`` says otherwise; in a later row, such a number is an error.
         src: The column of edges that names the source, as many as keys have. None is the one whose name says so ("src", "from_id",
             ":START_ID", ...), wherever it stands, else the first that can be one; where names contradict this, it is an error.
         dst: The same of the target ("dst", "target", "to_id", ":END_ID", ...), else the second column.
@@ -182,7 +184,7 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
     }
     source: TableSource | None = None
     if engine is not None:
-        from gnnkit.datasets.tables.hosts import HostTables  # stands upon this module
+        from gnnkit.datasets.tables.hosts import HostTables  # circular
 
         if HostTables.can_read(layout, dangling):
             source = HostTables(engine, **options)
@@ -257,11 +259,7 @@ def _one_of(option: str, value: Any, known: Sequence[str]) -> Any:
 
 
 def _scratch(folder: str | Path | None) -> Path:
-    if folder is None:
-        from gnnkit.storage.catalog import default_root
-
-        folder = default_root()
-    path = user_path(folder)
+    path = default_root() if folder is None else user_path(folder)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -370,7 +368,7 @@ class TableSource(Shown):
         self.target_windows = {edge_type: self._check_order(edge_type) for edge_type in self._edges}
 
     def fingerprint(self) -> str:
-        """See ``GraphSource``: a digest of the rows, the same in whatever form and pieces they came."""
+        """A digest of the rows, the same in whatever form and pieces they came."""
         return self._fingerprint
 
     @cached_property
@@ -444,12 +442,12 @@ class TableSource(Shown):
         return {node_type: spool.node_keys(node_type) for node_type, spool in self._spools.items()}
 
     def edge_chunks(self, edge_type: EdgeType) -> Iterator[NDArray[np.int64]]:
-        """See ``GraphSource``."""
+        """The edges in their own order, ``[2, k]`` at a time."""
         for _, edges, kept in self._edge_ids(edge_type):
             yield edges if kept is None else np.ascontiguousarray(edges[:, kept])
 
     def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
-        """See ``GraphSource``."""
+        """The rows of an edge array, some at a time."""
         for start, rows in self._edges[edge_type].chunks(name):
             if edge_type in self._dropped:
                 ends = [self._ids[edge_type, end].read(start, start + len(rows)) for end in (0, 1)]
@@ -457,7 +455,7 @@ class TableSource(Shown):
             yield rows
 
     def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
-        """See ``GraphSource``."""
+        """The rows of a node array, some at a time."""
         for _, rows in self._nodes[node_type].chunks(name):
             yield rows
 
@@ -896,8 +894,6 @@ def open_described(
     table, path = path, Path(path)
     if path.suffix.lower() not in _YAML:
         return tables(table, name=path.name.partition(".")[0], engine=engine, scratch_dir=scratch_dir, events=events)
-    import yaml
-
     try:
         given = yaml.safe_load(read_bounded(path))
     except (yaml.YAMLError, ValueError, OSError) as error:

@@ -14,14 +14,17 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.csv as arrow_csv
+from numpy.typing import NDArray
 
 from gnnkit.errors import DatasetError, PlanError
 
 # Suffixes of text, and of what packs it with the codec of Arrow; Python reads xz.
 TEXT = (".csv", ".tsv", ".tab", ".txt", ".dat", ".data", ".edges")
 PACKED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4", ".xz": ""}
-BLOCK_BYTES = 8 << 20
+BLOCK_BYTES, _PIECE_BYTES = 8 << 20, 1 << 18
 # What is looked at of a text, and how many whole rows at least, however long they are.
 _SAMPLE_BYTES, _SAMPLE_ROWS, _WHOLE_ROWS = 1 << 18, 500, 3
 # Separators that are looked for; of those that divide the sample equally well, the first one.
@@ -31,7 +34,7 @@ _COMMENTS = ("#", "%")
 _UNIT = "\x1f"
 # What names no column where other rows have it: numbers, dates and times, booleans.
 _VALUE = re.compile(r"[+-]?[\d.][\d.,:eE+\-/TZ ]*|true|false", re.IGNORECASE)
-_PADDED = re.compile(r"\s*([+-]?0[\dxX]|\+)")
+PADDED = r"^\s*([+-]?0[\dxX]|\+)"
 _SETTLE = "header=True or header=False says which it is; a file that is appended has the header of those before"
 _NOTHING = ("", "\\n", "na", "n/a", "null", "none", "nan", "nil", "?", "-")
 
@@ -191,7 +194,7 @@ def sniff(path: str, options: TextOptions, known: Sequence[str] = ()) -> Dialect
         best.quote,
         best.escape,
         best.blanks,
-        frozenset(name for name, words in zip(names, best.columns, strict=False) if any(map(_PADDED.match, words))),
+        frozenset(name for name, words in zip(names, best.columns, strict=False) if any(re.match(PADDED, word) for word in words)),
     )
 
 
@@ -332,6 +335,51 @@ class _Lines:
         return self._edit(data[:end])
 
 
+class PaddedNumbers:
+    """Looks for numbers such as 007 and 0x7 in a stream of bytes, for ``pyarrow.TransformInputStream``, which hands the bytes on.
+
+    Attributes:
+        were_seen: Whether there was one, in whatever column.
+    """
+
+    def __init__(self) -> None:
+        self.were_seen, self._last = False, b"\n\n\n"
+        # What may stand before a number in its field.
+        self._edges = np.zeros(256, np.bool_)
+
+    def begin(self, delimiter: str) -> None:
+        """Enters what separates fields."""
+        self._delimiter = ord(delimiter)
+        self._edges[[*b" \t\r\n\"'", self._delimiter]] = True
+
+    def __call__(self, block: Any) -> Any:
+        """Looks through the next bytes, and returns them."""
+        if len(block) and not self.were_seen:
+            data = np.frombuffer(block, np.uint8)
+            self.were_seen = self._are_in(np.concatenate([np.frombuffer(self._last, np.uint8), data[:3]])) or any(
+                # Pieces that the processor's cache holds; each begins with the last bytes of the one before.
+                self._are_in(data[start : start + _PIECE_BYTES + 3])
+                for start in range(0, len(data), _PIECE_BYTES)
+            )
+            self._last = (self._last + data[-3:].tobytes())[-3:]
+        return block
+
+    def _are_in(self, data: NDArray[np.uint8]) -> bool:
+        edge = data < ord("-")
+        # A sign or a blank begins a number if it begins a field itself: that of a date with a time does not.
+        is_inner = (data == ord("-")) | (data == ord(" "))
+        if self._delimiter not in b",\t\x1f":
+            edge |= data == self._delimiter
+            is_inner &= data != self._delimiter
+        begins = edge[:-3] & is_inner[1:-2]
+        begins |= edge[1:-2] > is_inner[1:-2]
+        begins &= data[2:-1] == ord("0")
+        begins &= data[3:] > ord("/")
+        places = np.flatnonzero(begins)
+        begins_field = self._edges[data[places + 1 - is_inner[places + 1]]] & (data[places + 3] != self._delimiter)
+        return bool(begins_field.any())
+
+
 def _open(path: str, options: TextOptions) -> Any:
     """A stream of a text in UTF-8, without the lines of comments that were told of."""
     packed = next((codec for suffix, codec in PACKED.items() if path.lower().endswith(suffix)), None)
@@ -345,7 +393,9 @@ def _open(path: str, options: TextOptions) -> Any:
     return file
 
 
-def open_text(path: str, dialect: Dialect, columns: Sequence[str] | None, types: Mapping[str, pa.DataType]) -> Any:
+def open_text(
+    path: str, dialect: Dialect, columns: Sequence[str] | None, types: Mapping[str, pa.DataType], padded: PaddedNumbers | None = None
+) -> Any:
     """A reader of a text's rows.
 
     Args:
@@ -353,18 +403,20 @@ def open_text(path: str, dialect: Dialect, columns: Sequence[str] | None, types:
         dialect: How it is written.
         columns: The columns to read; None is all.
         types: ``{column: its type}``; of others the first block tells.
+        padded: Looks at what is read.
 
     Raises:
         pyarrow.ArrowException: It is damaged.
         OSError: It cannot be read.
     """
-    import pyarrow.csv as arrow_csv  # not needed where no table is text
-
     options = dialect.options
     assert options.sep is not None, "it was found out"
     file = _open(path, options)
     if (edit := _edit(options.sep, blanks=dialect.blanks)) is not None:
         file = pa.TransformInputStream(file, _Lines(edit))
+    if padded is not None:
+        padded.begin(_delimiter(options.sep))
+        file = pa.TransformInputStream(file, padded)
     return arrow_csv.open_csv(
         file,
         arrow_csv.ReadOptions(block_size=BLOCK_BYTES, skip_rows=dialect.skipped, column_names=dialect.names),

@@ -39,7 +39,7 @@ def test_cora(edge_dir: EdgeDir) -> None:
     graph = graph_from_pyg(data, edge_dir=edge_dir)
     assert graph.num_parts == 1 and graph.edge_dir == edge_dir
     check_edges(graph, HOMOGENEOUS_EDGE_TYPE, data.edge_index.numpy())
-    assert graph.edges[HOMOGENEOUS_EDGE_TYPE][0].edge_id is None, "without edge arrays nobody asked for ids"
+    assert graph.edges[HOMOGENEOUS_EDGE_TYPE][0].edge_id is None, "without edge arrays no ids are asked for"
     (nodes,) = graph.nodes["node"]
     for name in ("x", "y", "train_mask", "val_mask", "test_mask"):
         assert nodes.arrays[name].ctypes.data == data[name].data_ptr(), "the user's own memory"
