@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import typer
 
 from gnnkit.cli.output import OK, WARNING, fan_outs, show_json, show_line, show_rows, show_table
+from gnnkit.cli.stores import FEATURE_DTYPE, feature_dtypes
 from gnnkit.errors import PlanError
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def plan_capacity(
     storage_nodes: int | None = typer.Option(None, min=1, help="Machines that hold the graph, for graph_store."),
     num_parts: int | None = typer.Option(None, min=1, help="Parts; one for each machine that holds the graph by default."),
     partition: str = typer.Option("contiguous", help="How nodes are assigned to parts."),
-    feature_dtype: str | None = typer.Option(None, help="Store features as float32, float16, bfloat16, quint8, quint4x2 or quint2x4."),
+    feature_dtype: list[str] | None = FEATURE_DTYPE,
     memory: str | None = typer.Option(None, help="Memory of each machine, such as 256GB (of 1024 MB each); this one's by default."),
     cpus: int | None = typer.Option(None, min=1, help="Processors of each machine; this one's by default."),
     network: str | None = typer.Option(None, help="Network of each machine, such as 25Gbit."),
@@ -94,7 +95,7 @@ def plan_capacity(
     rate = None if network is None else _bytes_per_s(network)
     room = total_memory() if have is None else have
     cluster = Cluster(nodes, procs_per_node, storage, room, rate, cpus or available_cpus(), train_rate)
-    options = BuildOptions(num_parts or cluster.holders, cast(Any, partition), feature_dtype=cast(Any, feature_dtype))
+    options = BuildOptions(num_parts or cluster.holders, cast(Any, partition), feature_dtype=feature_dtypes(feature_dtype))
     graph = sized_graph(source, options)
     wanted = asked(graph, None if num_neighbors is None else fan_outs(num_neighbors), batch_size)
     rates = measure(wanted.num_neighbors) if bench is None else from_bench(bench)

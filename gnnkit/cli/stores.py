@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from gnnkit.storage.manifest import Manifest
     from gnnkit.storage.store import Store
 
+FEATURE_DTYPE = typer.Option(
+    None,
+    help="Store features as float32, float16, bfloat16, quint8, quint4x2 or quint2x4: DTYPE, or TYPE=DTYPE with a node or edge type; "
+    "may be given several times.",
+)
+
 
 def info(
     target: str = typer.Argument(metavar="PATH|URL|NAME", help="A store's folder, URL or name, or a dataset's name such as ogbn-products."),
@@ -239,7 +245,7 @@ def partition(
     root: Path | None = typer.Option(None, help="Where datasets are kept."),
     edge_dir: str | None = typer.Option(None, help="Compress edges by target (in) or by source (out)."),
     with_edge: bool | None = typer.Option(None, "--with-edge/--without-edge", help="Store edge ids."),
-    feature_dtype: str | None = typer.Option(None, help="Store features as float32, float16, bfloat16, quint8, quint4x2 or quint2x4."),
+    feature_dtype: list[str] | None = FEATURE_DTYPE,
     weight: str | None = typer.Option(None, help="Edge array to prepare for weighted sampling."),
     time_attr: str | None = typer.Option(None, help="Arrays of times to prepare for temporal sampling."),
     edges: list[str] | None = typer.Option(
@@ -289,7 +295,7 @@ def partition(
     given = {
         "edge_dir": edge_dir,
         "with_edge": with_edge,
-        "feature_dtype": feature_dtype,
+        "feature_dtype": feature_dtypes(feature_dtype),
         "weight": weight,
         "time_attr": time_attr,
         "cache_ratio": cache_ratio,
@@ -374,6 +380,12 @@ def by_type(values: list[str]) -> Any:
             raise typer.BadParameter(f"{values}: several values need TYPE=VALUE each")
         return _value(values[0])
     return {name: _value(value) for name, _, value in sides}
+
+
+def feature_dtypes(values: list[str] | None) -> Any:
+    """Returns what ``FEATURE_DTYPE`` says: a dtype of all features, ``{type: dtype}``, or None."""
+    said = by_type(values) if values else None
+    return {name.replace(",", "__"): dtype for name, dtype in said.items()} if isinstance(said, dict) else said
 
 
 def _value(text: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import math
 import random
 import threading
 import weakref
@@ -163,10 +164,14 @@ class LiveLoader:
             return iterator
 
     def _run(self, batches: list[list[int]]) -> Iterator[Any]:
-        """The batches of a run, see ``_runs``."""
+        """The batches of a run, see ``_runs``; it counts as an epoch."""
         with self._lock:
+            counting = self._open()
             loader = self._ordered([*itertools.chain.from_iterable(batches)], batch_size=max(1, len(batches[0])), drop_last=False)
-            loader.set_epoch(self._next_order())
+            epoch = counting.pipeline.next_epoch
+            loader.set_epoch(epoch)
+            counting.set_epoch(epoch + 1)
+            self._loaded = None
             return iter(loader)
 
     def _next_order(self) -> int:
@@ -220,7 +225,10 @@ class LiveLoader:
         Raises:
             PlanError: There is no such place.
         """
-        index, count = torch.from_numpy(to_array(places, "the places of inputs").copy()).reshape(-1), self.inputs.count
+        array, count = to_array(places, "the places of inputs"), self.inputs.count
+        if array.ndim > 1 and array.size != len(array):
+            raise PlanError(f"places of inputs are one list, got an array of shape {list(array.shape)}")
+        index = torch.from_numpy(array.copy()).reshape(-1)
         if index.dtype == torch.bool:
             if len(index) != count:
                 raise PlanError(f"there is a mask of {len(index)} elements, and the loader has {count} inputs")
@@ -282,15 +290,36 @@ def _first_call() -> int:
     return 0 if worker is None else random.Random(worker.seed).getrandbits(_CALL_BITS)
 
 
-def _plain(place: Any) -> Any:
-    """Returns a place that a sampler gives, which may be a tensor's or an array's element, as a number of Python's own."""
-    return place.item() if hasattr(place, "item") else place
+def _plain(places: Any, what: str) -> list[Any]:
+    """Returns the places that a sampler gives, which may be elements of a tensor or an array, as numbers of Python's own.
+
+    Raises:
+        PlanError: It gives none, but a single number or rows of them.
+    """
+    _check_list(places, what)
+    found = []
+    for place in places:
+        if hasattr(place, "item") and math.prod(place.shape) != 1:
+            raise PlanError(
+                f"{what} gives rows of numbers, not places of inputs: {place!r:.80}", "give a list of places, one after the other"
+            )
+        found.append(place.item() if hasattr(place, "item") else place)
+    return found
+
+
+def _check_list(value: Any, what: str) -> None:
+    """Refuses what has no elements; a tensor of one number says that it has some."""
+    if not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0:
+        raise PlanError(
+            f"{what} must be a list, got {value!r:.80}", "places of inputs count from 0; a batch_sampler gives a list for each batch"
+        )
 
 
 def _runs(batches: Iterable[Iterable[int]]) -> Iterator[list[list[int]]]:
     """Yields the batches in runs that a loader can have: all of one size, but for the last one, which may be smaller."""
+    _check_list(batches, "batch_sampler")
     run: list[list[int]] = []
-    for batch in ([*map(_plain, batch)] for batch in batches):
+    for batch in (_plain(batch, "a batch of batch_sampler") for batch in batches):
         if run and (len(run[-1]) < len(run[0]) or len(batch) > len(run[0])):
             yield run
             run = []
@@ -476,7 +505,7 @@ class _OverGraphLoader:
         loader: Any = self
         if self._given_batches:
             return self._live.epoch(batches=loader.batch_sampler)
-        return self._live.epoch((lambda: [*map(_plain, loader.sampler)]) if self._given_order else None)
+        return self._live.epoch((lambda: _plain(loader.sampler, "sampler")) if self._given_order else None)
 
     def state_dict(self) -> dict[str, Any]:
         """The loader's position: that of ``GraphLoader.state_dict``, with the order of the epoch where it is the user's (``sampler=``).
@@ -495,6 +524,8 @@ class _OverGraphLoader:
         Raises:
             PlanError: The state is of another kind of loader, or damaged.
         """
+        if state_dict.get("next_batch") and self._given_batches:
+            raise PlanError("the state is of a loader without batch_sampler=, amid an epoch", "make it as the other was made")
         if state_dict.get("next_batch") and ("order" in state_dict) != self._given_order:
             with_, without = ("with", "without") if "order" in state_dict else ("without", "with")
             raise PlanError(f"the state is of a loader {with_} sampler=, and this one is {without}", "make it as the other was made")
@@ -588,6 +619,7 @@ class NeighborLoader(_OverGraphLoader, theirs.NeighborLoader):  # type: ignore[m
         filter_per_worker: Changes nothing: rows are gathered where batches are sampled.
         neighbor_sampler: A ``gnnkit.pyg.NeighborSampler`` whose options count instead of these.
         directed: Deprecated; False is ``subgraph_type="induced"``.
+        input_id: What batches call the inputs, ``[n]``; None: the ids of a mask's nodes, else their places.
         **kwargs: Arguments of ``torch.utils.data.DataLoader``, such as ``batch_size``, ``shuffle``, ``drop_last`` and ``num_workers``.
 
     Raises:
@@ -613,6 +645,7 @@ class NeighborLoader(_OverGraphLoader, theirs.NeighborLoader):  # type: ignore[m
         filter_per_worker: bool | None = None,
         neighbor_sampler: Any = None,
         directed: bool = True,
+        input_id: Tensor | None = None,
         **kwargs: Any,
     ) -> None:
         self._keep(locals())
@@ -623,7 +656,7 @@ class NeighborLoader(_OverGraphLoader, theirs.NeighborLoader):  # type: ignore[m
         )
         if input_time is not None and not sampler.is_temporal:
             raise PlanError("input_time is given, and time_attr is not", "name the array that times are compared with: time_attr='time'")
-        inputs = node_inputs(graph, input_nodes, input_time, kwargs.pop("input_id", None))
+        inputs = node_inputs(graph, input_nodes, input_time, input_id)
         self.node_sampler = sampler
         self.input_nodes, self.input_time, self.input_id = input_nodes, input_time, inputs.input_id
         self.transform_sampler_output, self.filter_per_worker, self.custom_cls = None, _filters(data, filter_per_worker), None
@@ -654,6 +687,7 @@ class LinkNeighborLoader(_OverGraphLoader, theirs.LinkNeighborLoader):  # type: 
         filter_per_worker: Changes nothing: rows are gathered where batches are sampled.
         neighbor_sampler: A ``gnnkit.pyg.NeighborSampler`` whose options count instead of these.
         directed: Deprecated; False is ``subgraph_type="induced"``.
+        input_id: What batches call the inputs, ``[n]``; None: the ids of a mask's nodes, else their places.
         **kwargs: Arguments of ``torch.utils.data.DataLoader``, such as ``batch_size``, ``shuffle``, ``drop_last`` and ``num_workers``.
 
     Raises:
@@ -682,6 +716,7 @@ class LinkNeighborLoader(_OverGraphLoader, theirs.LinkNeighborLoader):  # type: 
         filter_per_worker: bool | None = None,
         neighbor_sampler: Any = None,
         directed: bool = True,
+        input_id: Tensor | None = None,
         **kwargs: Any,
     ) -> None:
         self._keep(locals())
@@ -695,9 +730,7 @@ class LinkNeighborLoader(_OverGraphLoader, theirs.LinkNeighborLoader):  # type: 
             raise PlanError(
                 f"'{missing}' is not set, and '{given}' is", "times need both: the links' own, and the name of the array of the graph's"
             )
-        inputs = link_inputs(
-            graph, edge_label_index, edge_label, edge_label_time, neg_sampling, neg_sampling_ratio, kwargs.pop("input_id", None)
-        )
+        inputs = link_inputs(graph, edge_label_index, edge_label, edge_label_time, neg_sampling, neg_sampling_ratio, input_id)
         self.link_sampler = sampler
         self.edge_label_index, self.neg_sampling = edge_label_index, inputs.negatives
         self.transform_sampler_output, self.filter_per_worker, self.custom_cls = None, _filters(data, filter_per_worker), None
@@ -715,6 +748,7 @@ class HGTLoader(_OverGraphLoader, theirs.HGTLoader):  # type: ignore[misc]
         transform: Called on each batch, in the process that iterates.
         transform_sampler_output: Cannot be followed.
         filter_per_worker: Changes nothing: rows are gathered where batches are sampled.
+        input_id: What batches call the inputs, ``[n]``; None: the ids of a mask's nodes, else their places.
         **kwargs: Arguments of ``torch.utils.data.DataLoader``, such as ``batch_size``, ``shuffle``, ``drop_last`` and ``num_workers``.
 
     Raises:
@@ -731,13 +765,14 @@ class HGTLoader(_OverGraphLoader, theirs.HGTLoader):  # type: ignore[misc]
         transform: Callable[..., Any] | None = None,
         transform_sampler_output: Callable[..., Any] | None = None,
         filter_per_worker: bool | None = None,
+        input_id: Tensor | None = None,
         **kwargs: Any,
     ) -> None:
         self._keep(locals())
         self._refuse(transform_sampler_output=transform_sampler_output)
         graph = as_object(data)
         sampler = HGTSampler.unopened(graph, num_samples)
-        inputs = node_inputs(graph, input_nodes, None, kwargs.pop("input_id", None))
+        inputs = node_inputs(graph, input_nodes, None, input_id)
         self.node_sampler = sampler
         self.input_nodes, self.input_time, self.input_id = input_nodes, None, inputs.input_id
         self.transform_sampler_output, self.filter_per_worker, self.custom_cls = None, _filters(data, filter_per_worker), None

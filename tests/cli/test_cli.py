@@ -221,6 +221,26 @@ def test_partition_prepares_what_is_sampled_by(cli: Cli, tmp_path: Path) -> None
     assert Store.open(tmp_path / "second").options == BuildOptions(2, feature_dtype="quint8", weight="w", time_attr="time")
 
 
+def test_each_type_gets_features_of_its_own_dtype(cli: Cli, tmp_path: Path) -> None:
+    for name, text in (("paper", "id,a,b\n1,0.5,1.5\n2,1,2\n"), ("author", "id,a\n1,0.5\n2,1.5\n"), ("writes", "w,p\n1,2\n2,1\n")):
+        (tmp_path / f"{name}.csv").write_text(text)
+    tables = ("--edges", f"author,writes,paper={tmp_path}/writes.csv", "--nodes", f"paper={tmp_path}/paper.csv")
+    tables += ("--nodes", f"author={tmp_path}/author.csv", "--features", "paper=a,b", "--features", "author=a")
+    tables += ("--keys", "paper=id", "--keys", "author=id")
+    dtypes = ("--feature-dtype", "paper=quint4x2", "--feature-dtype", "author=float16")
+    code, out, _ = cli("partition", 1, *tables, *dtypes, "--out", tmp_path / "store")
+    assert code == 0 and "x quint4x2[2]" in out and "x float16[1]" in out
+    assert Store.open(tmp_path / "store").options.feature_dtype == {"paper": "quint4x2", "author": "float16"}
+    for words, said in (
+        (("--feature-dtype", "papers=quint8"), "names the unknown type 'papers'; did you mean 'paper'?"),
+        (("--feature-dtype", "author,wrote,paper=quint8"), "names the unknown type 'author__wrote__paper'"),
+        (("--feature-dtype", "paper=int4"), "must be one of"),
+        (("--feature-dtype", "quint8", "--feature-dtype", "paper=quint4x2"), "several values need TYPE=VALUE each"),
+    ):
+        code, _, err = cli("partition", 1, *tables, *words, "--out", tmp_path / "other")
+        assert code == 2 and said in " ".join(err.split()), err
+
+
 def test_partition_reads_tables(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "edges.csv").write_text("a,b\n1,2\n2,3\n3,1\n")
     code, out, _ = cli("partition", tmp_path / "edges.csv", 2, "--json")

@@ -149,8 +149,9 @@ class Module(lightning.LightningModule):
     def training_step(self, batches, _):
         for name, batch in batches.items():
             if batch is not None:
-                batch = batch["paper"] if name == "HGTLoader" else batch
-                self.epochs[-1].setdefault(name, []).extend(batch.input_id.tolist() if "input_id" in batch else batch.y.tolist())
+                batch = batch["paper"] if name.startswith("HGTLoader") else batch
+                places = (batch.input_id if "input_id" in batch else batch.y).tolist()
+                self.epochs[-1].setdefault(name, []).extend(place - 1000 * ("named" in name) for place in places)
         return self.layer(torch.ones(8)).mean()
 
     def on_train_end(self):
@@ -175,6 +176,9 @@ if __name__ == "__main__":
         "LinkNeighborLoader": LinkNeighborLoader(data, [3], edge_label_index=data.edge_index[:, :100], num_workers=1, **options),
         "HGTLoader": HGTLoader(typed(), [4], "paper", **options),
         "ShaDowKHopSampler": ShaDowKHopSampler(data, 1, 3, **options),
+        "NeighborLoader, named": NeighborLoader(data, [3, 2], torch.arange(100), input_id=1000 + torch.arange(100), **options),
+        "LinkNeighborLoader, named": LinkNeighborLoader(data, [3], data.edge_index[:, :100], input_id=1000 + torch.arange(100), **options),
+        "HGTLoader, named": HGTLoader(typed(), [4], "paper", input_id=1000 + torch.arange(60), **options),
     }
     trainer = lightning.Trainer(
         max_epochs=2, accelerator="cpu", devices=2, strategy=strategy, use_distributed_sampler=uses_sampler == "True",
@@ -196,10 +200,11 @@ def test_two_devices_of_lightning_share_an_epoch(strategy: str, uses_sampler: bo
     (lengths, epochs), (_, others) = (json.loads((tmp_path / str(rank)).read_text()) for rank in range(2))
     assert len(epochs) == len(others) == 2
     for first, second in zip(epochs, others, strict=True):
-        assert len(first) == 8
+        assert len(first) == 11
         for name, mine in first.items():
-            inputs = list(range(60 if name == "HGTLoader" else 100))
-            is_whole = not uses_sampler and name in ("NeighborLoader", "LinkNeighborLoader", "HGTLoader", "ShaDowKHopSampler")
+            kind = name.removesuffix(", named")
+            inputs = list(range(60 if kind == "HGTLoader" else 100))
+            is_whole = not uses_sampler and kind in ("NeighborLoader", "LinkNeighborLoader", "HGTLoader", "ShaDowKHopSampler")
             assert sorted(mine) == inputs if is_whole else sorted(mine + second[name]) == inputs, name
             assert lengths[name] == len(inputs) // (10 if is_whole else 20), name
 

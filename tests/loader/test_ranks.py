@@ -6,15 +6,20 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch_geometric.data import HeteroData
 
 import gnnkit
 from gnnkit import GraphLoader
 from gnnkit.errors import PlanError
+from gnnkit.pyg import LinkNeighborLoader, NeighborLoader
 from tests.helpers.ports import free_port
 from tests.loader.graphs import NUM_NODES, make, plain, seeds, typed
 
@@ -234,3 +239,61 @@ def test_loaders_that_were_made_before_the_process_group_share_its_epochs() -> N
             assert sorted(first[epoch] + second[epoch]) == list(range(100)), number
             if number % 3 < 2:
                 assert [first[epoch], second[epoch]] == [sum(whole[epoch][rank::2], []) for rank in range(2)]
+
+
+def in_a_spawned_rank(rank: int, loaders: dict[str, Any], folder: str, port: int) -> None:
+    """What a script gives to ``mp.spawn``: it trains two epochs with loaders that the script has made."""
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    found: dict[str, list[list[int]]] = {}
+    for name, loader in loaders.items():
+        found[name] = []
+        for _ in range(2):
+            owners = [batch["paper"] if isinstance(batch, HeteroData) else batch for batch in loader]
+            found[name].append([int(place) for owner in owners for place in owner.input_id])
+    Path(folder, str(rank)).write_text(json.dumps(found))
+    dist.barrier()
+    dist.destroy_process_group()
+    for loader in loaders.values():
+        getattr(loader, "graph_loader", loader).close()
+
+
+@pytest.mark.slow(seconds=30)
+def test_loaders_that_are_given_to_spawned_ranks_share_their_epochs(tmp_path: Path) -> None:
+    """As scripts of PyG and graphlearn-torch start: ``torch.multiprocessing.spawn``, with the loader as an argument."""
+    data, options = plain(), {"shuffle": True, "remainder": "uneven"}
+    sees = ("paper", "sees_gigl_positive", "paper")
+    labelled = gnnkit.add_label_edges(typed(), {sees: torch.stack([torch.arange(60), torch.arange(60).flip(0)])})
+    nodes, papers = make(data, **options), make(labelled, input_nodes="paper", **options)
+    store = gnnkit.partition(data, 2, out=tmp_path / "store")
+    loaders = {
+        "nodes": nodes,
+        "split": nodes.for_split(None, **options),
+        "links": nodes.for_links(data.edge_index[:, :100], **options),
+        "anchors": papers.for_anchors(sees, **options),
+        "papers": papers,
+        "processes": nodes.with_backend("colocated"),
+        "servers": nodes.with_backend("graph_store"),
+        "store": GraphLoader.from_store(store, num_neighbors=[3], batch_size=7, input_nodes=None, progress=False, **options),
+        "PyG's": NeighborLoader(data, [3], batch_size=7, shuffle=True),
+        "PyG's, named": NeighborLoader(data, [3], batch_size=7, shuffle=True, input_id=1000 + torch.arange(100)),
+        "PyG's links": LinkNeighborLoader(data, [3], data.edge_index[:, :100], batch_size=7, num_workers=1),
+    }
+    ranks = mp.spawn(in_a_spawned_rank, (loaders, str(tmp_path), free_port()), nprocs=2, join=False)
+    ends = time.monotonic() + 200
+    try:
+        while not ranks.join(timeout=5):
+            assert time.monotonic() < ends
+    finally:
+        for process in ranks.processes:
+            process.kill()
+    first, second = (json.loads((tmp_path / str(rank)).read_text()) for rank in range(2))
+    assert list(first) == list(second) == list(loaders)
+    for name in loaders:
+        inputs = list(range(60 if name in ("papers", "anchors") else 100))
+        for mine, other in zip(first[name], second[name], strict=True):
+            if name.startswith("PyG's"):  # which are one rank's, as PyG's own: a sampler says which inputs a rank has
+                inputs = [1000 + place for place in range(100)] if name == "PyG's, named" else inputs
+                assert sorted(mine) == sorted(other) == inputs, name
+            else:
+                assert sorted(mine + other) == inputs and len(mine) - len(other) <= 7, name
+        assert first[name][0] != first[name][1] or name == "PyG's links", name

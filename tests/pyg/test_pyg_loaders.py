@@ -63,7 +63,9 @@ def same(left: Any, right: Any) -> bool:
 @pytest.mark.parametrize("name", ["NeighborLoader", "LinkNeighborLoader", "HGTLoader", "ShaDowKHopSampler"])
 def test_signatures_are_those_of_the_installed_pyg(name: str) -> None:
     mine, other = (inspect.signature(getattr(module, name)).parameters for module in (gnnkit.pyg, theirs))
-    assert [(p.name, p.kind, p.default) for p in mine.values()] == [(p.name, p.kind, p.default) for p in other.values()]
+    # PyG's take it among others, and Lightning gives a loader back only what its signature names.
+    named = [(p.name, p.kind, p.default) for p in mine.values() if p.name != "input_id"]
+    assert named == [(p.name, p.kind, p.default) for p in other.values()]
     assert issubclass(getattr(gnnkit.pyg, name), getattr(theirs, name))
 
 
@@ -833,6 +835,7 @@ def test_loaders_with_batches_of_their_own_travel(way: Any) -> None:
         ({"timeout": None}, "timeout must be a number"),
         ({"sampler": 3}, "sampler must be a list or None"),
         ({"batch_sampler": 3}, "batch_sampler must be a list or None"),
+        ({"batch_sampler": np.array(3)}, "batch_sampler must be a list or None"),
         ({"batch_size": [8]}, "batch_size must be a whole number or None"),
         ({"num_workers": "2"}, "num_workers must be a whole number"),
         ({"pin_memory": "no"}, "pin_memory must be True or False"),
@@ -847,6 +850,51 @@ def test_arguments_of_a_dataloader_of_the_wrong_kind(words: dict[str, Any], mess
             make(plain(), [2], **words)
     with pytest.raises(PlanError, match=message):
         ShaDowKHopSampler(plain(), 1, 2, **words)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"sampler": torch.tensor(3)}, "sampler must be a list"),
+        ({"sampler": torch.tensor([[1, 2], [3, 4]])}, "sampler gives rows of numbers"),
+        ({"sampler": [[1, 2], [3, 4]]}, r"an array of shape \[2, 2\]"),
+        ({"sampler": [0.5]}, "whole numbers"),
+        ({"sampler": ["a"]}, "must hold numbers"),
+        ({"batch_sampler": torch.tensor(3)}, "batch_sampler must be a list"),
+        ({"batch_sampler": torch.tensor([1, 2])}, "a batch of batch_sampler must be a list"),
+        ({"batch_sampler": range(3)}, "a batch of batch_sampler must be a list"),
+        ({"batch_sampler": [None]}, "a batch of batch_sampler must be a list"),
+        ({"batch_sampler": [[[1, 2]]]}, r"an array of shape \[1, 2\]"),
+        ({"batch_sampler": [[1, 1000]]}, "there is no input"),
+    ],
+    ids=str,
+)
+def test_samplers_that_give_no_places(words: dict[str, Any], message: str) -> None:
+    for loader in (
+        NeighborLoader(plain(), [2], **words),
+        LinkNeighborLoader(plain(), [2], **words),
+        ShaDowKHopSampler(plain(), 1, 2, **words),
+    ):
+        with pytest.raises(PlanError, match=message):
+            list(loader)
+
+
+@pytest.mark.parametrize("way", [lambda loader: loader, copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
+def test_a_state_of_batches_of_ones_own_counts_their_draws(way: Any) -> None:
+    places = [[1, 2, 3], [30, 40, 50], [4], [5, 6]]  # two runs of a size
+    first, second = (NeighborLoader(plain(), [2], batch_sampler=places) for _ in range(2))
+    drawn = [[batch.n_id.tolist() for batch in first] for _ in range(2)]
+    second.load_state_dict(first.state_dict())
+    assert second.state_dict() == first.state_dict() == way(second).state_dict()
+    second = way(second)
+    drawn.append([batch.n_id.tolist() for batch in first])
+    assert [batch.n_id.tolist() for batch in second] == drawn[2] not in drawn[:2] and drawn[0] != drawn[1]
+    assert second.state_dict() == first.state_dict()
+    plainly = NeighborLoader(plain(), [2], batch_size=1)
+    held = iter(plainly)
+    next(held)
+    with pytest.raises(PlanError, match="batch_sampler="):
+        second.load_state_dict(plainly.state_dict())
 
 
 def test_a_state_of_an_order_of_ones_own_needs_one() -> None:
