@@ -21,11 +21,10 @@ from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.process_status import ProcessStatus
+from gnnkit.runtime.scheduler import MOST_CONCURRENT
 from gnnkit.sampling.schedule import Schedule
 from gnnkit.sampling.subgraph import SampledSubgraph
 
-# Batches that one process may be given at a time.
-MOST_CONCURRENT = 32
 # As graphlearn-torch reads them.
 _UNITS = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 

@@ -22,7 +22,7 @@ from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.limits import check_ring_memory, most_slots
 from gnnkit.runtime.process_status import ProcessStatus
 from gnnkit.runtime.remote import error_from_json, fresh
-from gnnkit.runtime.ring import Ring, mapped, slot_size
+from gnnkit.runtime.ring import LEASED, Ring, mapped, roomy_slot_size, slot_size
 from gnnkit.runtime.scheduler import BatchTimes, Scheduler
 from gnnkit.runtime.supervisor import Exit
 from gnnkit.runtime.wire import Message
@@ -341,11 +341,6 @@ class RingScheduler(Scheduler[tuple[Assignment, Any]]):
         return gone
 
 
-# Slots that batches of the user's may lie in: the one in use, the one before it that a loop still names, and one more.
-_LEASED = 3
-# A slot is larger than the largest batch so far by this part.
-_HEADROOM = 0.25
-_LEAST_SLOT = 4096
 # Small batches are sampled, and told of, several at a time: as many as take so long to sample, as fit into so much memory, and at most so
 # many, because a message and a wake-up cost as much as a batch of a few seeds.
 _GROUP_S = 0.8e-3
@@ -383,12 +378,12 @@ class SlotPlan:
 
     def wanted(self, num_workers: int, slot_bytes: int) -> int:
         """Slots of this size for so many processes, where ``channel_size`` allows as many."""
-        return self.under_way(num_workers, self.most_together(slot_bytes)) + _LEASED
+        return self.under_way(num_workers, self.most_together(slot_bytes)) + LEASED
 
     @staticmethod
     def window(num_slots: int) -> int:
         """Steps that may be under way: at least one slot stays for sampling, whatever the user holds."""
-        return max(1, num_slots - min(_LEASED, num_slots // 2))
+        return max(1, num_slots - min(LEASED, num_slots // 2))
 
     def ring(self, largest: int, num_workers: int) -> Ring[Assignment]:
         """A ring for batches of up to ``largest`` bytes, and somewhat more, from so many processes.
@@ -397,18 +392,17 @@ class SlotPlan:
             PlanError: ``channel_size`` does not hold two of them.
             MemoryLimitError: It does not fit.
         """
-        needed, bound = max(_LEAST_SLOT, largest), self.options.channel_bytes
-        size = slot_size(needed + int(needed * _HEADROOM))
+        size, least, bound = roomy_slot_size(largest), slot_size(largest), self.options.channel_bytes
         # Fewer slots where memory is short; half of it is left for everybody else.
         mapped = self.graph.mapped_nbytes
         num_slots = min(self.wanted(num_workers, size), max(2, most_slots(size, mapped)))
         if bound is not None:
-            if bound // slot_size(needed) < 2:
+            if bound // least < 2:
                 raise PlanError(
-                    f"channel_size={self.options.channel_size!r} does not hold two batches of {needed / 1e6:.1f} MB",
+                    f"channel_size={self.options.channel_size!r} does not hold two batches of {largest / 1e6:.1f} MB",
                     "raise channel_size, lower batch_size or num_neighbors, or leave channel_size out",
                 )
-            size = size if bound // size >= 2 else slot_size(needed)
+            size = size if bound // size >= 2 else least
             num_slots = min(num_slots, bound // size)
         check_ring_memory(num_slots * size, num_slots, mapped)
         try:

@@ -437,10 +437,22 @@ class _SlotLease(weakref.ref[LeasedArray]):
     nbytes: int
 
 
+# Slots that batches of the user's lie in: the one in use, the one before it that a loop still names, and one more.
+LEASED = 3
+# A slot is larger than the largest batch so far by this part.
+HEADROOM = 0.25
+
+
 def slot_size(nbytes: int) -> int:
     """Bytes of a slot for batches of up to ``nbytes``: whole pages, huge ones where it is worth one."""
     unit = _PAGE if nbytes < HUGE_PAGE else HUGE_PAGE
     return max(unit, -(-nbytes // unit) * unit)
+
+
+def roomy_slot_size(largest: int) -> int:
+    """Bytes of a slot for batches somewhat larger than the largest so far, which ``slot_size`` fits exactly."""
+    needed = max(_PAGE, largest)
+    return slot_size(needed + int(needed * HEADROOM))
 
 
 def given_up(block: SharedBlock) -> NDArray[np.uint8]:

@@ -9,6 +9,8 @@ from typing import Generic, TypeVar
 
 R = TypeVar("R")
 _TIMES_KEPT = 4
+# Batches that one process may be given at a time.
+MOST_CONCURRENT = 32
 
 
 class BatchTimes:

@@ -29,7 +29,8 @@ from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.remote import error_from_json, fresh, layout_from_json
-from gnnkit.runtime.ring import Ring, mapped, slot_size
+from gnnkit.runtime.ring import Ring, mapped, roomy_slot_size
+from gnnkit.runtime.scheduler import MOST_CONCURRENT
 from gnnkit.runtime.wire import Message, in_memory
 from gnnkit.sampling.owners import BadRequest
 from gnnkit.sampling.structure import Structure
@@ -64,9 +65,6 @@ def walk_from_value(value: Any) -> Structure:
 
 # Slots beside those that are sampled into: for structures that are being sent.
 _SENDING = 4
-_HEADROOM = 0.25
-_LEAST_SLOT = 4096
-_MOST_CONCURRENT = 32
 
 
 @dataclass(eq=False)
@@ -150,8 +148,7 @@ class RemoteSession:
         Raises:
             OSError: There is no memory for it.
         """
-        needed = max(_LEAST_SLOT, largest)
-        self._ring = Ring(workers * self._concurrency + _SENDING, slot_size(needed + int(needed * _HEADROOM)))
+        self._ring = Ring(workers * self._concurrency + _SENDING, roomy_slot_size(largest))
 
     def ring_message(self) -> tuple[tuple[int, ...], dict[str, Any]]:
         """Returns the message that hands the ring to a worker: descriptors and body."""
@@ -229,7 +226,7 @@ class RemoteSession:
 def _concurrency(plan: LoaderPlan) -> int:
     """Walks of a loader that a worker is given at a time."""
     wanted = plan.backend.get("worker_concurrency", 2)
-    return min(_MOST_CONCURRENT, max(1, wanted)) if isinstance(wanted, int) else 2
+    return min(MOST_CONCURRENT, max(1, wanted)) if isinstance(wanted, int) else 2
 
 
 logger = logging.getLogger(__name__)
