@@ -23,7 +23,7 @@ from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError, Sa
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.batches import BatchList
-from gnnkit.runtime.entry import STALE_S
+from gnnkit.runtime.beats import SIGN_SILENCE_S
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.limits import auto_disk_threads, auto_threads
 from gnnkit.runtime.process_status import look_at
@@ -283,7 +283,7 @@ class _ThreadSigns:
 
     def look(self) -> None:
         """Takes the processor times of the threads, which later looks are held against."""
-        self._since, self._seen_ns = Deadline(STALE_S), {thread.ident: self._cpu_ns(thread.ident) for thread in self._threads}
+        self._since, self._seen_ns = Deadline(SIGN_SILENCE_S), {thread.ident: self._cpu_ns(thread.ident) for thread in self._threads}
 
     def is_sampling(self, thread: int | None) -> bool:
         """Whether a thread has used its processor since the last look: one that waits for a hung disk has not."""

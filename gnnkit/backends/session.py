@@ -17,7 +17,8 @@ from gnnkit.errors import BatchTimeout, GnnkitError, MemoryLimitError, PlanError
 from gnnkit.events import Event, EventSink
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.batches import BatchList
-from gnnkit.runtime.entry import STALE_S, Signs
+from gnnkit.runtime.beats import SIGN_SILENCE_S
+from gnnkit.runtime.entry import Signs
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.limits import check_ring_memory, most_slots
 from gnnkit.runtime.process_status import ProcessStatus
@@ -556,8 +557,8 @@ class BatchWait:
         if now < self._deadline:
             return None
         # A process on a busy machine must have had time to show what it is doing.
-        if self._timeout_s > 0 and now - self._since < STALE_S and self._is_fresh(ranks):
-            self._deadline = self._since + STALE_S
+        if self._timeout_s > 0 and now - self._since < SIGN_SILENCE_S and self._is_fresh(ranks):
+            self._deadline = self._since + SIGN_SILENCE_S
             return None
         if self._timeout_s > 0 and (self._is_sampling(ranks) or self._is_starting()):
             self._since, self._deadline, self._clocks = now, now + self._timeout_s, self._look()

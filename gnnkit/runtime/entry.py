@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.host import leave_no_core, without_collections
+from gnnkit.runtime.beats import SIGN_BEAT_S, SIGN_SILENCE_S
 from gnnkit.runtime.remote import error_to_json
 from gnnkit.runtime.ring import SharedBlock
 from gnnkit.runtime.wire import Wire
@@ -30,8 +31,6 @@ from gnnkit.runtime.wire import Wire
 # Columns of a worker's row: when it was last seen and what it was doing then.
 SEEN_NS, BUSY_SINCE_NS, STEP, CPU_NS, RSS, BATCHES = range(6)
 _WIDTH = 8
-# A worker that has not been seen for longer than this is not running.
-STALE_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Signs:
     @property
     def is_fresh(self) -> bool:
         """Whether it is running."""
-        return self.seen_s < STALE_S
+        return self.seen_s < SIGN_SILENCE_S
 
 
 # Of a process that nobody knows.
@@ -96,7 +95,6 @@ class Vitals:
         return Signs(seen, busy, row[STEP] if row[BUSY_SINCE_NS] else -1, row[CPU_NS], row[RSS], row[BATCHES])
 
 
-_BEAT_S = 0.1
 _PR_SET_PDEATHSIG = 1
 # A log that grows beyond this is cut down to its end.
 _MOST_LOG_BYTES, _KEPT_LOG_BYTES = 1 << 20, 64 << 10
@@ -128,7 +126,7 @@ class ParentWatch(threading.Thread):
         while True:
             self.beat()
             _trim_log()
-            if poller.poll(_BEAT_S * 1000) or os.getppid() != self._parent_pid:
+            if poller.poll(SIGN_BEAT_S * 1000) or os.getppid() != self._parent_pid:
                 os._exit(0)  # nothing to tidy up: all memory is anonymous
 
     def add_sampler(self) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gnnkit.cluster.hosts import Hosts, PlacementOption, join_address, place
-from gnnkit.cluster.membership import BEAT_S, CLIENT_PREFIX, LeaseTable, Membership, ServerMember, hosts_of, new_start
+from gnnkit.cluster.membership import CLIENT_PREFIX, LeaseTable, Membership, ServerMember, hosts_of, new_start
 from gnnkit.cluster.parts.client import keep_freed_memory
 from gnnkit.cluster.parts.service import Answers, PartServer
 from gnnkit.cluster.service_client import ServiceClient, Unreachable
@@ -23,6 +23,7 @@ from gnnkit.cluster.serving.spec import meeting_address, own_address
 from gnnkit.errors import GnnkitError, StartTimeout
 from gnnkit.host import total_memory
 from gnnkit.plan import Placement
+from gnnkit.runtime.beats import ANNOUNCEMENT_BEAT_S
 from gnnkit.runtime.graph_memory import SharedGraph
 from gnnkit.sampling.kinds import warm
 from gnnkit.storage.layout import FORMAT_VERSION
@@ -261,7 +262,7 @@ class Network:
             if shared is not None and shared is not self._told:
                 self._told = shared
                 self._answers.use(shared.graph)
-            if not changed and time.monotonic() - told < BEAT_S:
+            if not changed and time.monotonic() - told < ANNOUNCEMENT_BEAT_S:
                 continue
             told = time.monotonic()
             try:

@@ -27,6 +27,7 @@ from gnnkit.errors import BatchTimeout, GnnkitError, PlanError, SamplingError, S
 from gnnkit.files import open_regular
 from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling
 from gnnkit.runtime.batches import BatchList
+from gnnkit.runtime.beats import BEAT_S, SESSION_SILENCE_S
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.remote import error_from_json, fresh, layout_from_json
 from gnnkit.runtime.ring import Ring, mapped, roomy_slot_size
@@ -231,10 +232,6 @@ def _concurrency(plan: LoaderPlan) -> int:
 
 logger = logging.getLogger(__name__)
 
-# A client that has not been heard of for so long has its memory taken; one that was only slow registers again with its next request.
-# Sooner than ``leases.SILENCE_S``, after which it counts as having left: that may end the server.
-SILENCE_S = 4.0
-
 
 class RemoteSessions:
     """All of them.
@@ -248,7 +245,7 @@ class RemoteSessions:
     def __init__(self, loop: ServerLoop, pool: ServedWorkers, graph: GraphHandle) -> None:
         self._loop, self._pool, self._graph = loop, pool, graph
         self._channels: dict[tuple[str, str], RemoteSession] = {}
-        self._leases = LeaseTable[str, None](SILENCE_S)
+        self._leases = LeaseTable[str, None](SESSION_SILENCE_S)
         pool.handlers.append(self)
 
     def heard(self, what: str, client: str) -> None:
@@ -261,7 +258,7 @@ class RemoteSessions:
     def tidy(self) -> None:
         """Drops the clients that have not been heard of for long."""
         for client in self._leases.forget_silent():
-            logger.info("%s has not been heard of for %g s", client, SILENCE_S)
+            logger.info("%s has not been heard of for %g s", client, SESSION_SILENCE_S)
             self._drop(client)
 
     def _drop(self, client: str) -> None:
@@ -442,8 +439,6 @@ def _check_plan(plan: LoaderPlan, graph: GraphHandle) -> None:
         raise PlanError(f"the servers' store has no split {inputs.split!r} of {inputs.input_type!r}", "name another, or give ids")
 
 
-# Between two signs of life of a server that is sampling, and between two looks for clients that have gone.
-_BEAT_S = 1.0
 _MOST_S = 3600.0
 
 
@@ -510,7 +505,7 @@ class NetworkCalls:
         return self._sessions
 
     def _look_after(self) -> None:
-        while not self._closed.wait(_BEAT_S):
+        while not self._closed.wait(BEAT_S):
             self._tell(lambda sessions: sessions.tidy())
 
     def _register(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -548,7 +543,7 @@ class NetworkCalls:
         """Waits for a batch, and gives it; a client that has gone ends this."""
         deadline = Deadline(timeout_s)
         try:
-            while not walk.done.wait(deadline.within(_BEAT_S)):
+            while not walk.done.wait(deadline.within(BEAT_S)):
                 if deadline.has_passed:
                     raise BatchTimeout(f"no sampling process has sampled the batch within {timeout_s:g} s")
                 yield PENDING
@@ -609,7 +604,7 @@ class NetworkCalls:
 def _outcome(done: Future[Any], name: str, timeout_s: float) -> Generator[Any, None, None]:
     """Waits for a call's value, and gives it; a client that has gone ends this."""
     deadline = Deadline(timeout_s)
-    while not wait([done], deadline.within(_BEAT_S)).done:
+    while not wait([done], deadline.within(BEAT_S)).done:
         if deadline.has_passed:
             raise BatchTimeout(f"{name!r} was not answered within {timeout_s:g} s", "look at the server's log")
         yield PENDING
