@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import heapq
-import os
 import select
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
@@ -414,8 +411,8 @@ class SlotPlan:
             ) from error
 
 
-# In place of a process's number.
-NOBODY = -1
+# Rank of an unassigned request.
+UNASSIGNED = -1
 
 
 @dataclass
@@ -432,13 +429,13 @@ class Requests:
         self._last = 0
 
     def begin(self) -> int:
-        """A new request, which nobody has been sent; its number."""
+        """Makes a request, which is sent to no process yet; returns its number."""
         self._last += 1
-        self._open[self._last] = _Request(NOBODY)
+        self._open[self._last] = _Request(UNASSIGNED)
         return self._last
 
     def rank_of(self, number: int) -> int:
-        """Returns the rank of the process that was asked; ``NOBODY`` before ``ask``."""
+        """Returns the rank of the process that was asked; ``UNASSIGNED`` before ``ask``."""
         return self._open[number].rank
 
     def ask(self, number: int, rank: int) -> None:
@@ -482,36 +479,6 @@ class Requests:
         request = self._open.pop(number, None)
         if request is not None and isinstance(request.answer, Message):
             request.answer.close()
-
-
-# Longest time that a wait goes without looking around: at other threads, closed loaders and interrupts.
-SLICE_S = 0.05
-
-
-class Bell:
-    """Wakes one thread that waits for a pool.
-
-    Args:
-        is_due: Whether what the thread waits for has come; called by holders of the pool's lock.
-
-    Attributes:
-        is_due: See above.
-        fd: An event's descriptor, closed with this object.
-    """
-
-    def __init__(self, is_due: Callable[[], bool]) -> None:
-        self.is_due = is_due
-        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        weakref.finalize(self, os.close, self.fd).atexit = False
-
-    def ring(self) -> None:
-        """Wakes the thread, or has its next wait end at once."""
-        os.eventfd_write(self.fd, 1)
-
-    def hush(self) -> None:
-        """Ends the ringing."""
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self.fd)
 
 
 class BatchWait:
