@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gnnkit.backends.base import END_OF_EPOCH, EndOfEpoch, StreamStatus, check_owner
 from gnnkit.backends.session import UNASSIGNED, BatchWait, RingScheduler, Session
 from gnnkit.backends.shared_pool import SharedPool, pool_registry
-from gnnkit.backends.stored_graph import in_order
+from gnnkit.backends.stored_graph import GraphOrder
 from gnnkit.errors import LoaderClosed, StartTimeout
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
@@ -71,6 +71,8 @@ class PoolStream:
         self._pools = pool_registry()
         self._blocks = BlockPool(_KEPT_BLOCKS, pinned_for=plan.runtime.pin_device)
         self._session = Session(options, plan, graph, events)
+        # The processes that sample a graph in memory may read it from a store of their own.
+        self._graph_order = GraphOrder(graph.arrays) if graph.store is None else None
         self._end = weakref.finalize(self, self._pools.forget, self._session)  # also when the interpreter ends
         try:
             self._pools.open(self._session)
@@ -95,8 +97,8 @@ class PoolStream:
     def recv(self, timeout_s: float, check: Callable[[], None]) -> SampledSubgraph | EndOfEpoch:
         """The next batch, in order; see ``BatchStream.recv``."""
         session = self._session
-        self._check_open()
         if session.is_over:
+            self._check_open()
             return END_OF_EPOCH
         wait: BatchWait | None = None
         ready, waited_for = -1, -1
@@ -215,9 +217,9 @@ class PoolStream:
     def _subgraph(
         self, body: Mapping[str, Any], block: NDArray[np.uint8], epoch: int, batch_index: int, *, is_padding: bool | None
     ) -> SampledSubgraph:
-        layout, graph = layout_from_json(body["layout"]), self._session.graph
-        if graph.store is None:  # whoever samples it may have read it from a store of its own
-            layout = in_order(layout, graph.arrays)
+        layout = layout_from_json(body["layout"])
+        if self._graph_order is not None:
+            layout = self._graph_order(layout)
         times = body["sample_s"], body["gather_s"], "", body["began_s"]
         return SampledSubgraph(epoch, batch_index, is_padding, layout, block, *times)
 

@@ -29,6 +29,7 @@ from gnnkit.runtime.limits import check_descriptors, check_start_memory
 from gnnkit.runtime.process_status import ProcessStatus, lane_of
 from gnnkit.runtime.runs import RunFolder, new_run
 from gnnkit.runtime.supervisor import ChildProcess, Exit, SupervisorOptions
+from gnnkit.runtime.waiters import SLICE_S
 from gnnkit.runtime.wire import Message
 from gnnkit.storage.store import Store
 from gnnkit.waiting import Deadline
@@ -164,7 +165,6 @@ def open_own_servers(
     return ServerWorkerPool(servers, on_started, own)
 
 
-_SLICE_S = 0.05
 # Servers that have gone are looked for so often.
 _LOOK_S = 0.1
 # Whoever waits looks more often than this; a longer time between two looks is none that somebody has waited.
@@ -202,10 +202,12 @@ class ServerWorkerPool:
         found = ((rank, connection.welcome) for rank, connection in self._connections.items())
         return {rank: welcome for rank, welcome in found if welcome is not None}
 
-    def _members(self) -> Iterator[tuple[int, ServedProcess]]:
-        for server, connection in self._connections.items():
-            for worker, member in dict(connection.members).items():
-                yield server * self._width + worker, member
+    def _members(self) -> list[tuple[int, ServedProcess]]:
+        return [
+            (server * self._width + worker, member)
+            for server, connection in list(self._servers.connections.items())
+            for worker, member in list(connection.members.items())
+        ]
 
     def _find(self, rank: int) -> tuple[ServerConnection, int] | None:
         server, worker = divmod(rank, self._width)
@@ -242,7 +244,7 @@ class ServerWorkerPool:
 
     @property
     def _has_members(self) -> bool:
-        return any(connection.members for connection in self._connections.values())
+        return any([connection.members for connection in self._servers.connections.values()])
 
     @property
     def logs(self) -> str:
@@ -305,14 +307,16 @@ class ServerWorkerPool:
             yield self._heard.popleft()
 
     def _advance(self) -> None:
-        for server, connection in self._connections.items():
+        for server, connection in list(self._servers.connections.items()):
             connection.hear()
             for worker, member in list(connection.members.items()):
-                self._heard.extend((server * self._width + worker, message) for message in member.hear())
+                for message in member.hear():
+                    self._heard.append((server * self._width + worker, message))
             if connection.is_gone:
                 self._lose(server, connection)
                 continue
-            self._heard.extend((server * self._width + worker, exit_) for worker, exit_ in connection.exits())
+            for worker, exit_ in connection.exits():
+                self._heard.append((server * self._width + worker, exit_))
             for worker in connection.started():
                 self._waiting = None
                 self._on_started(server * self._width + worker)
@@ -352,14 +356,14 @@ class ServerWorkerPool:
         """Waits for processes that have begun to end, so that the next ``listen`` finds all who died together."""
         deadline = Deadline(EXIT_WAIT_S)
         while not deadline.has_passed and any(c.is_ending or self._awaits_cause(rank, c) for rank, c in self._connections.items()):
-            self.poller().poll(_SLICE_S * 1000)
+            self.poller().poll(SLICE_S * 1000)
             self._advance()
 
     # Coming back ------------------------------------------------------------------------------------------------------------
 
     def start_missing(self) -> None:
         """Connects to servers that have come back, and asks those that are there for processes that are not."""
-        for connection in self._connections.values():
+        for connection in self._servers.connections.values():
             if len(connection.members) < connection.workers:
                 connection.enlist(self._width)
         now = time.monotonic()

@@ -284,8 +284,8 @@ class RingScheduler(Scheduler[tuple[Assignment, Any]]):
             return
         load: list[tuple[int, int, int]] = []
         for rank in ranks:
-            own = self.assigned_to(rank)
-            together = 1 if any(generation < self.generation for generation, _ in own) else self.group
+            own = self.assigned_to(rank)  # the oldest first
+            together = 1 if own and own[0][0] < self.generation else self.group
             if len(own) <= together * (self.in_flight_each - 1):
                 load.append((len(own), rank, together))
         heapq.heapify(load)
@@ -293,25 +293,24 @@ class RingScheduler(Scheduler[tuple[Assignment, Any]]):
             count, rank, together = heapq.heappop(load)
             if count and not self.has_room_for(together):
                 return
-            group = list(self._assign_group(self.schedule, rank, together))
+            group = self._assign_group(self.schedule, rank, together)
             if not group:
                 return
             yield group
             if count + len(group) <= together * (self.in_flight_each - 1):
                 heapq.heappush(load, (count + len(group), rank, together))
 
-    def _assign_group(self, schedule: Schedule, rank: int, count: int) -> Iterator[Assignment]:
-        for _ in range(count):
-            step = self.next_step()
-            if step is None:
-                return
+    def _assign_group(self, schedule: Schedule, rank: int, count: int) -> list[Assignment]:
+        group: list[Assignment] = []
+        while len(group) < count and (step := self.next_step()) is not None:
             new = Assignment(self.generation, self.epoch, schedule.step(step), rank, self._ring_number, -1)
             slot = self.ring.take(new)
             if slot is None:
-                return
+                break
             new.slot = slot
             self._assignments[self.assign(rank)] = new
-            yield new
+            group.append(new)
+        return group
 
     def answer(self, generation: int, step: int, result: Any) -> Assignment | None:
         """Keeps what came back for an assignment; the assignment, if its result is wanted."""

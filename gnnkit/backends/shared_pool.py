@@ -52,6 +52,7 @@ class SharedPool:
         self.restarts = 0
         self._owner = os.getpid()
         self.waiters = Waiters()
+        self._start_timeout_s = 0.0
         self.workers = options.open_pool(plan, graph, events, _on_started(weakref.ref(self)))
 
     # Loaders --------------------------------------------------------------------------------------------------------------
@@ -68,6 +69,7 @@ class SharedPool:
         """
         session.enter(number, self.workers.expected)
         self.sessions[number] = session
+        self._start_timeout_s = max(self._start_timeout_s, session.plan.runtime.start_timeout_s)
         for rank in self.workers.pids:
             self.workers.send(rank, "open", **session.setup(rank))
         if session.is_known:
@@ -91,6 +93,7 @@ class SharedPool:
     def remove(self, session: Session) -> None:
         """Takes a loader's place away; its memory goes with the batches that it has handed out. After the last one the processes end."""
         known = self.sessions.pop(session.number, None) is not None
+        self._start_timeout_s = max([other.plan.runtime.start_timeout_s for other in self.sessions.values()], default=0.0)
         try:
             if not self.sessions:  # first: a process that ends while it writes a batch leaves its pages in the ring
                 self.stop()
@@ -143,7 +146,7 @@ class SharedPool:
                 self._on_exit(rank, what)
             else:
                 self._handle(rank, what)
-        overdue = self.workers.overdue(max((c.plan.runtime.start_timeout_s for c in self.sessions.values()), default=0.0))
+        overdue = self.workers.overdue(self._start_timeout_s)
         if overdue is not None:
             self._fail(*overdue)
         if revive:

@@ -99,16 +99,15 @@ class Scheduler(Generic[R]):
         return self._next if self._next < min(self.num_steps, self.delivered + self.window) else None
 
     def assign(self, worker: int) -> tuple[int, int]:
-        """Gives the next step to a worker.
+        """Gives a worker the next step, which ``next_step`` has said that there is.
 
         Returns:
             The generation and the step, which name the assignment.
         """
-        step = self.next_step()
-        assert step is not None, "a caller asks for the next step before"
         if self._again:
-            heapq.heappop(self._again)
+            step = heapq.heappop(self._again)
         else:
+            step = self._next
             self._next += 1
         key = self.generation, step
         self._workers[key] = worker
@@ -119,7 +118,7 @@ class Scheduler(Generic[R]):
         return self._workers.get((self.generation, step))
 
     def assigned_to(self, worker: int) -> list[tuple[int, int]]:
-        """The assignments of a worker that have no result yet, those of older epochs included."""
+        """The assignments of a worker that have no result yet, the oldest first, those of older epochs included."""
         return [key for key, own in self._workers.items() if own == worker]
 
     def complete(self, generation: int, step: int, result: R) -> bool:

@@ -390,7 +390,7 @@ class Supervisor:
 
     def _list(self, child: ChildProcess) -> None:
         """Writes down which process it is, once it is there."""
-        if child.rank in self._unlisted and child.is_there():
+        if child.is_there():
             self._unlisted.remove(child.rank)
             logger.debug("started %s", self.name(child.rank))
             self.folder.add(child.rank, child.pid)
@@ -420,7 +420,8 @@ class Supervisor:
         """
         for rank, child in list(self._children.items()):
             child.wire.flush()
-            self._list(child)
+            if rank in self._unlisted:
+                self._list(child)
             if rank in self._deadlines and self._deadlines[rank].has_passed:
                 child.signal(signal.SIGKILL)
             for _ in range(_TURN):
@@ -506,7 +507,9 @@ class Supervisor:
 
     def overdue(self, timeout_s: float) -> tuple[int, StartTimeout] | None:
         """A process that has been starting for longer than ``timeout_s``, with nothing to tell of it, and the error; it is ended."""
-        for child in self.starting:
+        for rank, child in list(self._children.items()):
+            if rank in self.ready:
+                continue
             waited = time.monotonic() - child.since
             if waited > timeout_s:
                 text = f"{self.name(child.rank)} was not ready after {waited:.0f} s and is {child.state()}"

@@ -65,6 +65,8 @@ PARENT_WAIT_S = 3600.0
 # A datagram that is larger does not fit every system's socket buffer; its text then travels in memory of its own.
 _MOST_INLINE = 32 << 10
 _MOST_FDS = 8
+# What one ``recvmsg`` takes: bytes of text and of descriptors, and its flags.
+_MOST_RECEIVED = _MOST_INLINE, socket.CMSG_SPACE(4 * _MOST_FDS), socket.MSG_CMSG_CLOEXEC
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,8 @@ class Wire:
 
     def flush(self) -> bool:
         """Sends what was kept; whether nothing is left."""
+        if not self._unsent:
+            return True
         with self._lock:
             return self._flush()
 
@@ -177,7 +181,11 @@ class Wire:
             PlanError: The descriptors that came with it do not fit this process's limit, or what has arrived is no message; it is lost.
         """
         try:
-            text, ancillary, flags = self._receive()
+            try:
+                text, ancillary, flags, _ = self._end.recvmsg(*_MOST_RECEIVED)
+            except ConnectionResetError:
+                # The other side has ended without having read everything. The system says so once, before it hands out what that side sent.
+                text, ancillary, flags, _ = self._end.recvmsg(*_MOST_RECEIVED)
         except BlockingIOError:
             return None
         except OSError as error:
@@ -202,14 +210,6 @@ class Wire:
             for fd in handed:
                 os.close(fd)
             raise
-
-    def _receive(self) -> tuple[bytes, list[Any], int]:
-        size, fds, flags = _MOST_INLINE, socket.CMSG_SPACE(4 * _MOST_FDS), socket.MSG_CMSG_CLOEXEC
-        try:
-            return self._end.recvmsg(size, fds, flags)[:3]
-        except ConnectionResetError:
-            # The other side has ended without having read everything. The system says so once, before it hands out what that side sent.
-            return self._end.recvmsg(size, fds, flags)[:3]
 
     def next(self) -> Message:
         """The next message, for a process that has nothing to do before it has come.

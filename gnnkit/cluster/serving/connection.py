@@ -29,11 +29,10 @@ from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.ring import SharedBlock
 from gnnkit.runtime.runs import with_tail
 from gnnkit.runtime.supervisor import Exit
+from gnnkit.runtime.waiters import SLICE_S, Bell, Waiters
 from gnnkit.runtime.wire import Message, Wire
 from gnnkit.waiting import Deadline
 
-# Longest time that a wait goes without looking around.
-_SLICE_S = 0.05
 # The most messages taken from one process before the others have their turn.
 _TURN = 64
 # After a connection has ended, the explanation takes no longer than this.
@@ -106,17 +105,21 @@ class Calls:
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._waiters = Waiters()
         self._answers: dict[int, Message | None] = {}
         self._ended: GnnkitError | None = None
-        self._is_read = False
 
     def _send(self, kind: str, fds: Sequence[int] = (), /, **body: Any) -> None:
         """Sends a message."""
         raise NotImplementedError
 
-    def _hear(self) -> Iterator[Message]:
-        """Waits a moment, and yields what has arrived; calls ``_end`` once nothing will any more. Called by one thread at a time."""
+    def _poller(self) -> select.poll:
+        """Returns a poll object that wakes when something arrives. Called under the lock, before the end."""
+        raise NotImplementedError
+
+    def _arrived(self) -> Iterator[Message]:
+        """Yields what has arrived; calls ``_end`` once nothing will any more. Called under the lock, before the end."""
         raise NotImplementedError
 
     def _ask(self, server: int, name: str, args: Any, deadline: Deadline, late: Callable[[], str], **body: Any) -> Any:
@@ -135,27 +138,32 @@ class Calls:
             GnnkitError: What the call ended with, or the conversation.
         """
         number = next(self._numbers)
+        bell = Bell(lambda: self._ended is not None or self._answers.get(number) is not None)
         tree, fds = encode(args)
         try:
-            with self._changed:
+            with self._lock:
                 if self._ended is not None:
                     raise self._ended
                 self._answers[number] = None
             self._send("call", fds, number=number, name=name, args=tree, **body)
-            message = self._wait_for(number, deadline, late)
+            message = self._wait_for(number, bell, deadline, late)
         finally:
             for fd in fds:
                 os.close(fd)
-            with self._changed:
+            with self._lock:
                 self._answers.pop(number, None)
+                self._waiters.awake(bell)
+                self._waiters.hand_on()
         if "error" in message.body:
             message.close()
             raise error_from_json(message.body["error"], f"the call {name!r} of server {server}")
         return decode(message.body["value"], message.fds)
 
-    def _wait_for(self, number: int, deadline: Deadline, late: Callable[[], str]) -> Message:
+    def _wait_for(self, number: int, bell: Bell, deadline: Deadline, late: Callable[[], str]) -> Message:
         while True:
-            with self._changed:
+            with self._lock:
+                self._waiters.awake(bell)
+                self._read()
                 answer = self._answers[number]
                 if answer is not None:
                     return answer
@@ -163,32 +171,24 @@ class Calls:
                     raise self._ended
                 if deadline.has_passed:
                     raise BatchTimeout(late())
-                if self._is_read:  # another thread takes what arrives
-                    self._changed.wait(_SLICE_S)
-                    continue
-                self._is_read = True
-            try:
-                self._read()
-            finally:
-                with self._changed:
-                    self._is_read = False
-                    self._changed.notify_all()
+                poller = self._waiters.poller(bell, self._poller)
+            poller.poll(deadline.within(SLICE_S) * 1000)
 
     def _read(self) -> None:
-        """Waits a moment for answers, and sorts them."""
-        for message in self._hear():
+        """Sorts the answers that have arrived, and wakes the threads that wait for them."""
+        for message in self._arrived() if self._ended is None else ():
             number = message.body.get("number", -1)
-            with self._changed:
-                if number in self._answers:
-                    self._answers[number] = message
-                else:  # nobody waits for it any more
-                    message.close()
+            if number in self._answers:
+                self._answers[number] = message
+            else:  # the thread that asked has given up
+                message.close()
+        self._waiters.ring()
 
     def _end(self, error: GnnkitError) -> None:
         """Ends every call that is under way or comes, unless they have been ended already."""
-        with self._changed:
+        with self._lock:
             self._ended = self._ended or error
-            self._changed.notify_all()
+            self._waiters.ring()
 
 
 @dataclass(eq=False)
@@ -275,7 +275,7 @@ class ServerConnection(Calls):
             while connection.advance() is None:
                 if deadline.has_passed:
                     raise StartTimeout(f"server {rank} at {folder} did not answer within {timeout_s:g} s", "is it stopped? look at its log")
-                connection.wait(deadline.within(_SLICE_S))
+                connection.wait(deadline.within(SLICE_S))
         except NotThere as error:
             connection.close()
             raise StartTimeout(f"server {rank} is not there: {error}", "look at its log") from error
@@ -352,10 +352,13 @@ class ServerConnection(Calls):
     def _send(self, kind: str, fds: Sequence[int] = (), /, **body: Any) -> None:
         self._wire.send(kind, fds, **body)
 
-    def _hear(self) -> Iterator[Message]:
+    def _poller(self) -> select.poll:
+        poller = select.poll()
+        poller.register(self._wire.fileno(), select.POLLIN | (0 if self._wire.flush() else select.POLLOUT))
+        return poller
+
+    def _arrived(self) -> Iterator[Message]:
         try:
-            self._wire.flush()
-            self._wire.wait(_SLICE_S)
             while (message := self._wire.receive()) is not None:
                 yield message
         except EOFError:

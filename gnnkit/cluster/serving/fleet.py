@@ -392,7 +392,9 @@ class ServerFleet:
         return not any(server.has_ended() for server in self._supervisor.alive.values())
 
     def take_events(self) -> list[Event]:
-        """The progress that servers have reported and nobody has taken."""
+        """Takes the progress that servers have reported."""
+        if not self._events:
+            return []
         with self._changed:
             taken, self._events = self._events, []
             return taken
