@@ -138,11 +138,11 @@ class BatchStream(Protocol):
         Args:
             timeout_s: Longest wait.
             check: Raises once the caller's epoch has given way to a newer one; called where no other thread can begin one, so that
-                nobody takes a batch of an epoch that is not his.
+                no caller takes a batch of an epoch that is not its own.
 
         Raises:
             BatchTimeout: None came within ``timeout_s`` seconds.
-            WorkerDied: Whoever was sampling it is gone.
+            WorkerDied: The process that was sampling it is gone.
             SamplingError: Sampling it raised.
             MemoryLimitError: There is no memory for it.
         """
@@ -157,7 +157,7 @@ class BatchStream(Protocol):
         ...
 
     def restart(self, timeout_s: float) -> None:
-        """Ends whoever samples and starts others; the epoch goes on with the same batches. Callable from any thread.
+        """Ends the processes or threads that sample and starts others; the epoch goes on with the same batches. Callable from any thread.
 
         Args:
             timeout_s: Longest wait for the new ones.
@@ -212,7 +212,7 @@ _loaders: weakref.WeakSet[Closes] = weakref.WeakSet()
 
 
 def joined() -> JoinedBackend | None:
-    """The decision that holds; None where nobody has made one."""
+    """The decision that holds; None where none was made."""
     return _joined
 
 

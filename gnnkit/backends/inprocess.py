@@ -175,11 +175,11 @@ class _Shared:
             self.work.notify_all()
 
     def wake_all(self) -> None:
-        """Has everybody look again."""
+        """Wakes all waiting threads to look again."""
         self.work.notify_all()
         self.ready.notify_all()
 
-    # For everybody else.
+    # For all other threads.
 
     def claim(self, shift: int) -> _Claim | None:
         """Waits for a batch to sample; None when closed, and for threads that others take the place of."""
@@ -206,7 +206,7 @@ class _Shared:
                 self.ready.notify_all()
 
     def unclaim(self) -> None:
-        """Gives up what the calling thread has claimed and not put: somebody else samples it. Does nothing in a forked child."""
+        """Gives up what the calling thread has claimed and not put: another thread samples it. Does nothing in a forked child."""
         if os.getpid() != self.owner:
             return
         with self.lock:
@@ -333,7 +333,7 @@ class InProcessStream:
 
     @property
     def batches(self) -> BatchList:
-        """See ``BatchStream.batches``."""
+        """The plan's batches."""
         return self._shared.batches
 
     def start_epoch(self, epoch: int, schedule: Schedule) -> None:
@@ -469,7 +469,7 @@ class InProcessStream:
                 shared.shift += 1
                 try:
                     before, self._threads = self._threads, _start_threads(shared, len(self._threads))
-                except BaseException:  # an interrupt; nobody has seen the new shift yet
+                except BaseException:  # an interrupt; no thread has seen the new shift yet
                     shared.shift -= 1
                     raise
                 shared.wake_all()

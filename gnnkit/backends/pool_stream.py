@@ -82,7 +82,7 @@ class PoolStream:
 
     @property
     def batches(self) -> BatchList:
-        """See ``BatchStream.batches``."""
+        """The plan's batches."""
         return self._session.batches
 
     def start_epoch(self, epoch: int, schedule: Schedule) -> None:

@@ -53,7 +53,7 @@ class WorkerPool(Protocol):
 
     @property
     def is_starting(self) -> bool:
-        """Whether somebody is awaited; such a wait has a deadline of its own."""
+        """Whether any worker is starting; such a wait has a deadline of its own."""
         ...
 
     @property
@@ -85,7 +85,7 @@ class WorkerPool(Protocol):
         ...
 
     def restart(self) -> None:
-        """Has all processes end that are this process's own; ``start_missing`` has others come. Their ends are nobody's error.
+        """Has all processes end that are this process's own; ``start_missing`` has others come. Their ends are no errors.
 
         Raises:
             PlanError: None is.
@@ -107,7 +107,7 @@ class WorkerPool(Protocol):
     def listen(self) -> Iterator[tuple[int, Message | Exit]]:
         """Yields what has arrived since the last call, and exits after all that the dead had sent.
 
-        "retired" is a process that has ended and is an error for nobody: what it was sent is to be sent again.
+        "retired" is a process that has ended without an error: what it was sent is to be sent again.
         """
         ...
 
@@ -124,11 +124,11 @@ class WorkerPool(Protocol):
         ...
 
     def attend(self, *, ask: bool) -> None:
-        """Does what they need beside messages of loaders; ``ask`` where that may cost something."""
+        """Periodic housekeeping; expensive work only if ``ask``."""
         ...
 
     def overdue(self, timeout_s: float) -> tuple[int, GnnkitError] | None:
-        """Somebody who has not come in time, and the error for it."""
+        """Rank of a worker past its start deadline, and the error."""
         ...
 
     def check(self) -> None:
@@ -259,7 +259,7 @@ class RingScheduler(Scheduler[tuple[Assignment, Any]]):
                 self.drop(own)
 
     def use_ring(self, ring: Ring[Assignment], window: int) -> None:
-        """Goes on with another ring; assignments under way keep their slots in the old one, which nobody waits for."""
+        """Goes on with another ring; assignments under way keep their slots in the old one, which is given up with the epoch."""
         self._old_rings.append(self.ring)
         self.ring, self.window = ring, window
         self._ring_number += 1
@@ -390,7 +390,7 @@ class SlotPlan:
             MemoryLimitError: It does not fit.
         """
         size, least, bound = roomy_slot_size(largest), slot_size(largest), self.options.channel_bytes
-        # Fewer slots where memory is short; half of it is left for everybody else.
+        # Fewer slots where memory is short; half of it is left for other programs.
         mapped = self.graph.mapped_nbytes
         num_slots = min(self.wanted(num_workers, size), max(2, most_slots(size, mapped)))
         if bound is not None:
@@ -438,18 +438,18 @@ class Requests:
         return self._open[number].rank
 
     def ask(self, number: int, rank: int) -> None:
-        """Books who is asked."""
+        """Notes the process that is asked."""
         self._open[number].rank = rank
 
     def answer(self, number: int, message: Message) -> None:
-        """Books an answer; one that nobody waits for any more is thrown away."""
+        """Keeps an answer; the answer to a request that has ended is thrown away."""
         if number in self._open:
             self._open[number].answer = message
         else:
             message.close()
 
     def lost(self, rank: int | None, error: GnnkitError | None) -> None:
-        """Books that a process (None: all) will not answer: because of an error, or because somebody else is to be asked."""
+        """Notes that a process (None: all) will not answer: because of an error, or because another one is to be asked."""
         for request in self._open.values():
             if request.rank == (request.rank if rank is None else rank) and request.answer is None:
                 request.answer = "again" if error is None else error
@@ -474,7 +474,7 @@ class Requests:
         return answer
 
     def end(self, number: int) -> None:
-        """Forgets a request, and throws away an answer that nobody took."""
+        """Forgets a request, and throws away an answer that was not taken."""
         request = self._open.pop(number, None)
         if request is not None and isinstance(request.answer, Message):
             request.answer.close()
@@ -584,9 +584,9 @@ class Session:
         scheduler: The steps under way; None while it has no ring.
         failure: Why the epoch cannot go on, or None.
         is_known: Whether it has had a place before, so that the size of its batches is known.
-        is_closed: Whether it takes no place any more.
+        is_closed: Whether it is closed: it is not admitted again.
         largest: Bytes of the largest batch so far.
-        used: ``time.monotonic()`` when somebody last wanted something of it.
+        used: ``time.monotonic()`` when it was last used.
     """
 
     def __init__(self, options: PoolOptions, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> None:
@@ -728,7 +728,7 @@ class Session:
 
         Args:
             rank: The process.
-            error: What to raise for it; None where somebody else does its work.
+            error: What to raise for it; None where another process does its work.
         """
         if error is not None:
             self.opened.discard(rank)

@@ -169,7 +169,7 @@ class SharedPool:
             event = Event(body["what"], **{name: value for name, value in body.items() if name != "what"})
             for starting in [s for s in self.sessions.values() if s.scheduler is None][:1]:
                 starting.note(event)
-        elif message.kind == "retired":  # whoever wants something has it started again
+        elif message.kind == "retired":  # the next request has it started again
             for session in self.sessions.values():
                 session.lost(rank, None)
         elif "c" in body:
@@ -180,7 +180,7 @@ class SharedPool:
                 addressee.take(rank, message)
 
     def _on_exit(self, rank: int, exit_: Exit) -> None:
-        """Processes have died: somebody takes their place where the user allows it, and it is an error for the loaders otherwise."""
+        """Processes have died: others take their places where the user allows it, and it is an error for the loaders otherwise."""
         is_final = exit_.is_replaced or isinstance(exit_.error, WorkerStopped)
         may_restart = not is_final and self.restarts < self._options.max_restarts
         for session in self.sessions.values():
@@ -200,7 +200,7 @@ class SharedPool:
 
     def _fail(self, rank: int, error: GnnkitError) -> None:
         for session in self.sessions.values():
-            # Somebody may wait for a batch outside an epoch, and perhaps for anybody to sample it.
+            # A thread may wait for a batch outside an epoch, and perhaps for any process to sample it.
             session.requests.lost(rank if self.workers.ready else None, error)
             if session.scheduler is None or not session.is_over:
                 session.failure = error
@@ -216,7 +216,7 @@ class SharedPool:
             session.failure = None
 
     def idle_sessions(self) -> list[Session]:
-        """Loaders that nobody has used for longer than the user allows."""
+        """Loaders that were not used for longer than the user allows."""
         limit, now = self._options.idle_timeout_s if self.workers.can_idle else None, time.monotonic()
         return [] if limit is None else [c for c in self.sessions.values() if c.scheduler is not None and now - c.used > limit]
 

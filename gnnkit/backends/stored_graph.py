@@ -23,7 +23,7 @@ _stored: weakref.WeakKeyDictionary[GraphHandle, weakref.ref[TemporaryStore]] = w
 
 
 class TemporaryStore:
-    """A store that goes when nobody keeps this object; one whose process was killed goes with the next that is made.
+    """A store that goes with this object; one whose process was killed goes with the next that is made.
 
     Args:
         graph: The graph.
@@ -33,12 +33,12 @@ class TemporaryStore:
         reference: The store.
 
     Raises:
-        PlanError: Nobody knows the graph as it was before it was compressed, or there is no folder to write to.
+        PlanError: The graph as it was before it was compressed is not known, or there is no folder to write to.
         StoreError: It cannot be written.
     """
 
     def __init__(self, graph: GraphHandle, events: EventSink) -> None:
-        from gnnkit.storage.build import build_store
+        from gnnkit.storage.build import build_store  # heavy
 
         if graph.source is None or graph.build is None:
             raise PlanError("servers read stores, and this graph is only in memory", "build a store with gnnkit.partition()")
@@ -53,7 +53,7 @@ class TemporaryStore:
 
 
 def temporary_store(graph: GraphHandle, events: EventSink) -> TemporaryStore:
-    """The store of a graph in memory: made once, and used by everybody in this process who needs it.
+    """The store of a graph in memory: made once, and shared in this process.
 
     Raises:
         PlanError: See ``TemporaryStore``.

@@ -59,7 +59,7 @@ class Signs:
         return self.seen_s < SIGN_SILENCE_S
 
 
-# Of a process that nobody knows.
+# Of a process that is not known.
 UNSEEN = Signs(float("inf"), 0.0, -1, 0, 0, 0)
 
 
@@ -130,7 +130,7 @@ class ParentWatch(threading.Thread):
                 os._exit(0)  # nothing to tidy up: all memory is anonymous
 
     def add_sampler(self) -> int:
-        """Makes the calling thread known as one that samples; its number."""
+        """Registers the calling thread as a sampler; returns its index."""
         index = len(self._samplers)
         self._ended.append(0)
         # As pthread_getcpuclockid(3) makes it (linux/posix-timers.h); the C library does not know the main thread of a forked process.
@@ -175,7 +175,7 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def _trim_log() -> None:
-    """Standard error is the log, opened for appending; cut in place, so that nobody has to reopen it."""
+    """Standard error is the log, opened for appending; cut in place, so that no process has to reopen it."""
     try:
         status = os.fstat(_STDERR)
         if not stat.S_ISREG(status.st_mode) or status.st_size <= _MOST_LOG_BYTES:
@@ -183,7 +183,7 @@ def _trim_log() -> None:
         tail = os.pread(_STDERR, _KEPT_LOG_BYTES, status.st_size - _KEPT_LOG_BYTES)
         os.ftruncate(_STDERR, 0)
         os.write(_STDERR, b"[the beginning was cut off]\n" + tail)
-    except OSError:  # a full disk, or a log that somebody took away: sampling goes on
+    except OSError:  # a full disk, or a log that was removed: sampling goes on
         return
 
 
@@ -231,11 +231,11 @@ def _work(load: Callable[[], Callable[[Wire, ParentWatch], Loop]]) -> None:
 
 
 def load_work(load: Callable[[], T], wire: Wire) -> T:
-    """Imports work and returns it; an error goes to whoever has started the process.
+    """Imports work and returns it; an error goes to the process that has started this one.
 
     Args:
         load: Does so.
-        wire: The connection to whoever has started the process.
+        wire: The connection to the process that has started this one.
     """
     with without_collections():
         try:

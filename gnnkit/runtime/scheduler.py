@@ -14,7 +14,7 @@ MOST_CONCURRENT = 32
 
 
 class BatchTimes:
-    """Times that the last few batches took to sample; the least of them counts, because whoever is interrupted takes longer."""
+    """Times that the last few batches took to sample; the least of them counts, because a thread that is interrupted takes longer."""
 
     def __init__(self) -> None:
         self._last_s = deque([math.inf], _TIMES_KEPT)
@@ -37,7 +37,7 @@ class Scheduler(Generic[R]):
     """The steps of one stream's epochs. It has no lock and does no I/O: its owner does.
 
     The result of a step is kept as it came until it is that step's turn. Epochs are told apart by their generation: a result of an older
-    one is wanted by nobody. A step whose worker is lost is assigned again, before new ones.
+    one is not wanted any more. A step whose worker is lost is assigned again, before new ones.
 
     Args:
         window: Steps that may be assigned, or wait to be handed out, at a time.

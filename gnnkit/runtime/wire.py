@@ -38,7 +38,7 @@ class Waker:
             os.write(self._end, b"\0")
 
     def wait(self, poller: select.poll, timeout_s: float | None = None) -> dict[int, int]:
-        """Waits until something happens to what a poller watches, or somebody wakes.
+        """Waits until something happens to what a poller watches, or ``wake`` is called.
 
         Args:
             poller: What else is waited for.
@@ -84,7 +84,7 @@ class Message:
     fds: list[int] = field(default_factory=list)
 
     def close(self) -> None:
-        """Closes the descriptors of a message that nobody has taken out of it."""
+        """Closes the descriptors that were not taken out of the message."""
         while self.fds:
             os.close(self.fds.pop())
 
@@ -154,7 +154,7 @@ class Wire:
                 self._end.sendmsg([text or b"\0"], ancillary, socket.MSG_NOSIGNAL)
             except BlockingIOError:
                 return False
-            except OSError:  # the other side is gone, or this one was closed; whoever waits for it finds out
+            except OSError:  # the other side is gone, or this one was closed; the next ``receive`` finds out
                 pass
             self._unsent.popleft()
             for fd in fds:

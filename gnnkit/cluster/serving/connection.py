@@ -43,7 +43,7 @@ _own_id: tuple[int, str] = (0, "")
 
 
 class NotThere(Exception):
-    """Nobody answers at a server's socket; somebody may later."""
+    """No server answers at the socket; one may later."""
 
 
 def client_id() -> str:
@@ -239,8 +239,8 @@ class ServerConnection(Calls):
         graph_bytes: Bytes of its copy of the graph, when it was last asked.
 
     Raises:
-        NotThere: Nobody listens there.
-        PlanError: Somebody does who is not this user.
+        NotThere: No server listens there.
+        PlanError: A process of another user listens there.
     """
 
     def __init__(self, folder: Path, rank: int, token: str, name: str = "trainer") -> None:
@@ -383,14 +383,14 @@ class ServerConnection(Calls):
 
     @property
     def expected(self) -> int:
-        """Its processes that are there or will be: all but those that have died and that nobody starts again."""
+        """Its processes that are there or will be: all but those that have died and are not started again."""
         gone = sum(not exit_.is_replaced for worker, exit_ in self._exits.items() if worker not in self.members)
         return self.workers - (0 if self.asked else gone)
 
     def enlist(self, most: int) -> None:
         """Asks for the sampling processes, at most so many, for those that come later too, and for those that have died once more.
 
-        From then on ``hear`` takes what the server says, and nobody calls it over this connection.
+        From then on ``hear`` takes what the server says, and no call is made over this connection.
         """
         self.workers = min(self._known.workers, most)
         if not self.asked:
@@ -421,7 +421,7 @@ class ServerConnection(Calls):
             self._gone = self._gone or time.monotonic()
 
     def started(self) -> list[int]:
-        """Meets the processes that the server has introduced, once those whose places they take are off the books; their numbers."""
+        """Meets the processes that the server has introduced, once those whose places they take are gone; returns their numbers."""
         waiting, came = self._announced, []
         self._announced = []
         for message in waiting:
@@ -563,7 +563,7 @@ def _connected(folder: Path, rank: int) -> socket.socket:
         raise _another_users(folder) from error
     except OSError as error:
         end.close()
-        why = {FileNotFoundError: "there is no socket", ConnectionRefusedError: "nobody listens"}.get(
+        why = {FileNotFoundError: "there is no socket", ConnectionRefusedError: "no server listens"}.get(
             type(error), str(error.strerror or error)
         )
         raise NotThere(f"{why} at {path}") from error
@@ -605,7 +605,7 @@ class UnixServers:
 
     Attributes:
         connections: The servers that have welcomed this client, by rank.
-        num_servers: How many there are; None while nobody has said so.
+        num_servers: How many there are; None while it is not known.
 
     Raises:
         PlanError: There can be no servers in this folder.

@@ -43,7 +43,7 @@ _IMPATIENT_S = 0.2
 _CALL_S = 2.5
 # The main thread is never busy for so long.
 _MAIN_S = 30.0
-# For one answer of another host's part service, where nobody has said how long a batch may take.
+# For one answer of another host's part service, where it is not known how long a batch may take.
 _ANSWER_S = 60.0
 
 
@@ -78,7 +78,7 @@ class Network:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends it: nobody is answered any more."""
+        """Ends it: no call is answered any more."""
         self._stopped.set()
         if self._calls is not None:
             self._calls.close()
@@ -112,7 +112,7 @@ class Network:
             if self._stopped.is_set():
                 return
             self._open_parts(membership, manifest)
-        except BaseException as error:  # whoever started the server raises it
+        except BaseException as error:  # the starter raises it
             failure = error
             if not self._stopped.is_set():
                 self._loop.call(lambda: self._loop.fail(failure))
@@ -227,7 +227,7 @@ class Network:
         }
 
     def _heard(self, what: str, name: str, host: int) -> None:
-        """Somebody of another host is there, or leaves. Clients call themselves by their id and something more."""
+        """A process of another host is there, or leaves. Clients call themselves by their id and something more."""
         if not name.startswith(CLIENT_PREFIX):
             return
         if what == "here":
@@ -267,7 +267,7 @@ class Network:
             told = time.monotonic()
             try:
                 self._announce(membership)
-            except GnnkitError as error:  # where all meet is somebody else now; clients go on with what this one has
+            except GnnkitError as error:  # another server is where all meet now; clients go on with what this one has
                 self._trouble = error.message
                 logger.warning("server %d was refused where all meet: %s", self._rank, error.message)
 

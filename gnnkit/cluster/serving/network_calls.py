@@ -70,7 +70,7 @@ _SENDING = 4
 
 @dataclass(eq=False)
 class Walk:
-    """A batch whose structure somebody waits for.
+    """A batch whose structure a client waits for.
 
     Attributes:
         epoch: The epoch.
@@ -95,7 +95,7 @@ class Walk:
         self.done.set()
 
     def give_back(self) -> None:
-        """Frees the slot that nothing was written to that anybody wants."""
+        """Frees its slot, whose content is not needed."""
         if self.ring is not None:
             self.ring.free(self.slot, self)
         self.rank, self.ring = -1, None
@@ -116,7 +116,7 @@ class RemoteSession:
         told: Workers that know it.
         waiting: Walks that no worker has been given.
         sent: Walks that workers have been given, by number.
-        opening: Who waits for the channel to be of use.
+        opening: Registrations that wait for the channel to be of use.
         epoch: The epoch of the last walk.
     """
 
@@ -181,9 +181,9 @@ class RemoteSession:
         return number, walk
 
     def take(self, number: int, body: Mapping[str, Any], message: Message, freed: Callable[[], None]) -> None:
-        """Books what a worker says about a walk; ``freed`` is called, from anywhere, once the slot is free again."""
+        """Handles what a worker says about a walk; ``freed`` is called, from anywhere, once the slot is free again."""
         walk = self.sent.pop(number, None)
-        if walk is None or walk.done.is_set():  # nobody waits for it any more
+        if walk is None or walk.done.is_set():  # its client waits no more
             if walk is not None:
                 walk.give_back()
             message.close()
@@ -214,7 +214,7 @@ class RemoteSession:
                     walk.settle(fresh(error))
 
     def fail(self, error: GnnkitError) -> None:
-        """Tells everybody who waits that there will be nothing."""
+        """Fails all walks and registrations that are under way."""
         for walk in [*self.waiting, *self.sent.values()]:
             if not walk.done.is_set():
                 walk.settle(fresh(error))
@@ -314,13 +314,13 @@ class RemoteSessions:
         """Has a batch walked.
 
         Raises:
-            UnknownChannel: Nobody has registered it.
+            UnknownChannel: It is not registered.
         """
         channel = self._channels.get((client, key))
         if channel is None:
             raise UnknownChannel(f"there is no loader {key!r} of {client}")
         self.heard("here", client)
-        if channel.epoch != walk.epoch or self._pool.is_over:  # whoever begins an epoch finds every worker there
+        if channel.epoch != walk.epoch or self._pool.is_over:  # missing workers are started when an epoch begins
             channel.epoch = walk.epoch
             self._pool.start()
         channel.waiting.append(walk)
@@ -328,7 +328,7 @@ class RemoteSessions:
         return channel
 
     def end(self, channel: RemoteSession, walk: Walk) -> None:
-        """Nobody waits for a walk any more, or its answer has been sent."""
+        """The answer of a walk has been sent, or is not needed any more."""
         if walk in channel.waiting:
             channel.waiting.remove(walk)
         walk.done.set()
@@ -361,7 +361,7 @@ class RemoteSessions:
     # What workers say -----------------------------------------------------------------------------------------------------
 
     def on_message(self, rank: int, message: Message) -> None:
-        """See ``gnnkit.cluster.serving.pool.Handler``."""
+        """Handles what a worker says about a channel."""
         body = message.body
         channel = next((found for found in self._channels.values() if found.number == body["c"]), None)
         if channel is None:
@@ -382,7 +382,7 @@ class RemoteSessions:
         try:
             channel.make_ring(largest, self._pool.options.workers)
         except OSError as error:
-            if not channel.is_open:  # whoever registers it again has it tried again
+            if not channel.is_open:  # the next registration tries again
                 self._channels = {name: found for name, found in self._channels.items() if found is not channel}
                 self._give_up(channel, GnnkitError(f"there is no memory for batches of {largest / 1e6:.1f} MB: {error}"))
             return
@@ -393,13 +393,13 @@ class RemoteSessions:
         channel.opening.clear()
 
     def on_ready(self, rank: int) -> None:
-        """See ``gnnkit.cluster.serving.pool.Handler``."""
+        """Introduces every channel to a worker that is there."""
         for channel in self._channels.values():
             self._introduce(rank, channel)
             self.deal(channel)
 
     def on_lost(self, rank: int, error: GnnkitError) -> None:
-        """See ``gnnkit.cluster.serving.pool.Handler``: one that is started again does its work, others do not."""
+        """Has a worker that is started again do the lost one's work, or fails it: no other worker does."""
         for channel in self._channels.values():
             channel.lost(rank, None if rank in self._pool.supervisor.alive else error)
             if self._pool.is_over:
@@ -492,7 +492,7 @@ class NetworkCalls:
         self._tell(lambda sessions: sessions.heard(what, client))
 
     def _tell(self, fn: Callable[[RemoteSessions], None]) -> None:
-        """Has something done in the main thread, unless there is nobody yet to do it for."""
+        """Calls a function in the main thread, once there are workers."""
         self._loop.call(lambda: None if self._loop.pool is None else fn(self._known()))
 
     def _known(self) -> RemoteSessions:
@@ -570,7 +570,7 @@ class NetworkCalls:
         check_version(args)
         name = args.get("name")
         if name not in self._files:
-            raise BadRequest(f"there is no file {name!r} for everybody")
+            raise BadRequest(f"there is no public file {name!r}")
         with open(open_regular(self._path / name, self._path), "rb") as file:
             return np.fromfile(file, np.uint8)
 
@@ -628,5 +628,5 @@ def _timeout(head: Mapping[str, Any]) -> float:
 
 
 def _not_yet(args: dict[str, Any]) -> Any:
-    """Whoever asks tries again."""
+    """Refuses a call that the server cannot answer yet; the client tries again."""
     raise NotYet("the server is not there yet")
