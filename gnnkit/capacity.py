@@ -22,6 +22,7 @@ from gnnkit.files import read_json, user_path
 from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling
 from gnnkit.plan.sampling import BatchSize, most, resolve_fan_outs
 from gnnkit.runtime.limits import start_memory
+from gnnkit.runtime.ring import HEADROOM, LEASED
 from gnnkit.schema import EdgeType, GraphSchema, NodeType
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.disk import probe_disk
@@ -476,8 +477,8 @@ def _sampled(store: Path, wanted: Asked, seed_type: NodeType) -> BatchSize:
     return replace(mean, source=f"the mean of {count} batches, sampled from the store")
 
 
-# Batches under way: one with each worker's thread, those ahead of the trainer, and those that it holds; see ``backends.slots``.
-_AHEAD_AND_HELD, _SLOT_HEADROOM = 5, 1.25
+# Batches under way: one with each worker's thread, those ahead of the trainer, and those that it holds.
+_AHEAD_AND_HELD = 2 + LEASED
 _MOST_WORKERS = 16
 
 
@@ -600,7 +601,7 @@ def estimate(
     held = _held(graph, holders) if placement == "partition" else graph.nbytes
     samplers = max(1, cluster.cpus - 1) if cluster.storage_nodes else cluster.procs_per_node * _workers(cluster)
     processes = start_memory(samplers, 1, graph.schema)
-    ring = int((samplers / cluster.procs_per_node + _AHEAD_AND_HELD) * cluster.procs_per_node * nbytes * _SLOT_HEADROOM)
+    ring = int((samplers / cluster.procs_per_node + _AHEAD_AND_HELD) * cluster.procs_per_node * nbytes * (1 + HEADROOM))
     graph_and_samplers = {"graph": held, "sampling processes": processes}
     memory = {"batches under way": ring} | ({} if cluster.storage_nodes else graph_and_samplers)
     storage = graph_and_samplers | {"batches under way": 2 * samplers * nbytes} if cluster.storage_nodes else {}

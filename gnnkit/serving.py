@@ -11,6 +11,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.cluster.hosts import PlacementOption
+from gnnkit.cluster.network_child import read_pem
 from gnnkit.cluster.serving.fleet import ServerFleet, processes_of
 from gnnkit.cluster.serving.spec import ServerSpec, split_place
 from gnnkit.errors import GnnkitError, LoaderClosed, PlanError
@@ -19,6 +20,7 @@ from gnnkit.files import user_path
 from gnnkit.rendering import Shown
 from gnnkit.storage.manifest import read_manifest
 from gnnkit.storage.store import Store
+from gnnkit.ui.progress import make_sink
 from gnnkit.urls import is_url
 
 if TYPE_CHECKING:
@@ -75,8 +77,7 @@ def serve(  # noqa: PLR0913 - every one is a word of the user's
         PlanError: A value is unusable, or there is no folder for logs.
     """
     if is_url(store):
-        from gnnkit.cluster.urls.stores import open_url
-        from gnnkit.ui.progress import make_sink
+        from gnnkit.cluster.urls.stores import open_url  # optional
 
         with make_sink(progress) as events:
             store = open_url(str(store), None, events)
@@ -113,8 +114,6 @@ class GraphStoreServers(Shown, ServerFleet):
     """
 
     def __init__(self, spec: ServerSpec, progress: bool | str = "auto") -> None:
-        from gnnkit.ui.progress import make_sink
-
         make_sink(progress)  # refuses a word that is none before anything is started
         self._progress = progress
         super().__init__(spec)
@@ -139,11 +138,9 @@ class GraphStoreServers(Shown, ServerFleet):
         Raises:
             StartTimeout: They are not, in time; or a process cannot be started.
             StoreError: The store is damaged, or a part of it is not here.
-            WorkerDied: A server has ended, and nobody starts it again.
+            WorkerDied: A server has ended, and is not started again.
             LoaderClosed: They were stopped.
         """
-        from gnnkit.ui.progress import make_sink
-
         if events is not None:
             super().wait(timeout_s, events)
         else:
@@ -164,19 +161,19 @@ class GraphStoreServers(Shown, ServerFleet):
         return self._card().to_html()
 
     def _card(self) -> Card:
-        from gnnkit.ui.runs import servers_card
+        from gnnkit.ui.runs import servers_card  # heavy
 
         status, token_file = self.status(), None if self.token_file is None else str(self.token_file)
         try:
             store_bytes = read_manifest(Path(self.spec.store)).nbytes
-        except GnnkitError:  # somebody has removed it
+        except GnnkitError:  # it was removed
             store_bytes = None
         processes = [] if status["state"] == "stopped" else list(processes_of(status))
         return servers_card(status, self.spec.num_servers, token_file, store_bytes, processes)
 
 
 class _EndRequested(BaseException):
-    """Somebody wants this process to end."""
+    """This process was asked to end."""
 
 
 @dataclass
@@ -192,7 +189,7 @@ class _Signals:
     def _ask(self, number: int, frame: FrameType | None) -> None:
         for each in self._before:
             signal.signal(each, signal.SIG_IGN)
-        raise _EndRequested("somebody wants this process to end")
+        raise _EndRequested("this process was asked to end")
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
@@ -204,7 +201,7 @@ def run_in_foreground(servers: GraphStoreServers, say: Callable[[str], None] = l
 
     Args:
         servers: What ``serve`` has given.
-        say: Shows a line to whoever watches: where the servers are, and where their token is.
+        say: Shows a line to the user: where the servers are, and where their token is.
 
     Raises:
         GnnkitError: They could not be started, or the last of them has died.
@@ -229,6 +226,4 @@ def _read_tls(cert: str | Path | None, key: str | Path | None) -> tuple[str, str
         return None
     if cert is None or key is None:
         raise PlanError("of tls_cert and tls_key only one is given", "give both: the certificate's file and its key's")
-    from gnnkit.cluster.network_child import read_pem
-
     return read_pem(str(cert), "tls_cert"), read_pem(str(key), "tls_key")

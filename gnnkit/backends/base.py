@@ -21,11 +21,10 @@ from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.process_status import ProcessStatus
+from gnnkit.runtime.scheduler import MOST_CONCURRENT
 from gnnkit.sampling.schedule import Schedule
 from gnnkit.sampling.subgraph import SampledSubgraph
 
-# Batches that one process may be given at a time.
-MOST_CONCURRENT = 32
 # As graphlearn-torch reads them.
 _UNITS = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 
@@ -139,11 +138,11 @@ class BatchStream(Protocol):
         Args:
             timeout_s: Longest wait.
             check: Raises once the caller's epoch has given way to a newer one; called where no other thread can begin one, so that
-                nobody takes a batch of an epoch that is not his.
+                no caller takes a batch of an epoch that is not its own.
 
         Raises:
             BatchTimeout: None came within ``timeout_s`` seconds.
-            WorkerDied: Whoever was sampling it is gone.
+            WorkerDied: The process that was sampling it is gone.
             SamplingError: Sampling it raised.
             MemoryLimitError: There is no memory for it.
         """
@@ -158,7 +157,7 @@ class BatchStream(Protocol):
         ...
 
     def restart(self, timeout_s: float) -> None:
-        """Ends whoever samples and starts others; the epoch goes on with the same batches. Callable from any thread.
+        """Ends the processes or threads that sample and starts others; the epoch goes on with the same batches. Callable from any thread.
 
         Args:
             timeout_s: Longest wait for the new ones.
@@ -213,7 +212,7 @@ _loaders: weakref.WeakSet[Closes] = weakref.WeakSet()
 
 
 def joined() -> JoinedBackend | None:
-    """The decision that holds; None where nobody has made one."""
+    """The decision that holds; None where none was made."""
     return _joined
 
 

@@ -40,7 +40,7 @@ class Colocated:
         max_concurrent_producer_inits: Processes of this loader that may be starting at the same time; None: all.
         max_restarts: How often, in all, a process that dies is started again, its batches sampled again and a warning given; after
             that, its end is an error.
-        idle_timeout_s: Seconds after which a loader that is not used gives its memory up, and processes that nobody uses end; both are
+        idle_timeout_s: Seconds after which a loader that is not used gives its memory up, and processes that no loader uses end; both are
             there again at the next use. None: never; nor on several hosts, which count on each other.
         hosts: ``"address:port"`` of every host's part service, the same list on each; None takes the process group's ranks. With a
             list, ``$GNNKIT_TOKEN`` must hold the same secret everywhere, and ``$GNNKIT_HOST`` this host's place in it where
@@ -106,8 +106,8 @@ class Colocated:
         """Starts the processes and waits until they are ready."""
         if sys.platform != "linux":
             raise PlanError(f"Colocated() needs Linux, this is {sys.platform}", "use InProcess()")
-        from gnnkit.backends.pool_stream import PoolStream
-        from gnnkit.sampling.kinds import compile_ahead
+        from gnnkit.backends.pool_stream import PoolStream  # heavy
+        from gnnkit.sampling.kinds import compile_ahead  # heavy
 
         compile_ahead(plan.inputs, plan.sampling, events)
         options = self
@@ -117,7 +117,7 @@ class Colocated:
 
     def open_pool(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink, on_started: OnStarted) -> WorkerPool:
         """Makes the workers of processes, of which none is started yet; see ``PoolOptions.open_pool``."""
-        from gnnkit.backends.local_pool import open_colocated
+        from gnnkit.backends.local_pool import open_colocated  # heavy
 
         workers = self.num_workers if isinstance(self.num_workers, int) else max(1, auto_threads() // self.threads_per_worker)
         return open_colocated(self, workers, plan, graph, on_started)

@@ -101,8 +101,8 @@ class GraphStore:
         """Starts or joins servers, and waits until all are there."""
         if sys.platform != "linux":
             raise PlanError(f"GraphStore() needs Linux, this is {sys.platform}", "use InProcess()")
-        from gnnkit.backends.pool_stream import PoolStream
-        from gnnkit.sampling.kinds import compile_ahead
+        from gnnkit.backends.pool_stream import PoolStream  # heavy
+        from gnnkit.sampling.kinds import compile_ahead  # heavy
 
         if self.address is None or self.folder is not None or has_any_port(str(self.address)):  # servers of this host
             compile_ahead(plan.inputs, plan.sampling, events)
@@ -114,24 +114,19 @@ class GraphStore:
 
     def open_pool(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink, on_started: OnStarted) -> WorkerPool:
         """Finds the servers' sampling processes; see ``PoolOptions.open_pool``."""
-        if self.address is None:
-            from gnnkit.backends.server_pool import open_own_servers
+        # heavy
+        from gnnkit.backends.server_pool import open_joined_servers, open_own_receiver, open_own_servers, open_receiver, servers_of
 
+        if self.address is None:
             return open_own_servers(self, plan, graph, events, on_started)
         if self.folder is None and has_any_port(str(self.address)):
-            from gnnkit.backends.server_pool import open_own_receiver
-
             return open_own_receiver(self, plan, graph, events, on_started)
         if plan.store is None:
             raise PlanError(
                 "the graph is only in memory, and servers that are joined have a store", "use from_store(), or leave address out"
             )
         if self.folder is not None:
-            from gnnkit.backends.server_pool import open_joined_servers
-
             return open_joined_servers(self.folder, self.join_timeout_s, plan.store.fingerprint, events, on_started)
-        from gnnkit.backends.server_pool import open_receiver, servers_of
-
         return open_receiver(self, servers_of(self), plan, plan.store.fingerprint, events, on_started)
 
     def to_json(self) -> dict[str, Any]:

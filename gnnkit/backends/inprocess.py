@@ -23,7 +23,7 @@ from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError, Sa
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.batches import BatchList
-from gnnkit.runtime.entry import STALE_S
+from gnnkit.runtime.beats import SIGN_SILENCE_S
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.limits import auto_disk_threads, auto_threads
 from gnnkit.runtime.process_status import look_at
@@ -175,11 +175,11 @@ class _Shared:
             self.work.notify_all()
 
     def wake_all(self) -> None:
-        """Has everybody look again."""
+        """Wakes all waiting threads to look again."""
         self.work.notify_all()
         self.ready.notify_all()
 
-    # For everybody else.
+    # For all other threads.
 
     def claim(self, shift: int) -> _Claim | None:
         """Waits for a batch to sample; None when closed, and for threads that others take the place of."""
@@ -206,7 +206,7 @@ class _Shared:
                 self.ready.notify_all()
 
     def unclaim(self) -> None:
-        """Gives up what the calling thread has claimed and not put: somebody else samples it. Does nothing in a forked child."""
+        """Gives up what the calling thread has claimed and not put: another thread samples it. Does nothing in a forked child."""
         if os.getpid() != self.owner:
             return
         with self.lock:
@@ -283,7 +283,7 @@ class _ThreadSigns:
 
     def look(self) -> None:
         """Takes the processor times of the threads, which later looks are held against."""
-        self._since, self._seen_ns = Deadline(STALE_S), {thread.ident: self._cpu_ns(thread.ident) for thread in self._threads}
+        self._since, self._seen_ns = Deadline(SIGN_SILENCE_S), {thread.ident: self._cpu_ns(thread.ident) for thread in self._threads}
 
     def is_sampling(self, thread: int | None) -> bool:
         """Whether a thread has used its processor since the last look: one that waits for a hung disk has not."""
@@ -333,7 +333,7 @@ class InProcessStream:
 
     @property
     def batches(self) -> BatchList:
-        """See ``BatchStream.batches``."""
+        """The plan's batches."""
         return self._shared.batches
 
     def start_epoch(self, epoch: int, schedule: Schedule) -> None:
@@ -469,7 +469,7 @@ class InProcessStream:
                 shared.shift += 1
                 try:
                     before, self._threads = self._threads, _start_threads(shared, len(self._threads))
-                except BaseException:  # an interrupt; nobody has seen the new shift yet
+                except BaseException:  # an interrupt; no thread has seen the new shift yet
                     shared.shift -= 1
                     raise
                 shared.wake_all()

@@ -87,7 +87,7 @@ class HostLink:
             if self._supervisor is not None and self._hosts.addresses is None:
                 _group_store().set(self._key(self.index), join_address(self._supervisor.spec.ip, self._supervisor.spec.port))
             self._addresses = self._find_addresses()
-        except BaseException:  # nobody else would give the service up
+        except BaseException:  # nothing else would give the service up
             self.close()
             raise
         if self._supervisor is not None:
@@ -155,13 +155,13 @@ class HostLink:
     def explain(self, error: GnnkitError) -> GnnkitError:
         """The error to raise for what has kept a process from starting.
 
-        A host with another token is refused and ends; whoever looks for it afterwards finds nobody, and is to hear why.
+        A host with another token is refused and ends; the hosts that look for it afterwards do not find it, and the error says why.
         """
         refused = () if self._supervisor is None else self._supervisor.refused
         if not isinstance(error, StartTimeout) or not refused:
             return error
         told = StartTimeout(
-            f"{error.message}; somebody came from {', '.join(refused)} with another token, and was refused",
+            f"{error.message}; a process at {', '.join(refused)} came with another token, and was refused",
             "start every host with the same token: the one that was refused has ended",
         )
         told.__cause__ = error.__cause__
@@ -288,15 +288,15 @@ class LocalWorkerPool(Supervisor):
 
     @property
     def can_idle(self) -> bool:
-        """Whether nobody counts on this host until the end."""
+        """Whether no other host depends on this one until the end."""
         return self.link is None
 
     def lane(self, rank: int, thread: int | None) -> str:
-        """See ``WorkerPool.lane``."""
+        """Returns the name of a process, or of its thread."""
         return lane_of(self.options.lane.format(rank=rank), thread)
 
     def statuses(self) -> Iterator[ProcessStatus]:
-        """See ``WorkerPool.statuses``."""
+        """Yields the status of each process."""
         for rank, child in sorted(self.alive.items()):
             status = look_at(self.options.lane.format(rank=rank), child.pid, child.log, self.signs(rank).busy_s)
             yield status if rank in self.ready or status.state != "running" else replace(status, state="starting")
@@ -307,7 +307,7 @@ class LocalWorkerPool(Supervisor):
         return None if child is None else f"{self.name(rank)} is {child.state()}"
 
     def listen(self) -> Iterator[tuple[int, Message | Exit]]:
-        """See ``Supervisor.listen``; what concerns the graph's copy is taken."""
+        """Yields what has arrived, as ``Supervisor.listen`` does, but for messages about the graph's copy, which it handles."""
         for rank, what in super().listen():
             if isinstance(what, Exit):
                 self._sharing.lost(rank)
@@ -324,7 +324,7 @@ class LocalWorkerPool(Supervisor):
         self._sharing.spread(self, ask=ask)
 
     def overdue(self, timeout_s: float) -> tuple[int, StartTimeout] | None:
-        """See ``Supervisor.overdue``."""
+        """Rank of a worker past its start deadline, and the error; the worker is ended."""
         found = super().overdue(timeout_s)
         if found is not None:
             self._sharing.lost(found[0])
@@ -364,7 +364,7 @@ def open_colocated(options: Colocated, num_workers: int, plan: LoaderPlan, graph
     except BaseException:
         workers.stop()
         raise
-    # On several hosts nobody is idle: they count on each other until the end.
+    # On several hosts no process is idle: they depend on each other until the end.
     idle_s, hosts = (options.idle_timeout_s, None) if workers.link is None else (None, workers.link.setup_message())
     workers.setup = {"store": store, "idle_s": idle_s, "hosts": hosts}
     return workers

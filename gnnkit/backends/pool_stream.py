@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import time
 import weakref
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.backends.base import END_OF_EPOCH, EndOfEpoch, StreamStatus, check_owner
-from gnnkit.backends.session import NOBODY, SLICE_S, BatchWait, Bell, RingScheduler, Session
+from gnnkit.backends.session import UNASSIGNED, BatchWait, RingScheduler, Session
 from gnnkit.backends.shared_pool import SharedPool, pool_registry
-from gnnkit.backends.stored_graph import in_order
+from gnnkit.backends.stored_graph import GraphOrder
 from gnnkit.errors import LoaderClosed, StartTimeout
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
@@ -22,6 +23,7 @@ from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.process_status import look_at
 from gnnkit.runtime.remote import error_from_json, fresh, layout_from_json
 from gnnkit.runtime.ring import BlockPool, mapped
+from gnnkit.runtime.waiters import SLICE_S, Bell
 from gnnkit.runtime.wire import Message, in_memory
 from gnnkit.sampling.schedule import Schedule
 from gnnkit.sampling.subgraph import SampledSubgraph
@@ -29,6 +31,19 @@ from gnnkit.waiting import Deadline
 
 if TYPE_CHECKING:
     from gnnkit.backends.session import PoolOptions
+
+R = TypeVar("R")
+
+
+class Pause(NamedTuple):
+    """A result has not come.
+
+    Attributes:
+        left_s: The most seconds to wait for it.
+    """
+
+    left_s: float
+
 
 # Blocks that are kept for batches that are copied out of their slots.
 _KEPT_BLOCKS = 3
@@ -56,6 +71,8 @@ class PoolStream:
         self._pools = pool_registry()
         self._blocks = BlockPool(_KEPT_BLOCKS, pinned_for=plan.runtime.pin_device)
         self._session = Session(options, plan, graph, events)
+        # The processes that sample a graph in memory may read it from a store of their own.
+        self._graph_order = GraphOrder(graph.arrays) if graph.store is None else None
         self._end = weakref.finalize(self, self._pools.forget, self._session)  # also when the interpreter ends
         try:
             self._pools.open(self._session)
@@ -65,105 +82,112 @@ class PoolStream:
 
     @property
     def batches(self) -> BatchList:
-        """See ``BatchStream.batches``."""
+        """The plan's batches."""
         return self._session.batches
 
     def start_epoch(self, epoch: int, schedule: Schedule) -> None:
         """Starts an epoch; what is left of the one before is dropped. Processes that have died are started again."""
-        while True:
-            self._check_open()
-            self._pools.enter(self._session)
-            with self._pools.lock:
-                self._check_open()
-                pool = self._pools.pool_of(self._session)
-                if pool is not None:  # it has not lost its place in this moment
-                    self._pools.tidy()
-                    pool.begin(self._session, epoch, schedule)
-            self._settle()
-            if pool is not None:
-                return
+
+        def begin(pool: SharedPool, scheduler: RingScheduler) -> None:
+            self._pools.tidy()
+            pool.begin(self._session, epoch, schedule)
+
+        self._until(begin, self._session.has_news)
 
     def recv(self, timeout_s: float, check: Callable[[], None]) -> SampledSubgraph | EndOfEpoch:
         """The next batch, in order; see ``BatchStream.recv``."""
-        session, wait, ready, waited_for = self._session, None, None, -1
-        bell: Bell | None = None
-        try:
-            while True:
-                self._check_open()
-                if session.is_over:
-                    return END_OF_EPOCH
-                self._pools.enter(session)
-                with self._pools.lock:
-                    self._check_open()
-                    check()
-                    pool, scheduler = self._pools.pool_of(session), session.scheduler
-                    if pool is None or scheduler is None:  # it has lost its place in this moment
-                        continue
-                    if bell is not None:
-                        pool.awake(bell)
-                    if not _is_amid_group(session, scheduler):
-                        pool.pump(revive=session.failure is None)
-                    ready = len(scheduler.results) if ready is None else ready
-                    if session.failure is not None and not scheduler.is_sampled:
-                        raise fresh(session.failure)
-                    if scheduler.delivered in scheduler.results:
-                        return self._deliver(pool, scheduler, ready)
-                    if wait is None or waited_for != scheduler.delivered:  # another thread may have had the one before
-                        waited_for = scheduler.delivered
-                        wait = BatchWait(pool.workers, timeout_s, f"epoch {scheduler.epoch}, step {waited_for}")
-                    sampling = scheduler.worker_of(scheduler.delivered)
-                    self._look(wait, list(pool.workers.pids) if sampling is None else [sampling])
-                    bell = bell or Bell(session.has_news)
-                    poller = pool.poller(bell)
-                self._settle()
-                poller.poll(min(SLICE_S, wait.left_s) * 1000)
-        finally:
-            self._leave(bell)
+        session = self._session
+        if session.is_over:
+            self._check_open()
+            return END_OF_EPOCH
+        wait: BatchWait | None = None
+        ready, waited_for = -1, -1
+
+        def look(pool: SharedPool, scheduler: RingScheduler) -> SampledSubgraph | Pause | None:
+            nonlocal wait, ready, waited_for
+            if scheduler.is_over:
+                return None
+            check()
+            if not _is_amid_group(session, scheduler):
+                pool.hear(revive=session.failure is None)
+            ready = len(scheduler.results) if ready < 0 else ready
+            if scheduler.delivered in scheduler.results and (session.failure is None or scheduler.is_sampled):
+                return self._deliver(pool, scheduler, ready)
+            pool.assign()
+            if session.failure is not None:
+                raise fresh(session.failure)
+            if wait is None or waited_for != scheduler.delivered:  # another thread may have had the one before
+                waited_for = scheduler.delivered
+                wait = BatchWait(pool.workers, timeout_s, f"epoch {scheduler.epoch}, step {waited_for}")
+            sampling = scheduler.worker_of(scheduler.delivered)
+            return self._look(wait, list(pool.workers.pids) if sampling is None else [sampling])
+
+        return self._until(look, session.has_news) or END_OF_EPOCH
 
     def sample_now(self, epoch: int, batch_index: int, seeds: NDArray[np.int64] | None = None) -> SampledSubgraph:
         """One batch outside the epoch, sampled by the process that has least to do; see ``BatchStream.sample_now``."""
-        while True:
-            answer = self._ask(epoch, batch_index, seeds)
-            if answer is not None:
-                return self._now_batch(answer, epoch, batch_index)
+        while (answer := self._ask(epoch, batch_index, seeds)) == "again":
+            pass
+        if "error" in answer.body:
+            raise error_from_json(answer.body["error"], "sampling a batch")
+        return self._subgraph(answer.body["batches"][0], mapped(answer.fds[0]), epoch, batch_index, is_padding=None)
 
-    def _ask(self, epoch: int, batch_index: int, seeds: NDArray[np.int64] | None) -> Message | None:
-        """Asks a process for a batch; None where it went before it could answer."""
-        session, wait = self._session, None
-        requests, number = session.requests, session.requests.begin()
-        bell: Bell | None = None
+    def _ask(self, epoch: int, batch_index: int, seeds: NDArray[np.int64] | None) -> Message | Literal["again"]:
+        """Asks a process for a batch; "again" where it went before it could answer."""
+        session, requests = self._session, self._session.requests
+        number = requests.begin()
+        wait: BatchWait | None = None
+
+        def look(pool: SharedPool, scheduler: RingScheduler) -> Message | Literal["again"] | Pause:
+            nonlocal wait
+            if wait is None:
+                pool.workers.settle()
+            pool.pump(revive=False)
+            if requests.rank_of(number) == UNASSIGNED and requests.result(number) is None:
+                if not pool.workers.pids:
+                    pool.pump(revive=True)
+                if pool.workers.pids:
+                    requests.ask(number, _least_busy(pool, scheduler))
+                    _send_request(pool, session, requests.rank_of(number), seeds, number=number, epoch=epoch, batch=batch_index)
+            answer = requests.result(number)
+            if answer is not None:
+                return answer
+            wait = wait or BatchWait(pool.workers, self._timeout_s, "a batch outside the epoch")
+            return self._look(wait, [requests.rank_of(number)])
+
+        try:
+            return self._until(look, lambda: requests.has_come(number))
+        finally:
+            requests.end(number)
+
+    def _until(self, look: Callable[[SharedPool, RingScheduler], R | Pause], is_due: Callable[[], bool]) -> R:
+        """Calls ``look`` whenever something has come, until it has a result. A session that was evicted is admitted again first.
+
+        Args:
+            look: Called under the lock; returns the result, or how long to wait for it.
+            is_due: Whether a call of ``look`` is due, for threads that handle this one's messages.
+        """
+        session, pools, bell = self._session, self._pools, None
         try:
             while True:
                 self._check_open()
-                self._pools.enter(session)
-                with self._pools.lock:
-                    self._check_open()
-                    pool, scheduler = self._pools.pool_of(session), session.scheduler
-                    if pool is None or scheduler is None:  # it has lost its place in this moment
-                        return None
-                    if bell is not None:
-                        pool.awake(bell)
-                    if wait is None:
-                        pool.workers.settle()
-                    pool.pump(revive=False)
-                    if requests.rank_of(number) == NOBODY and requests.result(number) is None:
-                        if not pool.workers.pids:
-                            pool.pump(revive=True)
-                        if pool.workers.pids:
-                            requests.ask(number, _least_busy(pool, scheduler))
-                            _send_request(pool, session, requests.rank_of(number), seeds, number=number, epoch=epoch, batch=batch_index)
-                    answer = requests.result(number)
-                    if answer is not None:
-                        return None if answer == "again" else answer
-                    if wait is None:
-                        wait = BatchWait(pool.workers, self._timeout_s, "a batch outside the epoch")
-                    self._look(wait, [requests.rank_of(number)])
-                    bell = bell or Bell(lambda: requests.has_come(number))
-                    poller = pool.poller(bell)
+                with pools.lock:
+                    pool, scheduler = pools.pool_of(session), session.scheduler
+                    if pool is not None and scheduler is not None:
+                        session.used = time.monotonic()
+                        if bell is not None:
+                            pool.waiters.awake(bell)
+                        found = look(pool, scheduler)
+                        if not isinstance(found, Pause):
+                            return found
+                        left_s, bell = found.left_s, bell or Bell(is_due)
+                        poller = pool.waiters.poller(bell, pool.workers.poller)
+                if pool is None or scheduler is None:
+                    pools.enter(session)
+                    continue
                 self._settle()
-                poller.poll(min(SLICE_S, wait.left_s) * 1000)
+                poller.poll(min(SLICE_S, left_s) * 1000)
         finally:
-            requests.end(number)
             self._leave(bell)
 
     def _deliver(self, pool: SharedPool, scheduler: RingScheduler, ready: int) -> SampledSubgraph:
@@ -172,6 +196,7 @@ class PoolStream:
         if isinstance(result, BaseException):
             scheduler.hand_out()
             scheduler.drop(job)
+            pool.assign()
             raise result
         body, block = result
         if block is None:
@@ -189,17 +214,12 @@ class PoolStream:
         subgraph.worker, subgraph.ready = pool.workers.lane(job.rank, body["thread"]), ready
         return subgraph
 
-    def _now_batch(self, answer: Message, epoch: int, batch_index: int) -> SampledSubgraph:
-        if "error" in answer.body:
-            raise error_from_json(answer.body["error"], "sampling a batch")
-        return self._subgraph(answer.body["batches"][0], mapped(answer.fds[0]), epoch, batch_index, is_padding=None)
-
     def _subgraph(
         self, body: Mapping[str, Any], block: NDArray[np.uint8], epoch: int, batch_index: int, *, is_padding: bool | None
     ) -> SampledSubgraph:
-        layout, graph = layout_from_json(body["layout"]), self._session.graph
-        if graph.store is None:  # whoever samples it may have read it from a store of its own
-            layout = in_order(layout, graph.arrays)
+        layout = layout_from_json(body["layout"])
+        if self._graph_order is not None:
+            layout = self._graph_order(layout)
         times = body["sample_s"], body["gather_s"], "", body["began_s"]
         return SampledSubgraph(epoch, batch_index, is_padding, layout, block, *times)
 
@@ -230,30 +250,25 @@ class PoolStream:
         """Has other processes take the place of those that sample, for all loaders that share them; see ``BatchStream.restart``."""
         session, deadline = self._session, Deadline(timeout_s)
         before: set[int] | None = None
-        while True:
-            self._check_open()
-            self._pools.enter(session)
-            with self._pools.lock:
-                self._check_open()
-                pool = self._pools.pool_of(session)
-                if pool is None:  # it has lost its place in this moment
-                    continue
-                if before is None:
-                    before = set(pool.workers.pids.values())
-                    pool.restart()
-                pool.pump(revive=True)
-                if session.failure is not None:
-                    raise fresh(session.failure)
-                are_new = before.isdisjoint(pool.workers.pids.values())
-                if are_new and len(pool.workers.ready) >= session.num_workers:
-                    return
-                if deadline.has_passed:
-                    there = len(pool.workers.ready) if are_new else 0
-                    text = f"{there} of {session.num_workers} sampling processes were there again after {timeout_s:g} s"
-                    raise StartTimeout(text, "raise start_timeout_s, or look at the logs")
-                poller = pool.workers.poller()
-            self._settle()
-            poller.poll(SLICE_S * 1000)
+
+        def look(pool: SharedPool, scheduler: RingScheduler) -> Pause | None:
+            nonlocal before
+            if before is None:
+                before = set(pool.workers.pids.values())
+                pool.restart()
+            pool.pump(revive=True)
+            if session.failure is not None:
+                raise fresh(session.failure)
+            are_new = before.isdisjoint(pool.workers.pids.values())
+            if are_new and len(pool.workers.ready) >= session.num_workers:
+                return None
+            if deadline.has_passed:
+                there = len(pool.workers.ready) if are_new else 0
+                text = f"{there} of {session.num_workers} sampling processes were there again after {timeout_s:g} s"
+                raise StartTimeout(text, "raise start_timeout_s, or look at the logs")
+            return Pause(deadline.left_s)
+
+        self._until(look, session.has_news)
 
     def close(self) -> None:
         """Gives the place in the workers up, whose processes end with their last loader; batches that were handed out stay valid.
@@ -272,8 +287,8 @@ class PoolStream:
             with self._pools.lock:
                 pool = self._pools.pool_of(self._session)
                 if pool is not None:
-                    pool.awake(bell)
-                    pool.hand_on()
+                    pool.waiters.awake(bell)
+                    pool.waiters.hand_on()
         self._settle()
 
     def _settle(self) -> None:
@@ -281,10 +296,12 @@ class PoolStream:
         self._pools.collect()
         self._session.tell()
 
-    def _look(self, wait: BatchWait, ranks: list[int]) -> None:
+    def _look(self, wait: BatchWait, ranks: list[int]) -> Pause:
+        """Looks at the processes that could bring what is waited for. See ``BatchWait.check``."""
         warning = wait.check(ranks)
         if warning is not None:
             self._session.note(warning)
+        return Pause(wait.left_s)
 
     def _check_open(self) -> None:
         check_owner(self._pools.owner)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.backends.local_pool import LocalWorkerPool
+from gnnkit.backends.shared_pool import pool_registry
 from gnnkit.backends.stored_graph import TemporaryStore, temporary_store
 from gnnkit.cluster import network_child
 from gnnkit.cluster.membership import JoinedServers
@@ -29,6 +30,7 @@ from gnnkit.runtime.limits import check_descriptors, check_start_memory
 from gnnkit.runtime.process_status import ProcessStatus, lane_of
 from gnnkit.runtime.runs import RunFolder, new_run
 from gnnkit.runtime.supervisor import ChildProcess, Exit, SupervisorOptions
+from gnnkit.runtime.waiters import SLICE_S
 from gnnkit.runtime.wire import Message
 from gnnkit.storage.store import Store
 from gnnkit.waiting import Deadline
@@ -143,8 +145,6 @@ class OwnServers:
 
 def _tidy(stopped: threading.Event, idle_timeout_s: float) -> None:
     """A thread: takes the places of loaders that are not used, also while nothing else of gnnkit's runs; the last one's servers end."""
-    from gnnkit.backends.shared_pool import pool_registry
-
     gap_s = max(_LEAST_GAP_S, min(idle_timeout_s / 4, _MOST_GAP_S))
     while not stopped.wait(gap_s):
         with pool_registry().lock:
@@ -164,10 +164,9 @@ def open_own_servers(
     return ServerWorkerPool(servers, on_started, own)
 
 
-_SLICE_S = 0.05
 # Servers that have gone are looked for so often.
 _LOOK_S = 0.1
-# Whoever waits looks more often than this; a longer time between two looks is none that somebody has waited.
+# A waiting thread looks more often than this; a longer time between two looks does not count as waiting.
 _PAUSE_S = 1.0
 
 
@@ -202,10 +201,12 @@ class ServerWorkerPool:
         found = ((rank, connection.welcome) for rank, connection in self._connections.items())
         return {rank: welcome for rank, welcome in found if welcome is not None}
 
-    def _members(self) -> Iterator[tuple[int, ServedProcess]]:
-        for server, connection in self._connections.items():
-            for worker, member in dict(connection.members).items():
-                yield server * self._width + worker, member
+    def _members(self) -> list[tuple[int, ServedProcess]]:
+        return [
+            (server * self._width + worker, member)
+            for server, connection in list(self._servers.connections.items())
+            for worker, member in list(connection.members.items())
+        ]
 
     def _find(self, rank: int) -> tuple[ServerConnection, int] | None:
         server, worker = divmod(rank, self._width)
@@ -226,12 +227,12 @@ class ServerWorkerPool:
 
     @property
     def ready(self) -> Set[int]:
-        """All of them: servers introduce nobody who is not ready."""
+        """All of them: servers introduce a process when it is ready."""
         return {rank for rank, member in self._members() if member.ended is None}
 
     @property
     def is_starting(self) -> bool:
-        """Whether nobody is there, and somebody is awaited."""
+        """Whether no process is there, and a server is awaited."""
         return self._waiting is not None and not self._has_members
 
     @property
@@ -242,7 +243,7 @@ class ServerWorkerPool:
 
     @property
     def _has_members(self) -> bool:
-        return any(connection.members for connection in self._connections.values())
+        return any([connection.members for connection in self._servers.connections.values()])
 
     @property
     def logs(self) -> str:
@@ -260,12 +261,12 @@ class ServerWorkerPool:
         return True
 
     def lane(self, rank: int, thread: int | None) -> str:
-        """See ``WorkerPool.lane``."""
+        """Returns the name of a server's process, or of its thread."""
         server, worker = divmod(rank, self._width)
         return lane_of(f"server {server}, process {worker}", thread)
 
     def statuses(self) -> Iterator[ProcessStatus]:
-        """See ``WorkerPool.statuses``."""
+        """Yields the status of each server and of its processes."""
         for _, connection in sorted(self._connections.items()):
             yield from connection.statuses()
 
@@ -305,14 +306,16 @@ class ServerWorkerPool:
             yield self._heard.popleft()
 
     def _advance(self) -> None:
-        for server, connection in self._connections.items():
+        for server, connection in list(self._servers.connections.items()):
             connection.hear()
             for worker, member in list(connection.members.items()):
-                self._heard.extend((server * self._width + worker, message) for message in member.hear())
+                for message in member.hear():
+                    self._heard.append((server * self._width + worker, message))
             if connection.is_gone:
                 self._lose(server, connection)
                 continue
-            self._heard.extend((server * self._width + worker, exit_) for worker, exit_ in connection.exits())
+            for worker, exit_ in connection.exits():
+                self._heard.append((server * self._width + worker, exit_))
             for worker in connection.started():
                 self._waiting = None
                 self._on_started(server * self._width + worker)
@@ -352,14 +355,14 @@ class ServerWorkerPool:
         """Waits for processes that have begun to end, so that the next ``listen`` finds all who died together."""
         deadline = Deadline(EXIT_WAIT_S)
         while not deadline.has_passed and any(c.is_ending or self._awaits_cause(rank, c) for rank, c in self._connections.items()):
-            self.poller().poll(_SLICE_S * 1000)
+            self.poller().poll(SLICE_S * 1000)
             self._advance()
 
     # Coming back ------------------------------------------------------------------------------------------------------------
 
     def start_missing(self) -> None:
         """Connects to servers that have come back, and asks those that are there for processes that are not."""
-        for connection in self._connections.values():
+        for connection in self._servers.connections.values():
             if len(connection.members) < connection.workers:
                 connection.enlist(self._width)
         now = time.monotonic()
@@ -389,7 +392,7 @@ class ServerWorkerPool:
         """Nothing: servers look after the graph's copy themselves."""
 
     def overdue(self, timeout_s: float) -> tuple[int, GnnkitError] | None:
-        """The error where no server has come back in the time that somebody has been waiting."""
+        """The error where no server has come back within the time that a thread has been waiting."""
         now, before = time.monotonic(), self._awaited
         self._awaited = now
         if self._has_members:
@@ -457,7 +460,7 @@ class ReceiverPool(LocalWorkerPool):
         graph: The graph's outline.
         on_started: Called when it has been started.
         joined: The servers.
-        own: Those of them that this process has started, which end with it; None where all are somebody else's.
+        own: Those of them that this process has started, which end with it; None where this process has started none.
 
     Attributes:
         servers: What the process is told of the servers, before ``setup``; see ``gnnkit.cluster.network_child``.
@@ -483,7 +486,7 @@ class ReceiverPool(LocalWorkerPool):
         super()._set_up(child)
 
     def start_missing(self) -> None:
-        """Has the process come back, and servers of this process's own that have died; those that somebody has had ended stay away."""
+        """Has the process come back, and servers of this process's own that have died; those that were stopped stay away."""
         if self._own is not None and self._leaving:
             if self._own.error is None and not self._own.are_there_without(self._leaving):
                 return  # it would ask servers that do not listen yet
@@ -494,7 +497,7 @@ class ReceiverPool(LocalWorkerPool):
             self._own.revive()
 
     def check(self) -> None:
-        """See ``LocalWorkerPool.check``. An epoch begins: whichever servers of this process's own are not there come back."""
+        """Starts missing servers of this process's own when an epoch begins."""
         super().check()
         if self._own is not None and self._own.error is not None:
             self._own.revive()
@@ -514,17 +517,17 @@ class ReceiverPool(LocalWorkerPool):
 
     @property
     def is_starting(self) -> bool:
-        """See ``LocalWorkerPool.is_starting``; the process waits for the servers."""
+        """Whether the process is not ready yet; it waits for the servers."""
         return bool(self._leaving) or super().is_starting
 
     def statuses(self) -> Iterator[ProcessStatus]:
-        """See ``WorkerPool.statuses``; servers of other hosts are not among them."""
+        """Yields the status of each process on this host; servers of other hosts are not among them."""
         yield from super().statuses()
         if self._own is not None:
             yield from self._own.statuses()
 
     def listen(self) -> Iterator[tuple[int, Message | Exit]]:
-        """See ``Supervisor.listen``; bytes on the wire are noted. What a restart interrupts is sampled again and no error."""
+        """Yields what has arrived, and notes the bytes on the wire. What a restart interrupts is sampled again and no error."""
         for rank, what in super().listen():
             if isinstance(what, Message):
                 self._traffic = what.body.get("traffic", self._traffic)

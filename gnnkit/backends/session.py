@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import heapq
-import os
 import select
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
@@ -17,12 +14,13 @@ from gnnkit.errors import BatchTimeout, GnnkitError, MemoryLimitError, PlanError
 from gnnkit.events import Event, EventSink
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.batches import BatchList
-from gnnkit.runtime.entry import STALE_S, Signs
+from gnnkit.runtime.beats import SIGN_SILENCE_S
+from gnnkit.runtime.entry import Signs
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.limits import check_ring_memory, most_slots
 from gnnkit.runtime.process_status import ProcessStatus
 from gnnkit.runtime.remote import error_from_json, fresh
-from gnnkit.runtime.ring import Ring, mapped, slot_size
+from gnnkit.runtime.ring import LEASED, Ring, mapped, roomy_slot_size, slot_size
 from gnnkit.runtime.scheduler import BatchTimes, Scheduler
 from gnnkit.runtime.supervisor import Exit
 from gnnkit.runtime.wire import Message
@@ -55,7 +53,7 @@ class WorkerPool(Protocol):
 
     @property
     def is_starting(self) -> bool:
-        """Whether somebody is awaited; such a wait has a deadline of its own."""
+        """Whether any worker is starting; such a wait has a deadline of its own."""
         ...
 
     @property
@@ -87,7 +85,7 @@ class WorkerPool(Protocol):
         ...
 
     def restart(self) -> None:
-        """Has all processes end that are this process's own; ``start_missing`` has others come. Their ends are nobody's error.
+        """Has all processes end that are this process's own; ``start_missing`` has others come. Their ends are no errors.
 
         Raises:
             PlanError: None is.
@@ -109,7 +107,7 @@ class WorkerPool(Protocol):
     def listen(self) -> Iterator[tuple[int, Message | Exit]]:
         """Yields what has arrived since the last call, and exits after all that the dead had sent.
 
-        "retired" is a process that has ended and is an error for nobody: what it was sent is to be sent again.
+        "retired" is a process that has ended without an error: what it was sent is to be sent again.
         """
         ...
 
@@ -126,11 +124,11 @@ class WorkerPool(Protocol):
         ...
 
     def attend(self, *, ask: bool) -> None:
-        """Does what they need beside messages of loaders; ``ask`` where that may cost something."""
+        """Periodic housekeeping; expensive work only if ``ask``."""
         ...
 
     def overdue(self, timeout_s: float) -> tuple[int, GnnkitError] | None:
-        """Somebody who has not come in time, and the error for it."""
+        """Rank of a worker past its start deadline, and the error."""
         ...
 
     def check(self) -> None:
@@ -261,7 +259,7 @@ class RingScheduler(Scheduler[tuple[Assignment, Any]]):
                 self.drop(own)
 
     def use_ring(self, ring: Ring[Assignment], window: int) -> None:
-        """Goes on with another ring; assignments under way keep their slots in the old one, which nobody waits for."""
+        """Goes on with another ring; assignments under way keep their slots in the old one, which is given up with the epoch."""
         self._old_rings.append(self.ring)
         self.ring, self.window = ring, window
         self._ring_number += 1
@@ -286,8 +284,8 @@ class RingScheduler(Scheduler[tuple[Assignment, Any]]):
             return
         load: list[tuple[int, int, int]] = []
         for rank in ranks:
-            own = self.assigned_to(rank)
-            together = 1 if any(generation < self.generation for generation, _ in own) else self.group
+            own = self.assigned_to(rank)  # the oldest first
+            together = 1 if own and own[0][0] < self.generation else self.group
             if len(own) <= together * (self.in_flight_each - 1):
                 load.append((len(own), rank, together))
         heapq.heapify(load)
@@ -295,25 +293,24 @@ class RingScheduler(Scheduler[tuple[Assignment, Any]]):
             count, rank, together = heapq.heappop(load)
             if count and not self.has_room_for(together):
                 return
-            group = list(self._assign_group(self.schedule, rank, together))
+            group = self._assign_group(self.schedule, rank, together)
             if not group:
                 return
             yield group
             if count + len(group) <= together * (self.in_flight_each - 1):
                 heapq.heappush(load, (count + len(group), rank, together))
 
-    def _assign_group(self, schedule: Schedule, rank: int, count: int) -> Iterator[Assignment]:
-        for _ in range(count):
-            step = self.next_step()
-            if step is None:
-                return
+    def _assign_group(self, schedule: Schedule, rank: int, count: int) -> list[Assignment]:
+        group: list[Assignment] = []
+        while len(group) < count and (step := self.next_step()) is not None:
             new = Assignment(self.generation, self.epoch, schedule.step(step), rank, self._ring_number, -1)
             slot = self.ring.take(new)
             if slot is None:
-                return
+                break
             new.slot = slot
             self._assignments[self.assign(rank)] = new
-            yield new
+            group.append(new)
+        return group
 
     def answer(self, generation: int, step: int, result: Any) -> Assignment | None:
         """Keeps what came back for an assignment; the assignment, if its result is wanted."""
@@ -341,11 +338,6 @@ class RingScheduler(Scheduler[tuple[Assignment, Any]]):
         return gone
 
 
-# Slots that batches of the user's may lie in: the one in use, the one before it that a loop still names, and one more.
-_LEASED = 3
-# A slot is larger than the largest batch so far by this part.
-_HEADROOM = 0.25
-_LEAST_SLOT = 4096
 # Small batches are sampled, and told of, several at a time: as many as take so long to sample, as fit into so much memory, and at most so
 # many, because a message and a wake-up cost as much as a batch of a few seeds.
 _GROUP_S = 0.8e-3
@@ -383,12 +375,12 @@ class SlotPlan:
 
     def wanted(self, num_workers: int, slot_bytes: int) -> int:
         """Slots of this size for so many processes, where ``channel_size`` allows as many."""
-        return self.under_way(num_workers, self.most_together(slot_bytes)) + _LEASED
+        return self.under_way(num_workers, self.most_together(slot_bytes)) + LEASED
 
     @staticmethod
     def window(num_slots: int) -> int:
         """Steps that may be under way: at least one slot stays for sampling, whatever the user holds."""
-        return max(1, num_slots - min(_LEASED, num_slots // 2))
+        return max(1, num_slots - min(LEASED, num_slots // 2))
 
     def ring(self, largest: int, num_workers: int) -> Ring[Assignment]:
         """A ring for batches of up to ``largest`` bytes, and somewhat more, from so many processes.
@@ -397,18 +389,17 @@ class SlotPlan:
             PlanError: ``channel_size`` does not hold two of them.
             MemoryLimitError: It does not fit.
         """
-        needed, bound = max(_LEAST_SLOT, largest), self.options.channel_bytes
-        size = slot_size(needed + int(needed * _HEADROOM))
-        # Fewer slots where memory is short; half of it is left for everybody else.
+        size, least, bound = roomy_slot_size(largest), slot_size(largest), self.options.channel_bytes
+        # Fewer slots where memory is short; half of it is left for other programs.
         mapped = self.graph.mapped_nbytes
         num_slots = min(self.wanted(num_workers, size), max(2, most_slots(size, mapped)))
         if bound is not None:
-            if bound // slot_size(needed) < 2:
+            if bound // least < 2:
                 raise PlanError(
-                    f"channel_size={self.options.channel_size!r} does not hold two batches of {needed / 1e6:.1f} MB",
+                    f"channel_size={self.options.channel_size!r} does not hold two batches of {largest / 1e6:.1f} MB",
                     "raise channel_size, lower batch_size or num_neighbors, or leave channel_size out",
                 )
-            size = size if bound // size >= 2 else slot_size(needed)
+            size = size if bound // size >= 2 else least
             num_slots = min(num_slots, bound // size)
         check_ring_memory(num_slots * size, num_slots, mapped)
         try:
@@ -419,8 +410,8 @@ class SlotPlan:
             ) from error
 
 
-# In place of a process's number.
-NOBODY = -1
+# Rank of an unassigned request.
+UNASSIGNED = -1
 
 
 @dataclass
@@ -437,28 +428,28 @@ class Requests:
         self._last = 0
 
     def begin(self) -> int:
-        """A new request, which nobody has been sent; its number."""
+        """Makes a request, which is sent to no process yet; returns its number."""
         self._last += 1
-        self._open[self._last] = _Request(NOBODY)
+        self._open[self._last] = _Request(UNASSIGNED)
         return self._last
 
     def rank_of(self, number: int) -> int:
-        """Returns the rank of the process that was asked; ``NOBODY`` before ``ask``."""
+        """Returns the rank of the process that was asked; ``UNASSIGNED`` before ``ask``."""
         return self._open[number].rank
 
     def ask(self, number: int, rank: int) -> None:
-        """Books who is asked."""
+        """Notes the process that is asked."""
         self._open[number].rank = rank
 
     def answer(self, number: int, message: Message) -> None:
-        """Books an answer; one that nobody waits for any more is thrown away."""
+        """Keeps an answer; the answer to a request that has ended is thrown away."""
         if number in self._open:
             self._open[number].answer = message
         else:
             message.close()
 
     def lost(self, rank: int | None, error: GnnkitError | None) -> None:
-        """Books that a process (None: all) will not answer: because of an error, or because somebody else is to be asked."""
+        """Notes that a process (None: all) will not answer: because of an error, or because another one is to be asked."""
         for request in self._open.values():
             if request.rank == (request.rank if rank is None else rank) and request.answer is None:
                 request.answer = "again" if error is None else error
@@ -483,40 +474,10 @@ class Requests:
         return answer
 
     def end(self, number: int) -> None:
-        """Forgets a request, and throws away an answer that nobody took."""
+        """Forgets a request, and throws away an answer that was not taken."""
         request = self._open.pop(number, None)
         if request is not None and isinstance(request.answer, Message):
             request.answer.close()
-
-
-# Longest time that a wait goes without looking around: at other threads, closed loaders and interrupts.
-SLICE_S = 0.05
-
-
-class Bell:
-    """Wakes one thread that waits for a pool.
-
-    Args:
-        is_due: Whether what the thread waits for has come; called by holders of the pool's lock.
-
-    Attributes:
-        is_due: See above.
-        fd: An event's descriptor, closed with this object.
-    """
-
-    def __init__(self, is_due: Callable[[], bool]) -> None:
-        self.is_due = is_due
-        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        weakref.finalize(self, os.close, self.fd).atexit = False
-
-    def ring(self) -> None:
-        """Wakes the thread, or has its next wait end at once."""
-        os.eventfd_write(self.fd, 1)
-
-    def hush(self) -> None:
-        """Ends the ringing."""
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self.fd)
 
 
 class BatchWait:
@@ -562,8 +523,8 @@ class BatchWait:
         if now < self._deadline:
             return None
         # A process on a busy machine must have had time to show what it is doing.
-        if self._timeout_s > 0 and now - self._since < STALE_S and self._is_fresh(ranks):
-            self._deadline = self._since + STALE_S
+        if self._timeout_s > 0 and now - self._since < SIGN_SILENCE_S and self._is_fresh(ranks):
+            self._deadline = self._since + SIGN_SILENCE_S
             return None
         if self._timeout_s > 0 and (self._is_sampling(ranks) or self._is_starting()):
             self._since, self._deadline, self._clocks = now, now + self._timeout_s, self._look()
@@ -623,9 +584,9 @@ class Session:
         scheduler: The steps under way; None while it has no ring.
         failure: Why the epoch cannot go on, or None.
         is_known: Whether it has had a place before, so that the size of its batches is known.
-        is_closed: Whether it takes no place any more.
+        is_closed: Whether it is closed: it is not admitted again.
         largest: Bytes of the largest batch so far.
-        used: ``time.monotonic()`` when somebody last wanted something of it.
+        used: ``time.monotonic()`` when it was last used.
     """
 
     def __init__(self, options: PoolOptions, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> None:
@@ -767,7 +728,7 @@ class Session:
 
         Args:
             rank: The process.
-            error: What to raise for it; None where somebody else does its work.
+            error: What to raise for it; None where another process does its work.
         """
         if error is not None:
             self.opened.discard(rank)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import itertools
 import os
-import select
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gnnkit.backends.session import SLICE_S, Bell, OnStarted, PoolOptions, Session
+from gnnkit.backends.session import OnStarted, PoolOptions, Session
 from gnnkit.errors import GnnkitError, LoaderClosed, StartTimeout, WorkerStopped
 from gnnkit.events import Event, EventSink, Stage
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.remote import fresh
 from gnnkit.runtime.supervisor import Exit
+from gnnkit.runtime.waiters import SLICE_S, Waiters
 from gnnkit.runtime.wire import Message
 from gnnkit.sampling.schedule import Schedule
 from gnnkit.waiting import Deadline
@@ -37,6 +37,7 @@ class SharedPool:
     Attributes:
         workers: The processes.
         sessions: The loaders that have a place, by number.
+        waiters: The threads that wait for batches.
         restarts: Deaths that were no errors because the user allowed it.
 
     Raises:
@@ -50,9 +51,8 @@ class SharedPool:
         self.sessions: dict[int, Session] = {}
         self.restarts = 0
         self._owner = os.getpid()
-        # Weakly: what an interrupt keeps from being taken off here goes with the wait that it ended.
-        self._waiting: weakref.WeakSet[Bell] = weakref.WeakSet()
-        self._listener: Callable[[], Bell | None] = lambda: None
+        self.waiters = Waiters()
+        self._start_timeout_s = 0.0
         self.workers = options.open_pool(plan, graph, events, _on_started(weakref.ref(self)))
 
     # Loaders --------------------------------------------------------------------------------------------------------------
@@ -69,6 +69,7 @@ class SharedPool:
         """
         session.enter(number, self.workers.expected)
         self.sessions[number] = session
+        self._start_timeout_s = max(self._start_timeout_s, session.plan.runtime.start_timeout_s)
         for rank in self.workers.pids:
             self.workers.send(rank, "open", **session.setup(rank))
         if session.is_known:
@@ -92,6 +93,7 @@ class SharedPool:
     def remove(self, session: Session) -> None:
         """Takes a loader's place away; its memory goes with the batches that it has handed out. After the last one the processes end."""
         known = self.sessions.pop(session.number, None) is not None
+        self._start_timeout_s = max([other.plan.runtime.start_timeout_s for other in self.sessions.values()], default=0.0)
         try:
             if not self.sessions:  # first: a process that ends while it writes a batch leaves its pages in the ring
                 self.stop()
@@ -126,44 +128,15 @@ class SharedPool:
         session.failure = None  # what had died meanwhile has been started again
         self.assign()
 
-    # Waiting threads --------------------------------------------------------------------------------------------------------
-
-    def poller(self, bell: Bell) -> select.poll:
-        """Returns the poll object for the thread of ``bell``: the first of several threads waits for messages, the others for their bells.
-
-        If all waited for messages, each message would wake them all, and one that another thread has taken would wake none.
-        """
-        listener = self._listener()
-        if listener is None or listener not in self._waiting:
-            self._listener, poller = weakref.ref(bell), self.workers.poller()
-        else:
-            poller = select.poll()
-        poller.register(bell.fd, select.POLLIN)
-        self._waiting.add(bell)
-        return poller
-
-    def awake(self, bell: Bell) -> None:
-        """The thread of ``bell`` waits no more, or not now."""
-        self._waiting.discard(bell)
-        bell.hush()
-
-    def _ring(self) -> None:
-        """Wakes the threads whose batches have come."""
-        for bell in list(self._waiting):
-            if bell.is_due():
-                bell.ring()
-
-    def hand_on(self) -> None:
-        """Wakes a thread to wait on what arrives, if none does; for threads that do so no more."""
-        listener = self._listener()
-        if listener is None or listener not in self._waiting:
-            for bell in list(self._waiting)[:1]:
-                bell.ring()
-
     # Processes ------------------------------------------------------------------------------------------------------------
 
     def pump(self, *, revive: bool) -> None:
-        """Handles what has arrived, for whichever loader it is, and deals what can be sampled next.
+        """Handles what has arrived, for whichever loader it is, and deals what can be sampled next; see ``hear``."""
+        self.hear(revive=revive)
+        self.assign()
+
+    def hear(self, *, revive: bool) -> None:
+        """Handles what has arrived, for whichever loader it is; ``assign`` is to follow.
 
         Args:
             revive: Whether processes that are missing are started.
@@ -173,14 +146,13 @@ class SharedPool:
                 self._on_exit(rank, what)
             else:
                 self._handle(rank, what)
-        overdue = self.workers.overdue(max((c.plan.runtime.start_timeout_s for c in self.sessions.values()), default=0.0))
+        overdue = self.workers.overdue(self._start_timeout_s)
         if overdue is not None:
             self._fail(*overdue)
         if revive:
             self.workers.start_missing()
         self.workers.attend(ask=revive)
-        self.assign()
-        self._ring()
+        self.waiters.ring()
 
     def assign(self) -> None:
         """Gives the processes as many steps of each loader as there is room for; none of an epoch that cannot go on."""
@@ -197,7 +169,7 @@ class SharedPool:
             event = Event(body["what"], **{name: value for name, value in body.items() if name != "what"})
             for starting in [s for s in self.sessions.values() if s.scheduler is None][:1]:
                 starting.note(event)
-        elif message.kind == "retired":  # whoever wants something has it started again
+        elif message.kind == "retired":  # the next request has it started again
             for session in self.sessions.values():
                 session.lost(rank, None)
         elif "c" in body:
@@ -208,7 +180,7 @@ class SharedPool:
                 addressee.take(rank, message)
 
     def _on_exit(self, rank: int, exit_: Exit) -> None:
-        """Processes have died: somebody takes their place where the user allows it, and it is an error for the loaders otherwise."""
+        """Processes have died: others take their places where the user allows it, and it is an error for the loaders otherwise."""
         is_final = exit_.is_replaced or isinstance(exit_.error, WorkerStopped)
         may_restart = not is_final and self.restarts < self._options.max_restarts
         for session in self.sessions.values():
@@ -228,7 +200,7 @@ class SharedPool:
 
     def _fail(self, rank: int, error: GnnkitError) -> None:
         for session in self.sessions.values():
-            # Somebody may wait for a batch outside an epoch, and perhaps for anybody to sample it.
+            # A thread may wait for a batch outside an epoch, and perhaps for any process to sample it.
             session.requests.lost(rank if self.workers.ready else None, error)
             if session.scheduler is None or not session.is_over:
                 session.failure = error
@@ -244,7 +216,7 @@ class SharedPool:
             session.failure = None
 
     def idle_sessions(self) -> list[Session]:
-        """Loaders that nobody has used for longer than the user allows."""
+        """Loaders that were not used for longer than the user allows."""
         limit, now = self._options.idle_timeout_s if self.workers.can_idle else None, time.monotonic()
         return [] if limit is None else [c for c in self.sessions.values() if c.scheduler is not None and now - c.used > limit]
 
@@ -398,8 +370,12 @@ class PoolRegistry:
                     self.leave(self._forgotten.popleft())
 
     def _is_holder(self) -> bool:
-        # What threading.Condition asks its lock. A finalizer, which may run inside a ``with`` block of the same thread, cannot know else.
-        return bool(self.lock._is_owned())  # type: ignore[attr-defined]
+        """Whether this thread holds the lock: a finalizer may run inside a ``with`` block of the same thread."""
+        try:
+            threading.Condition(self.lock).notify()  # refused to all threads but the holder
+        except RuntimeError:
+            return False
+        return True
 
 
 _pools: PoolRegistry | None = None

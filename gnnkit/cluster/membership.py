@@ -24,6 +24,7 @@ from typing import Any, Generic, TypeVar
 from gnnkit.cluster.hosts import split_address
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, StoreError
 from gnnkit.plan import Placement
+from gnnkit.runtime.beats import BEAT_S, LEASE_SILENCE_S
 from gnnkit.sampling.owners import BadRequest
 from gnnkit.waiting import Deadline
 
@@ -32,9 +33,6 @@ logger = logging.getLogger(__name__)
 # Processes that are clients, or do something for one, call themselves so, then the client's id, "/" and something more.
 CLIENT_PREFIX = "client-"
 
-LEASE_BEAT_S = 1.0
-# A busy machine may keep a process from speaking for a while.
-SILENCE_S = 10.0
 # Saying goodbye must not keep anybody from closing; a part service has more time, and says it for all processes of its trainer.
 _STOP_TIMEOUT_S, _UNHURRIED_S = 0.15, 2.0
 _RETRY_S = 0.1
@@ -73,7 +71,7 @@ class LeaseRenewal:
         for other, tell in self._tell.items():
             while True:
                 try:
-                    tell("here", self._name, self._host, max(LEASE_BEAT_S, 2.0))
+                    tell("here", self._name, self._host, 2 * BEAT_S)
                     break
                 except GnnkitError:  # it is there, and will not have this process
                     raise
@@ -95,8 +93,8 @@ class LeaseRenewal:
     def _keep_telling(self, tell: Tell) -> None:
         while not self._left.is_set():
             with contextlib.suppress(Exception):  # it is being started again, or gone: sampling says so where it matters
-                tell("here", self._name, self._host, SILENCE_S)
-            self._left.wait(LEASE_BEAT_S)
+                tell("here", self._name, self._host, LEASE_SILENCE_S)
+            self._left.wait(BEAT_S)
 
     def leave(self) -> None:
         """Says goodbye, as far as that is quick."""
@@ -124,7 +122,7 @@ class LeaseTable(Generic[K, V]):
         silence_s: Seconds after which one that is not heard of is gone.
     """
 
-    def __init__(self, silence_s: float = SILENCE_S) -> None:
+    def __init__(self, silence_s: float = LEASE_SILENCE_S) -> None:
         self._silence_s = silence_s
         self._seen: dict[K, tuple[V, float]] = {}
         self._lock = threading.Lock()
@@ -164,8 +162,6 @@ class LeaseTable(Generic[K, V]):
 
 # Changes with the meaning of what servers tell each other and their clients.
 SERVING_VERSION = 2
-# A server announces itself so often; one that has not done so for ``leases.SILENCE_S`` is gone.
-BEAT_S = 2.0
 # What a server may say of itself.
 JOINING, READY, DEGRADED = "joining", "ready", "degraded"
 

@@ -17,6 +17,7 @@ One program, ``python -m gnnkit.cluster.network_child``, started like a sampling
 
 from __future__ import annotations
 
+import select
 import threading
 import time
 import weakref
@@ -58,8 +59,6 @@ class NetworkChild(Calls):
         self._addresses, self._setup = servers.addresses, {**servers.message(None), "stays": stays}
         options = SupervisorOptions(1, 1, __name__, title="the proxy", lane="proxy", advice="ask again")
         self._supervisor = Supervisor(options, new_run(servers.log_dir, {"servers": list(servers.addresses)}, "proxy"), lambda child: None)
-        # Held by whoever reads, and to end the process.
-        self._reading = threading.Lock()
         self._stop = weakref.finalize(self, self._supervisor.stop)
         self._supervisor.start_missing()
         self._name = self._supervisor.name(0)
@@ -77,7 +76,7 @@ class NetworkChild(Calls):
         deadline = Deadline(join_timeout_s + _GRACE_S)
         with Stage(events, "start", label=f"servers at {self._addresses[0]}", unit="servers") as stage:
             while True:
-                for message in self._hear():
+                for message in self._next():
                     body = message.body
                     if message.kind == "joined":
                         joined = JoinedServers.of(body["membership"], body["outline"])
@@ -126,21 +125,28 @@ class NetworkChild(Calls):
     def _send(self, kind: str, fds: Sequence[int] = (), /, **body: Any) -> None:
         self._supervisor.send(0, kind, tuple(fds), **body)
 
-    def _hear(self) -> Iterator[Message]:
-        with self._reading:
-            poller = self._supervisor.poller()
+    def _next(self) -> list[Message]:
+        """Waits a moment for messages, while no call is under way."""
+        with self._lock:
+            poller = self._poller()
         poller.poll(SLICE_S * 1000)
-        with self._reading:
-            for _, said in self._supervisor.listen():
-                if isinstance(said, Message):
-                    yield said
-                else:
-                    self._end(WorkerDied(said.error.message, said.error.hint))
+        with self._lock:
+            return list(self._arrived())
+
+    def _poller(self) -> select.poll:
+        return self._supervisor.poller()
+
+    def _arrived(self) -> Iterator[Message]:
+        for _, said in self._supervisor.listen():
+            if isinstance(said, Message):
+                yield said
+            else:
+                self._end(WorkerDied(said.error.message, said.error.hint))
 
     def close(self) -> None:
         """Ends the child; closing twice is fine."""
         self._end(LoaderClosed("the connection to the servers is closed", "join them again"))
-        with self._reading:
+        with self._lock:
             self._stop()
 
     def __enter__(self) -> NetworkChild:

@@ -1,7 +1,7 @@
 """A handler of SIGBUS, for mapped memory that is gone; in machine code, because no other can run in the middle of a kernel.
 
 It acts where the kernel reports a fault, at an address of a table of ranges, in a thread of a table of threads, and nowhere else. There
-it puts zeros from the page of the fault to the range's end, and notes that in both tables; the thread goes on, and whoever has entered it
+it puts zeros from the page of the fault to the range's end, and notes that in both tables; the thread goes on, and its owner
 looks there afterwards. For anything else the handler that was there before is put back and the signal comes again: ``faulthandler``
 writes its traceback, the system writes its core file.
 """
@@ -130,7 +130,7 @@ class BusErrors:
         store(_I64(1), misses)
         before, default = (_I64(ctypes.addressof(action)) for action in (self._before, self._default))
         call("sigaction", _I32, number, builder.select(is_first, before, default), _I64(0))
-        with builder.if_then(builder.not_(is_fault)):  # somebody has sent it, and no instruction is going to fail again
+        with builder.if_then(builder.not_(is_fault)):  # a process has sent it, and no instruction is going to fail again
             call("raise", _I32, number)
         builder.ret_void()
         self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(str(module)), target)

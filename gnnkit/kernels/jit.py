@@ -41,21 +41,21 @@ _kernels: list[tuple[Any, str]] = []
 _registering = threading.Lock()
 # A version of gnnkit that has not run for so long is not coming back; if it does, it compiles again.
 _UNUSED_S = 30 * 86400.0
-# Compiling a kernel takes seconds; somebody else holding the lock for longer than this has been stopped, and nobody waits for him.
+# Compiling a kernel takes seconds; a process that holds the lock for longer than this has been stopped, and is not waited for.
 _LOCK_TIMEOUT_S = 60.0
 _ONCE = "into machine code, once on this machine"
-# Names the folder of compiled kernels to processes in a namespace of users, where all but this one are nobody: whose the folders above it
-# are cannot be told there, and the process that starts them has looked.
+# Names the folder of compiled kernels to processes in a user namespace, where all other users look the same: owners of the folders above
+# it are not known there, and the process that starts them has looked.
 KERNEL_CACHE_VARIABLE = "GNNKIT_KERNEL_CACHE"
 
 
 @cache
 def kernel_cache_root() -> Path:
-    """The folder that compiled kernels are kept in, which only this user can write to: in his cache folder, else in the temporary one.
+    """The folder that compiled kernels are kept in, which only this user can write to: in the cache folder, else in the temporary one.
 
     ``$GNNKIT_KERNEL_CACHE`` is taken as it is, where it is this user's.
 
-    They belong to the machine and to nobody's data: ``$GNNKIT_HOME`` may be a folder of a team, and what lies here is executed.
+    They belong to the machine and to no data: ``$GNNKIT_HOME`` may be a folder of a team, and what lies here is executed.
     """
     if told := os.environ.get(KERNEL_CACHE_VARIABLE):
         with contextlib.suppress(OSError):
@@ -102,7 +102,7 @@ class _KernelLocator:
         self._py_file = py_file
         self._lineno = py_func.__code__.co_firstlineno
         self._digest = _digest(py_func)
-        with contextlib.suppress(OSError):  # not compiled yet, or somebody else's folder
+        with contextlib.suppress(OSError):  # not compiled yet, or another user's folder
             os.utime(self.get_cache_path())  # when it was last used, for ``prune_kernels``
 
     def ensure_cache_path(self) -> None:

@@ -130,11 +130,11 @@ class LinkArrays:
         return found
 
     def given(self, values: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
-        """See ``InputRows.given``; such links have no labels."""
+        """Returns the ends of links that a user has given; such links have no labels."""
         return {"src": values[: len(values) // 2], "dst": values[len(values) // 2 :]}
 
     def written_out(self) -> InputLinks:
-        """See ``InputRows.written_out``."""
+        """The inputs without reference to a split of the graph."""
         assert not self._is_official, "a split's own negatives are read where they are stored"
         if self._inputs.split is None:
             return self._inputs
@@ -181,7 +181,7 @@ def edges_of_part(arrays: GraphArrays, edge_type: EdgeType, part: int) -> NDArra
 
 
 def missing_edge_ids(edge_type: EdgeType) -> PlanError:
-    """All edges are to be loaded, and nobody knows their order."""
+    """All edges are to be loaded, and their order is not known."""
     return PlanError(
         f"all edges of {edge_type} are to be loaded, and the graph was stored without the edges' ids, which say their order",
         "build it with with_edge=True, or give the links: edge_label_index=(edge type, tensor)",
@@ -255,11 +255,11 @@ class NodeInputRows:
 
     @property
     def num_inputs(self) -> int:
-        """See ``InputRows.num_inputs``."""
+        """Inputs of an epoch."""
         return self._num_nodes if self._ids is None else len(self._ids)
 
     def arrays(self, positions: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
-        """See ``InputRows.arrays``."""
+        """Returns the arrays of the inputs at these positions."""
         found: dict[str, NDArray[Any]] = {"node": positions if self._ids is None else self._ids[positions].astype(np.int64)}
         if isinstance(self._inputs, InputNodes) and self._inputs.time is not None:
             found["time"] = self._inputs.time[positions]
@@ -282,7 +282,7 @@ class NodeInputRows:
         return {"node": values}
 
     def written_out(self) -> InputNodes | InputAnchors:
-        """See ``InputRows.written_out``."""
+        """The inputs without reference to a split of the graph."""
         return self._inputs if self._inputs.split is None else replace(self._inputs, split=None, ids=self._ids)
 
 
@@ -343,7 +343,7 @@ class BatchList:
         return self.request_of(epoch, batch_index, arrays["node"] if self._shows_nodes else positions, arrays)
 
     def arrays(self, positions: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
-        """See ``InputRows.arrays``."""
+        """Returns the arrays of the inputs at these positions."""
         return self._inputs.arrays(positions)
 
     def request_of(self, epoch: int, batch_index: int, input_id: NDArray[np.int64], arrays: Mapping[str, NDArray[Any]]) -> SampleRequest:

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.host import leave_no_core, without_collections
+from gnnkit.runtime.beats import SIGN_BEAT_S, SIGN_SILENCE_S
 from gnnkit.runtime.remote import error_to_json
 from gnnkit.runtime.ring import SharedBlock
 from gnnkit.runtime.wire import Wire
@@ -30,8 +31,6 @@ from gnnkit.runtime.wire import Wire
 # Columns of a worker's row: when it was last seen and what it was doing then.
 SEEN_NS, BUSY_SINCE_NS, STEP, CPU_NS, RSS, BATCHES = range(6)
 _WIDTH = 8
-# A worker that has not been seen for longer than this is not running.
-STALE_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -57,10 +56,10 @@ class Signs:
     @property
     def is_fresh(self) -> bool:
         """Whether it is running."""
-        return self.seen_s < STALE_S
+        return self.seen_s < SIGN_SILENCE_S
 
 
-# Of a process that nobody knows.
+# Of a process that is not known.
 UNSEEN = Signs(float("inf"), 0.0, -1, 0, 0, 0)
 
 
@@ -96,7 +95,6 @@ class Vitals:
         return Signs(seen, busy, row[STEP] if row[BUSY_SINCE_NS] else -1, row[CPU_NS], row[RSS], row[BATCHES])
 
 
-_BEAT_S = 0.1
 _PR_SET_PDEATHSIG = 1
 # A log that grows beyond this is cut down to its end.
 _MOST_LOG_BYTES, _KEPT_LOG_BYTES = 1 << 20, 64 << 10
@@ -128,11 +126,11 @@ class ParentWatch(threading.Thread):
         while True:
             self.beat()
             _trim_log()
-            if poller.poll(_BEAT_S * 1000) or os.getppid() != self._parent_pid:
+            if poller.poll(SIGN_BEAT_S * 1000) or os.getppid() != self._parent_pid:
                 os._exit(0)  # nothing to tidy up: all memory is anonymous
 
     def add_sampler(self) -> int:
-        """Makes the calling thread known as one that samples; its number."""
+        """Registers the calling thread as a sampler; returns its index."""
         index = len(self._samplers)
         self._ended.append(0)
         # As pthread_getcpuclockid(3) makes it (linux/posix-timers.h); the C library does not know the main thread of a forked process.
@@ -177,7 +175,7 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def _trim_log() -> None:
-    """Standard error is the log, opened for appending; cut in place, so that nobody has to reopen it."""
+    """Standard error is the log, opened for appending; cut in place, so that no process has to reopen it."""
     try:
         status = os.fstat(_STDERR)
         if not stat.S_ISREG(status.st_mode) or status.st_size <= _MOST_LOG_BYTES:
@@ -185,7 +183,7 @@ def _trim_log() -> None:
         tail = os.pread(_STDERR, _KEPT_LOG_BYTES, status.st_size - _KEPT_LOG_BYTES)
         os.ftruncate(_STDERR, 0)
         os.write(_STDERR, b"[the beginning was cut off]\n" + tail)
-    except OSError:  # a full disk, or a log that somebody took away: sampling goes on
+    except OSError:  # a full disk, or a log that was removed: sampling goes on
         return
 
 
@@ -233,11 +231,11 @@ def _work(load: Callable[[], Callable[[Wire, ParentWatch], Loop]]) -> None:
 
 
 def load_work(load: Callable[[], T], wire: Wire) -> T:
-    """Imports work and returns it; an error goes to whoever has started the process.
+    """Imports work and returns it; an error goes to the process that has started this one.
 
     Args:
         load: Does so.
-        wire: The connection to whoever has started the process.
+        wire: The connection to the process that has started this one.
     """
     with without_collections():
         try:

@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 _CLONE_PARENT = 0x8000  # linux/sched.h
 # The number of the system call clone(2) on each architecture; its first argument is the flags, and the others may all be 0.
 _CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220, "loongarch64": 220, "ppc64le": 120}
-# A fork server that nobody has asked for so long ends: it holds some 60 MB, of which those that it has forked share most.
+# A fork server that was not asked for so long ends: it holds some 60 MB, of which those that it has forked share most.
 _IDLE_S = 60.0
 # It loads what is asked for, which takes a second or two on a busy machine, and forks in milliseconds; one that takes longer is stopped.
 ANSWER_S = 20.0
@@ -96,7 +96,7 @@ class Forked:
         self._lock = threading.Lock()
 
     def poll(self) -> int | None:
-        """See ``Process.poll``; 0 where somebody else has collected it, as ``Popen`` has it."""
+        """Returns the exit status, None while it runs; 0 where another part of the process has collected it, as ``Popen`` has it."""
         with self._lock:
             if self._returncode is None:
                 try:
@@ -108,7 +108,7 @@ class Forked:
             return self._returncode
 
     def wait(self, timeout: float) -> int:
-        """See ``Process.wait``."""
+        """Waits for the end; returns the exit status."""
         deadline, fd = Deadline(timeout), -1
         with contextlib.suppress(OSError):  # gone already, or a system without: looked at again and again
             fd = os.pidfd_open(self.pid)
@@ -126,7 +126,7 @@ class Forked:
                 os.close(fd)
 
     def send_signal(self, number: int) -> None:
-        """See ``Process.send_signal``."""
+        """Sends a signal, if the process still runs."""
         with self._lock:
             if self._returncode is None:
                 with contextlib.suppress(ProcessLookupError):

@@ -474,7 +474,7 @@ class GraphHandle:
 
     @property
     def shared(self) -> SharedGraph | None:
-        """The copy that every process of this host may map, whoever made it; None while there is none."""
+        """The copy that every process of this host may map; None while there is none."""
         if self._shared is None and self._memory is not None:
             return self._memory.shared
         return self._shared
@@ -496,7 +496,7 @@ class GraphHandle:
     def share_now(self) -> SharedGraph:
         """Copies a graph that is only in this process's memory, once for all processes that sample from it.
 
-        The copy lasts for as long as somebody keeps what is returned.
+        The copy lasts for as long as the returned object is kept.
 
         Raises:
             MemoryLimitError: The copy does not fit.

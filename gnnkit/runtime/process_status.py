@@ -116,7 +116,7 @@ _STATES = {
 
 @dataclass(frozen=True)
 class ProcessStatus:
-    """A process of a loader, as it was when somebody looked.
+    """A process of a loader, as it was at one moment.
 
     Attributes:
         name: "trainer" (this process), "process 0", "server 0", "server 0, process 1" or "receiver".
@@ -179,7 +179,7 @@ def process_state(pid: int) -> str:
 
 def _stat_fields(pid: int) -> list[str]:
     """The fields of /proc/<pid>/stat from the state on; the name before it may hold anything."""
-    with io.FileIO(f"/proc/{pid}/stat") as file:  # whoever waits for a process looks often: without a buffer and a decoder
+    with io.FileIO(f"/proc/{pid}/stat") as file:  # a wait for a process looks often: without a buffer and a decoder
         return file.readall().rpartition(b")")[2].decode().split()
 
 

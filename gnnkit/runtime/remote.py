@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from gnnkit import errors
@@ -71,20 +72,29 @@ def layout_from_json(value: Mapping[str, Any]) -> BatchLayout:
         SamplingError: The value is none of its.
     """
     try:
-        fields = tuple(
-            Field(NodeKey(owner, name) if scope == "node" else EdgeKey(_edge_type(owner), name), dtype, tuple(shape), offset)
+        fields = [
+            tuple.__new__(Field, (_node_key(owner, name) if scope == "node" else _edge_key(*owner, name), dtype, tuple(shape), offset))
             for scope, owner, name, dtype, shape, offset in value["fields"]
-        )
+        ]
         return BatchLayout(
-            fields,
+            tuple(fields),
             value["nbytes"],
-            {node_type: counts for node_type, counts in value["nodes"]},
-            {_edge_type(edge_type): counts for edge_type, counts in value["edges"]},
+            dict(value["nodes"]),
+            {(source, relation, target): counts for (source, relation, target), counts in value["edges"]},
             value["input_type"] if isinstance(value["input_type"], str) else _edge_type(value["input_type"]),
             value["num_seeds"],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise SamplingError(f"what another process says of a batch cannot be read: {type(error).__name__}: {error}") from error
+
+
+# Several for each batch, and the same for every one.
+_node_key = lru_cache(4096)(NodeKey)
+
+
+@lru_cache(4096)
+def _edge_key(source: str, relation: str, target: str, name: str) -> EdgeKey:
+    return EdgeKey((source, relation, target), name)
 
 
 def _edge_type(value: list[str]) -> EdgeType:

@@ -39,7 +39,7 @@ _MREMAP_MAYMOVE, _MREMAP_FIXED = 1, 2
 _PAGE = 4096
 _PROT_READ, _PROT_WRITE = 1, 2
 _MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS = 1, 2, 0x10, 0x20
-# linux/fcntl.h, named in Python's fcntl from 3.11 on: nobody may shrink or grow the block, which would kill whoever reads it.
+# linux/fcntl.h, named in Python's fcntl from 3.11 on: no process may shrink or grow the block, which would kill its readers.
 _F_ADD_SEALS, _F_SEAL_SHRINK, _F_SEAL_GROW = 1033, 2, 4
 
 
@@ -195,7 +195,7 @@ def first_pages(array: NDArray[Any], nbytes: int) -> NDArray[np.uint8]:
 
 
 def joined(fd: int, offset: int, nbytes: int, array: NDArray[Any]) -> NDArray[Any]:
-    """A mapped file's array whose first pages are in memory, at one piece of addresses, so that nobody who reads it need know.
+    """A mapped file's array whose first pages are in memory, at one piece of addresses, so that readers need not know.
 
     Args:
         fd: The memfd.
@@ -422,7 +422,7 @@ class BlockPool:
             for lease in list(self._leases.values()):
                 if lease.block.nbytes >= _HUGE_PAGE:  # a mapping of its own; what it has beyond its batch is needed no more
                     give_back(lease.block.ctypes.data + lease.nbytes, lease.block.nbytes - lease.nbytes)
-        self._leases.clear()  # nobody waits for the blocks any more: each dies with its batch
+        self._leases.clear()  # the blocks are not needed any more: each dies with its batch
         self._returned.clear()
 
 
@@ -437,10 +437,22 @@ class _SlotLease(weakref.ref[LeasedArray]):
     nbytes: int
 
 
+# Slots that batches of the user's lie in: the one in use, the one before it that a loop still names, and one more.
+LEASED = 3
+# A slot is larger than the largest batch so far by this part.
+HEADROOM = 0.25
+
+
 def slot_size(nbytes: int) -> int:
     """Bytes of a slot for batches of up to ``nbytes``: whole pages, huge ones where it is worth one."""
     unit = _PAGE if nbytes < HUGE_PAGE else HUGE_PAGE
     return max(unit, -(-nbytes // unit) * unit)
+
+
+def roomy_slot_size(largest: int) -> int:
+    """Bytes of a slot for batches somewhat larger than the largest so far, which ``slot_size`` fits exactly."""
+    needed = max(_PAGE, largest)
+    return slot_size(needed + int(needed * HEADROOM))
 
 
 def given_up(block: SharedBlock) -> NDArray[np.uint8]:
@@ -489,7 +501,7 @@ class Ring(Generic[T]):
         return self._owners[slot]
 
     def free(self, slot: int, owner: T) -> None:
-        """Takes a slot back from ``owner``; does nothing where it belongs to somebody else by now."""
+        """Takes a slot back from ``owner``; does nothing where it has another owner by now."""
         if self._owners[slot] is owner:
             self._owners[slot] = None
 

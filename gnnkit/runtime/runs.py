@@ -84,7 +84,7 @@ logger = logging.getLogger(__name__)
 
 _KEPT_S = 7 * 24 * 3600.0
 _RECORD = "run.json"
-# Pids of processes that somebody wanted to end, a line each: nobody need look for the cause.
+# Pids of processes that were stopped on request, a line each: their ends need no other cause.
 _STOPPED = "stopped"
 _RUN_NAME = re.compile(r"[0-9]+-[0-9a-f]{8}")
 # What the folder of a run is called while it is being removed.
@@ -118,7 +118,7 @@ def checked_folder(folder: Path) -> Path:
     """Makes a private folder, and tries to write into it.
 
     Raises:
-        OSError: It cannot be made or written, or belongs to somebody else.
+        OSError: It cannot be made or written, or belongs to another user.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
@@ -187,13 +187,13 @@ class RunFolder:
         self._write()
 
     def keep(self) -> None:
-        """Leaves the folder for whoever reads the error that names it."""
+        """Keeps the folder for the reader of the error that names it."""
         if not self._record.get("failed"):
             self._record["failed"] = True
             self._write()
 
     def was_stopped(self, pid: int) -> bool:
-        """Whether somebody has had a process of the run ended, see ``note_stopped``."""
+        """Whether a process of the run was stopped on request, see ``note_stopped``."""
         try:
             return str(pid) in read_bounded(self.path / _STOPPED).decode().split()
         except OSError:
@@ -214,7 +214,7 @@ class RunFolder:
 
 
 def note_stopped(folder: Path, pid: int) -> None:
-    """Tells whoever has a run that one of its processes is about to be ended because somebody wants that, not by a fault."""
+    """Tells a run's owner that one of its processes is about to be ended on request, not by a fault."""
     with contextlib.suppress(OSError), (folder / _STOPPED).open("a") as file:
         file.write(f"{pid}\n")
 
@@ -248,11 +248,11 @@ def runs(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
 def remove_run(folder: Path) -> None:
     """Removes the folder of a run, all at once as others see it.
 
-    It is renamed first: whoever removes it may be killed at any file, and a folder that has lost only its record looks like one that is
-    being made; and a process of the run that lives for another moment makes no new file in it.
+    It is renamed first: the process that removes it may be killed at any file, and a folder that has lost only its record looks like
+    one that is being made; and a process of the run that lives for another moment makes no new file in it.
     """
     if is_run(folder):
-        with contextlib.suppress(OSError):  # somebody else removes it too
+        with contextlib.suppress(OSError):  # another process removes it too
             folder = folder.rename(folder.with_name(folder.name + _GOING))
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -282,7 +282,7 @@ def _sweep_once(root: Path) -> int:
                 gone = False
             else:
                 ended += end_leftovers(record)
-                gone = not record.get("failed") or age > _KEPT_S  # until nobody will read a failed run's logs
+                gone = not record.get("failed") or age > _KEPT_S  # a failed run's logs are kept for a while
             if gone:
                 remove_run(folder)
     return ended
@@ -355,7 +355,7 @@ class Run:
 
     @property
     def has_orphans(self) -> bool:
-        """Whether processes have outlived whoever started them."""
+        """Whether processes have outlived their starter."""
         return self.state in ("stale", "failed") and bool(self.alive)
 
 
@@ -502,7 +502,7 @@ def _what(path: Path, record: dict[str, Any]) -> str:
 
 
 def _processes(record: dict[str, Any], *, here: bool) -> Iterator[ProcessStatus]:
-    """The processes that a record names: of those with one number the last, and whoever lives."""
+    """The processes that a record names: of those with one number the last, and all that live."""
     children = children_in(record)
     last = {str(child.get("rank")): child for child in children}
     within = f"server {record['server']}, " if isinstance(record.get("server"), int) else ""
@@ -618,9 +618,9 @@ def _follow(run: Run, names: dict[Path, str], places: dict[Path, int]) -> Iterat
 
 
 def stop_run(run: Run, timeout_s: float = 15.0) -> Stopped:
-    """Ends the processes of a run, and whoever is there for them alone; not the notebook or script that has started them.
+    """Ends the processes of a run, and the helpers that are there for them alone; not the notebook or script that has started them.
 
-    They are asked, then killed. Folders that nobody has any more are removed.
+    They are asked, then killed. Folders without an owner are removed.
 
     Args:
         run: The run.
@@ -657,18 +657,18 @@ def stop_run(run: Run, timeout_s: float = 15.0) -> Stopped:
 
 
 def clean_up(roots: Sequence[Path] | None = None, *, failed: bool = False, elsewhere: bool = False) -> list[Cleaned]:
-    """Removes what runs that nobody has any more have left, and ends their processes. What runs is left alone.
+    """Removes what runs without an owner have left, and ends their processes. What runs is left alone.
 
     Args:
         roots: Folders of runs; None: all that are known.
         failed: Whether the logs of runs that failed go too.
-        elsewhere: Whether those of other boots, hosts and containers go too: nobody here can know whether they run.
+        elsewhere: Whether those of other boots, hosts and containers go too: this host cannot know whether they run.
     """
     places = list(known_roots() if roots is None else roots)
     wanted = {"stale": True, "failed": failed, "elsewhere": elsewhere}
     done = []
     for run in find_runs(places):
-        if run.state in ("running", "ended"):  # whoever has it still reads its logs
+        if run.state in ("running", "ended"):  # its owner still reads its logs
             continue
         ended = sum(end_leftovers(record) for _, record in run.folders) if run.state != "elsewhere" else 0
         if wanted[run.state]:

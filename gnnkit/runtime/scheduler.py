@@ -9,10 +9,12 @@ from typing import Generic, TypeVar
 
 R = TypeVar("R")
 _TIMES_KEPT = 4
+# Batches that one process may be given at a time.
+MOST_CONCURRENT = 32
 
 
 class BatchTimes:
-    """Times that the last few batches took to sample; the least of them counts, because whoever is interrupted takes longer."""
+    """Times that the last few batches took to sample; the least of them counts, because a thread that is interrupted takes longer."""
 
     def __init__(self) -> None:
         self._last_s = deque([math.inf], _TIMES_KEPT)
@@ -35,7 +37,7 @@ class Scheduler(Generic[R]):
     """The steps of one stream's epochs. It has no lock and does no I/O: its owner does.
 
     The result of a step is kept as it came until it is that step's turn. Epochs are told apart by their generation: a result of an older
-    one is wanted by nobody. A step whose worker is lost is assigned again, before new ones.
+    one is not wanted any more. A step whose worker is lost is assigned again, before new ones.
 
     Args:
         window: Steps that may be assigned, or wait to be handed out, at a time.
@@ -97,16 +99,15 @@ class Scheduler(Generic[R]):
         return self._next if self._next < min(self.num_steps, self.delivered + self.window) else None
 
     def assign(self, worker: int) -> tuple[int, int]:
-        """Gives the next step to a worker.
+        """Gives a worker the next step, which ``next_step`` has said that there is.
 
         Returns:
             The generation and the step, which name the assignment.
         """
-        step = self.next_step()
-        assert step is not None, "a caller asks for the next step before"
         if self._again:
-            heapq.heappop(self._again)
+            step = heapq.heappop(self._again)
         else:
+            step = self._next
             self._next += 1
         key = self.generation, step
         self._workers[key] = worker
@@ -117,7 +118,7 @@ class Scheduler(Generic[R]):
         return self._workers.get((self.generation, step))
 
     def assigned_to(self, worker: int) -> list[tuple[int, int]]:
-        """The assignments of a worker that have no result yet, those of older epochs included."""
+        """The assignments of a worker that have no result yet, the oldest first, those of older epochs included."""
         return [key for key, own in self._workers.items() if own == worker]
 
     def complete(self, generation: int, step: int, result: R) -> bool:

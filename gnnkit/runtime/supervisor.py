@@ -53,7 +53,7 @@ def explain_end(returncode: int | None, signs: Signs, kills_before: int | None, 
         if kills is not None and kills_before is not None and kills > kills_before:
             text = f"the kernel killed {kills - kills_before} process(es) of this memory group meanwhile because memory ran out; {memory}"
             return text, "lower num_workers, batch_size, num_neighbors or memory_budget, or raise the memory limit of this container"
-        return f"no kill for lack of memory was counted meanwhile, so somebody killed it; {memory}", advice
+        return f"no kill for lack of memory was counted meanwhile, so another process killed it; {memory}", advice
     if returncode == -signal.SIGBUS:
         return f"mapped memory was gone: a store's file was cut, a disk failed, or shared memory is full; {memory}", (
             "gnnkit info --verify names damaged files; a container's limit of memory counts shared memory, too"
@@ -72,7 +72,7 @@ _THREAD_VARIABLES = (
 )
 # What would make an interpreter do something else than sample.
 _DROPPED_VARIABLES = ("PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONBREAKPOINT", "PYTHONPROFILEIMPORTTIME")
-# What a child needs of these it is told over its wire.
+# Secrets reach children over the socket, not the environment.
 _SECRETS = ("GNNKIT_TOKEN", "GNNKIT_TOKEN_FILE")
 
 
@@ -332,11 +332,11 @@ class Exit:
     """A process has ended without being asked to.
 
     Attributes:
-        error: What to raise where nobody restarts it.
+        error: What to raise where it is not restarted.
         summary: What happened, on one line.
         others: Numbers of processes that ended with it, of the same cause.
-        remedy: What happens where the user allows it, for his warning.
-        is_replaced: Whether somebody takes its place in any case, so that it is an error for nobody.
+        remedy: What happens where the user allows it, for the warning.
+        is_replaced: Whether another process takes its place in any case, so that its end is no error.
         returncode: Its exit status as ``Popen`` gives it; None where that is not known.
     """
 
@@ -390,7 +390,7 @@ class Supervisor:
 
     def _list(self, child: ChildProcess) -> None:
         """Writes down which process it is, once it is there."""
-        if child.rank in self._unlisted and child.is_there():
+        if child.is_there():
             self._unlisted.remove(child.rank)
             logger.debug("started %s", self.name(child.rank))
             self.folder.add(child.rank, child.pid)
@@ -416,11 +416,12 @@ class Supervisor:
     def listen(self) -> Iterator[tuple[int, Message | Exit]]:
         """Yields what has arrived from each process since the last call, and the deaths, after all that the dead had sent.
 
-        A process that ends because nobody has asked it for anything for long says "retired": what it was sent since is to be sent again.
+        A process that ends because it was idle for long says "retired": what it was sent since is to be sent again.
         """
         for rank, child in list(self._children.items()):
             child.wire.flush()
-            self._list(child)
+            if rank in self._unlisted:
+                self._list(child)
             if rank in self._deadlines and self._deadlines[rank].has_passed:
                 child.signal(signal.SIGKILL)
             for _ in range(_TURN):
@@ -463,7 +464,7 @@ class Supervisor:
                 child.wait(_EXIT_WAIT_S)
 
     def _remove(self, rank: int) -> int | None:
-        """Takes a process that has ended off the books; its exit status."""
+        """Forgets a process that has ended; returns its exit status."""
         child = self._children[rank]
         returncode = child.wait(_EXIT_WAIT_S)
         if returncode is None:  # it closed its connection, but lives on
@@ -506,7 +507,9 @@ class Supervisor:
 
     def overdue(self, timeout_s: float) -> tuple[int, StartTimeout] | None:
         """A process that has been starting for longer than ``timeout_s``, with nothing to tell of it, and the error; it is ended."""
-        for child in self.starting:
+        for rank, child in list(self._children.items()):
+            if rank in self.ready:
+                continue
             waited = time.monotonic() - child.since
             if waited > timeout_s:
                 text = f"{self.name(child.rank)} was not ready after {waited:.0f} s and is {child.state()}"
@@ -523,7 +526,7 @@ class Supervisor:
         self._stopped = True
         children = list(self._children.values())
         try:
-            # Those that are starting have nobody to take leave of, and somebody who has interrupted their start waits.
+            # Those that are starting have no peers to say goodbye to, and a user who has interrupted their start waits.
             end_all(self.starting)
             end_all([child for child in children if child.rank in self.ready], self.options.stop_timeout_s)
         finally:

@@ -38,7 +38,7 @@ class Waker:
             os.write(self._end, b"\0")
 
     def wait(self, poller: select.poll, timeout_s: float | None = None) -> dict[int, int]:
-        """Waits until something happens to what a poller watches, or somebody wakes.
+        """Waits until something happens to what a poller watches, or ``wake`` is called.
 
         Args:
             poller: What else is waited for.
@@ -65,6 +65,8 @@ PARENT_WAIT_S = 3600.0
 # A datagram that is larger does not fit every system's socket buffer; its text then travels in memory of its own.
 _MOST_INLINE = 32 << 10
 _MOST_FDS = 8
+# What one ``recvmsg`` takes: bytes of text and of descriptors, and its flags.
+_MOST_RECEIVED = _MOST_INLINE, socket.CMSG_SPACE(4 * _MOST_FDS), socket.MSG_CMSG_CLOEXEC
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Message:
     fds: list[int] = field(default_factory=list)
 
     def close(self) -> None:
-        """Closes the descriptors of a message that nobody has taken out of it."""
+        """Closes the descriptors that were not taken out of the message."""
         while self.fds:
             os.close(self.fds.pop())
 
@@ -139,6 +141,8 @@ class Wire:
 
     def flush(self) -> bool:
         """Sends what was kept; whether nothing is left."""
+        if not self._unsent:
+            return True
         with self._lock:
             return self._flush()
 
@@ -150,7 +154,7 @@ class Wire:
                 self._end.sendmsg([text or b"\0"], ancillary, socket.MSG_NOSIGNAL)
             except BlockingIOError:
                 return False
-            except OSError:  # the other side is gone, or this one was closed; whoever waits for it finds out
+            except OSError:  # the other side is gone, or this one was closed; the next ``receive`` finds out
                 pass
             self._unsent.popleft()
             for fd in fds:
@@ -177,7 +181,11 @@ class Wire:
             PlanError: The descriptors that came with it do not fit this process's limit, or what has arrived is no message; it is lost.
         """
         try:
-            text, ancillary, flags = self._receive()
+            try:
+                text, ancillary, flags, _ = self._end.recvmsg(*_MOST_RECEIVED)
+            except ConnectionResetError:
+                # The other side has ended without having read everything. The system says so once, before it hands out what that side sent.
+                text, ancillary, flags, _ = self._end.recvmsg(*_MOST_RECEIVED)
         except BlockingIOError:
             return None
         except OSError as error:
@@ -202,14 +210,6 @@ class Wire:
             for fd in handed:
                 os.close(fd)
             raise
-
-    def _receive(self) -> tuple[bytes, list[Any], int]:
-        size, fds, flags = _MOST_INLINE, socket.CMSG_SPACE(4 * _MOST_FDS), socket.MSG_CMSG_CLOEXEC
-        try:
-            return self._end.recvmsg(size, fds, flags)[:3]
-        except ConnectionResetError:
-            # The other side has ended without having read everything. The system says so once, before it hands out what that side sent.
-            return self._end.recvmsg(size, fds, flags)[:3]
 
     def next(self) -> Message:
         """The next message, for a process that has nothing to do before it has come.

@@ -45,7 +45,7 @@ _TURN = 64
 class Clients:
     """The connections. ``send`` may be called from any thread, everything else from the main one.
 
-    What a process does not read is kept for it, and nobody waits: one that is stopped keeps no other from its batches. How much that
+    What a process does not read is kept for it, and no process waits: one that is stopped keeps no other from its batches. How much that
     can be is bounded by what it has asked for.
 
     Args:
@@ -104,7 +104,7 @@ class Clients:
         except Exception:
             if number == STARTER:
                 raise
-            logger.warning("process %d says what nobody understands, and is removed", number, exc_info=True)
+            logger.warning("process %d sent a message that cannot be read, and is removed", number, exc_info=True)
             return None, True
 
 
@@ -148,7 +148,7 @@ class SampleJob:
 
 @dataclass(frozen=True, eq=False)
 class NowJob:
-    """A batch outside the epoch, for which somebody is waiting.
+    """A batch outside the epoch, for which a client is waiting.
 
     Attributes:
         channel: The loader.
@@ -192,15 +192,15 @@ class JobQueue:
 
     cancelled: Callable[[ChannelKey, int], None]
     _changed: threading.Condition = field(default_factory=threading.Condition)
-    # By loader, the one whose turn is next first; a loader that has nothing waiting is not there.
+    # By loader, the next one first; a loader that has nothing waiting is not there.
     _waiting: OrderedDict[ChannelKey, deque[SampleJob]] = field(default_factory=OrderedDict)
     _urgent: OrderedDict[ChannelKey, deque[NowJob | TrialJob]] = field(default_factory=OrderedDict)
     _favoured: set[ChannelKey] = field(default_factory=set)  # had an urgent job done since the last turn of an epoch
     _running: list[Job] = field(default_factory=list)
-    _wanted: dict[ChannelKey, int] = field(default_factory=dict)  # the generations that somebody waits for
+    _wanted: dict[ChannelKey, int] = field(default_factory=dict)  # the generations that clients wait for
 
     def put(self, job: Job) -> None:
-        """Adds a job; those that somebody waits for go first, one of each loader before an epoch has its turn."""
+        """Adds a job; those that a client waits for go first, one of each loader before an epoch has its turn."""
         with self._changed:
             if isinstance(job, SampleJob):
                 self._waiting.setdefault(job.channel, deque()).append(job)
@@ -299,7 +299,7 @@ class WorkerRing:
         return self.block.bytes[number * self.slot_bytes : (number + 1) * self.slot_bytes]
 
     def give_back(self, number: int) -> None:
-        """Gives a slot's memory back to the system if the loader has given the ring up meanwhile, and nobody will look at it."""
+        """Gives a slot's memory back to the system if the loader has given the ring up meanwhile, and will not look at it."""
         if given_up(self.block)[0]:
             self.block.release(number * self.slot_bytes, self.slot_bytes)
 
@@ -500,7 +500,7 @@ _EVENT_GAP_S = 0.1
 
 
 class _Idle(Exception):
-    """Nobody has asked for anything for as long as the user allows."""
+    """The process has been idle for as long as the user allows."""
 
 
 class WorkerLoop:
@@ -540,7 +540,7 @@ class WorkerLoop:
         }
 
     def run(self, setup: Message | None = None) -> None:
-        """Works until whoever has started it goes away or says stop, or nobody has wanted anything for long.
+        """Works until its starter goes away or says stop, or it has been idle for long.
 
         Args:
             setup: The first message, where it was received already.
@@ -717,7 +717,7 @@ class WorkerLoop:
             else:
                 self._sample_together(sampler, job, requests, thread)
         except BaseException as error:  # everything goes to the loader, who raises it
-            if isinstance(job, TrialJob):  # whoever asks for that batch later will hear of it
+            if isinstance(job, TrialJob):  # a later request for that batch hears of it
                 logger.info("the trial batch failed", exc_info=True)
                 self._clients.send(client, "opened", c=number, nbytes=0)
             elif isinstance(job, NowJob):
@@ -745,7 +745,7 @@ class WorkerLoop:
         try:
             try:
                 found = sampler.sample_all(requests, acquire)
-            finally:  # before the loader hears of it: afterwards the slot is somebody else's, whatever becomes of the ring
+            finally:  # before the loader hears of it: afterwards the slot has another owner, whatever becomes of the ring
                 for step in steps:
                     step.ring.give_back(step.slot)
             batches: list[dict[str, Any]] = [

@@ -176,7 +176,7 @@ def test_a_kill_for_lack_of_memory_is_recognised() -> None:
         text, hint = obituary.explain_end(-signal.SIGKILL, vitals.signs(0), kills - 1, "try again")
         assert "killed 1 process(es) of this memory group" in text and "occupied 3000 MB" in text and "memory limit" in hint
     text, hint = obituary.explain_end(-signal.SIGKILL, vitals.signs(0), kills, "try again")
-    assert "somebody killed it" in text and hint == "try again"
+    assert "another process killed it" in text and hint == "try again"
     vitals.forget(0)
     assert vitals.signs(0).seen_s == float("inf") and "not known" in obituary.explain_end(1, vitals.signs(0), None, "try again")[0]
 

@@ -6,12 +6,13 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from gnnkit.backends.base import MOST_CONCURRENT, BatchStream, folder_or_none, size_in_bytes
+from gnnkit.backends.base import BatchStream, folder_or_none, size_in_bytes
 from gnnkit.bounds import MOST_SECONDS, MOST_THREADS, is_real, is_whole, keep_whole_number, shown
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
 from gnnkit.plan import InputNodes, LoaderPlan, NeighborSampling, Sampling
 from gnnkit.runtime.graph_memory import GraphHandle
+from gnnkit.runtime.scheduler import MOST_CONCURRENT
 
 _MODES = ("worker", "server_client")
 _GRAPH_MODES = ("CPU", "ZERO_COPY", "CUDA")

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from gnnkit.backends.base import END_OF_EPOCH, EndOfEpoch, StreamStatus, check_owner
 from gnnkit.backends.glt import driver
-from gnnkit.backends.session import SLICE_S
 from gnnkit.cluster.hosts import ONE_HOST, Hosts, environment_int, find_hosts, listening_address
 from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError, StartTimeout, WorkerDied
 from gnnkit.events import EventSink, Stage
@@ -33,6 +32,7 @@ from gnnkit.runtime.ring import mapped
 from gnnkit.runtime.runs import new_run
 from gnnkit.runtime.scheduler import Scheduler
 from gnnkit.runtime.supervisor import ChildProcess, Exit, Supervisor, SupervisorOptions, children_of
+from gnnkit.runtime.waiters import SLICE_S
 from gnnkit.runtime.wire import Message, in_memory
 from gnnkit.sampling.schedule import Schedule
 from gnnkit.sampling.subgraph import SampledSubgraph

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.cluster.network_wire import BEAT_S, Gone, Head, Kind, NetworkWire, error_body
+from gnnkit.cluster.network_wire import Gone, Head, Kind, NetworkWire, error_body
 from gnnkit.cluster.parts.gate import PortGate, most_connections
 from gnnkit.cluster.service_client import (
     PROTOCOL_VERSION,
@@ -28,6 +28,7 @@ from gnnkit.cluster.service_client import (
 )
 from gnnkit.errors import PlanError, SamplingError, StoreError
 from gnnkit.host import available_cpus
+from gnnkit.runtime.beats import BEAT_S
 from gnnkit.sampling.owned import PartOwner
 from gnnkit.sampling.owners import BadRequest
 from gnnkit.sampling.tables import GraphTables

@@ -29,11 +29,10 @@ from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.ring import SharedBlock
 from gnnkit.runtime.runs import with_tail
 from gnnkit.runtime.supervisor import Exit
+from gnnkit.runtime.waiters import SLICE_S, Bell, Waiters
 from gnnkit.runtime.wire import Message, Wire
 from gnnkit.waiting import Deadline
 
-# Longest time that a wait goes without looking around.
-_SLICE_S = 0.05
 # The most messages taken from one process before the others have their turn.
 _TURN = 64
 # After a connection has ended, the explanation takes no longer than this.
@@ -44,7 +43,7 @@ _own_id: tuple[int, str] = (0, "")
 
 
 class NotThere(Exception):
-    """Nobody answers at a server's socket; somebody may later."""
+    """No server answers at the socket; one may later."""
 
 
 def client_id() -> str:
@@ -106,17 +105,21 @@ class Calls:
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._waiters = Waiters()
         self._answers: dict[int, Message | None] = {}
         self._ended: GnnkitError | None = None
-        self._is_read = False
 
     def _send(self, kind: str, fds: Sequence[int] = (), /, **body: Any) -> None:
         """Sends a message."""
         raise NotImplementedError
 
-    def _hear(self) -> Iterator[Message]:
-        """Waits a moment, and yields what has arrived; calls ``_end`` once nothing will any more. Called by one thread at a time."""
+    def _poller(self) -> select.poll:
+        """Returns a poll object that wakes when something arrives. Called under the lock, before the end."""
+        raise NotImplementedError
+
+    def _arrived(self) -> Iterator[Message]:
+        """Yields what has arrived; calls ``_end`` once nothing will any more. Called under the lock, before the end."""
         raise NotImplementedError
 
     def _ask(self, server: int, name: str, args: Any, deadline: Deadline, late: Callable[[], str], **body: Any) -> Any:
@@ -135,27 +138,32 @@ class Calls:
             GnnkitError: What the call ended with, or the conversation.
         """
         number = next(self._numbers)
+        bell = Bell(lambda: self._ended is not None or self._answers.get(number) is not None)
         tree, fds = encode(args)
         try:
-            with self._changed:
+            with self._lock:
                 if self._ended is not None:
                     raise self._ended
                 self._answers[number] = None
             self._send("call", fds, number=number, name=name, args=tree, **body)
-            message = self._wait_for(number, deadline, late)
+            message = self._wait_for(number, bell, deadline, late)
         finally:
             for fd in fds:
                 os.close(fd)
-            with self._changed:
+            with self._lock:
                 self._answers.pop(number, None)
+                self._waiters.awake(bell)
+                self._waiters.hand_on()
         if "error" in message.body:
             message.close()
             raise error_from_json(message.body["error"], f"the call {name!r} of server {server}")
         return decode(message.body["value"], message.fds)
 
-    def _wait_for(self, number: int, deadline: Deadline, late: Callable[[], str]) -> Message:
+    def _wait_for(self, number: int, bell: Bell, deadline: Deadline, late: Callable[[], str]) -> Message:
         while True:
-            with self._changed:
+            with self._lock:
+                self._waiters.awake(bell)
+                self._read()
                 answer = self._answers[number]
                 if answer is not None:
                     return answer
@@ -163,32 +171,24 @@ class Calls:
                     raise self._ended
                 if deadline.has_passed:
                     raise BatchTimeout(late())
-                if self._is_read:  # another thread takes what arrives
-                    self._changed.wait(_SLICE_S)
-                    continue
-                self._is_read = True
-            try:
-                self._read()
-            finally:
-                with self._changed:
-                    self._is_read = False
-                    self._changed.notify_all()
+                poller = self._waiters.poller(bell, self._poller)
+            poller.poll(deadline.within(SLICE_S) * 1000)
 
     def _read(self) -> None:
-        """Waits a moment for answers, and sorts them."""
-        for message in self._hear():
+        """Sorts the answers that have arrived, and wakes the threads that wait for them."""
+        for message in self._arrived() if self._ended is None else ():
             number = message.body.get("number", -1)
-            with self._changed:
-                if number in self._answers:
-                    self._answers[number] = message
-                else:  # nobody waits for it any more
-                    message.close()
+            if number in self._answers:
+                self._answers[number] = message
+            else:  # the thread that asked has given up
+                message.close()
+        self._waiters.ring()
 
     def _end(self, error: GnnkitError) -> None:
         """Ends every call that is under way or comes, unless they have been ended already."""
-        with self._changed:
+        with self._lock:
             self._ended = self._ended or error
-            self._changed.notify_all()
+            self._waiters.ring()
 
 
 @dataclass(eq=False)
@@ -239,8 +239,8 @@ class ServerConnection(Calls):
         graph_bytes: Bytes of its copy of the graph, when it was last asked.
 
     Raises:
-        NotThere: Nobody listens there.
-        PlanError: Somebody does who is not this user.
+        NotThere: No server listens there.
+        PlanError: A process of another user listens there.
     """
 
     def __init__(self, folder: Path, rank: int, token: str, name: str = "trainer") -> None:
@@ -275,7 +275,7 @@ class ServerConnection(Calls):
             while connection.advance() is None:
                 if deadline.has_passed:
                     raise StartTimeout(f"server {rank} at {folder} did not answer within {timeout_s:g} s", "is it stopped? look at its log")
-                connection.wait(deadline.within(_SLICE_S))
+                connection.wait(deadline.within(SLICE_S))
         except NotThere as error:
             connection.close()
             raise StartTimeout(f"server {rank} is not there: {error}", "look at its log") from error
@@ -352,10 +352,13 @@ class ServerConnection(Calls):
     def _send(self, kind: str, fds: Sequence[int] = (), /, **body: Any) -> None:
         self._wire.send(kind, fds, **body)
 
-    def _hear(self) -> Iterator[Message]:
+    def _poller(self) -> select.poll:
+        poller = select.poll()
+        poller.register(self._wire.fileno(), select.POLLIN | (0 if self._wire.flush() else select.POLLOUT))
+        return poller
+
+    def _arrived(self) -> Iterator[Message]:
         try:
-            self._wire.flush()
-            self._wire.wait(_SLICE_S)
             while (message := self._wire.receive()) is not None:
                 yield message
         except EOFError:
@@ -380,14 +383,14 @@ class ServerConnection(Calls):
 
     @property
     def expected(self) -> int:
-        """Its processes that are there or will be: all but those that have died and that nobody starts again."""
+        """Its processes that are there or will be: all but those that have died and are not started again."""
         gone = sum(not exit_.is_replaced for worker, exit_ in self._exits.items() if worker not in self.members)
         return self.workers - (0 if self.asked else gone)
 
     def enlist(self, most: int) -> None:
         """Asks for the sampling processes, at most so many, for those that come later too, and for those that have died once more.
 
-        From then on ``hear`` takes what the server says, and nobody calls it over this connection.
+        From then on ``hear`` takes what the server says, and no call is made over this connection.
         """
         self.workers = min(self._known.workers, most)
         if not self.asked:
@@ -418,7 +421,7 @@ class ServerConnection(Calls):
             self._gone = self._gone or time.monotonic()
 
     def started(self) -> list[int]:
-        """Meets the processes that the server has introduced, once those whose places they take are off the books; their numbers."""
+        """Meets the processes that the server has introduced, once those whose places they take are gone; returns their numbers."""
         waiting, came = self._announced, []
         self._announced = []
         for message in waiting:
@@ -560,7 +563,7 @@ def _connected(folder: Path, rank: int) -> socket.socket:
         raise _another_users(folder) from error
     except OSError as error:
         end.close()
-        why = {FileNotFoundError: "there is no socket", ConnectionRefusedError: "nobody listens"}.get(
+        why = {FileNotFoundError: "there is no socket", ConnectionRefusedError: "no server listens"}.get(
             type(error), str(error.strerror or error)
         )
         raise NotThere(f"{why} at {path}") from error
@@ -602,7 +605,7 @@ class UnixServers:
 
     Attributes:
         connections: The servers that have welcomed this client, by rank.
-        num_servers: How many there are; None while nobody has said so.
+        num_servers: How many there are; None while it is not known.
 
     Raises:
         PlanError: There can be no servers in this folder.

@@ -40,7 +40,7 @@ class Throughput:
         """A server shows where its workers' signs of life are."""
         try:
             vitals = Vitals(SharedBlock.attach(message.fds[0], writable=False))
-        except OSError:  # no address space left: nobody needs to know how fast it is
+        except OSError:  # no address space left: the speed stays unknown
             return
         self._vitals[rank] = vitals, int(message.body["workers"])
 
@@ -77,7 +77,7 @@ class Throughput:
         return sum(map(self.batches, self._vitals))
 
 
-# Of a server that is not there, or has not said yet what it is doing: whoever reads a status finds the same names in it.
+# Of a server that is not there, or has not said yet what it is doing: a status always has the same names.
 _UNHEARD: Mapping[str, Any] = {"pid": None, "parts": None, "clients": 0, "visits": 0, "graph_bytes": 0, "network": None}
 
 
@@ -88,7 +88,7 @@ class ServerState:
     Attributes:
         spec: What the servers are.
         details: What each server that is there last said of itself, by rank; see ``ServerLoop.details``.
-        errors: What each server has died of that nobody has started again.
+        errors: What each server has died of that was not started again.
         addresses: Where each server listens, or has listened.
         restarts: How often one was started again.
         pace: How fast they are.
@@ -146,7 +146,7 @@ class ServerState:
         """Raises what keeps the servers from being ready.
 
         Raises:
-            GnnkitError: What a server has died of, or a worker that nobody starts again.
+            GnnkitError: What a server has died of, or a worker that is not started again.
         """
         for error in self.errors.values():
             raise fresh(error)
@@ -285,7 +285,7 @@ class ServerFleet:
         spec: What they are.
         folder: Where their Unix sockets are.
         token: What clients have to know.
-        token_file: Where it is written; None where somebody has given it and it is written nowhere.
+        token_file: Where it is written; None where it was given by the caller and is written nowhere.
 
     Raises:
         PlanError: There is no folder for logs, or the system does not start processes.
@@ -380,7 +380,7 @@ class ServerFleet:
         Raises:
             StartTimeout: They are not, in time; or one cannot be started.
             StoreError: The store is damaged, or a part of it is not here.
-            WorkerDied: A server or a worker has ended, and nobody starts it again.
+            WorkerDied: A server or a worker has ended, and is not started again.
             LoaderClosed: They were stopped.
         """
         spec = self.spec
@@ -392,7 +392,9 @@ class ServerFleet:
         return not any(server.has_ended() for server in self._supervisor.alive.values())
 
     def take_events(self) -> list[Event]:
-        """The progress that servers have reported and nobody has taken."""
+        """Takes the progress that servers have reported."""
+        if not self._events:
+            return []
         with self._changed:
             taken, self._events = self._events, []
             return taken
@@ -482,7 +484,7 @@ class ServerFleet:
             self._copies.take(rank, message)
         elif message.kind == "event":
             self._events.append(Event(body["what"], **{name: value for name, value in body.items() if name != "what"}))
-            del self._events[:-100]  # nobody may be looking
+            del self._events[:-100]  # they may never be taken
 
     def _on_exit(self, rank: int, error: GnnkitError) -> None:
         self._states.lost(rank, error)
@@ -523,7 +525,7 @@ class ServerFleet:
 
     @property
     def has_ended(self) -> bool:
-        """Whether there is no server any more, because they were stopped or because they have died and nobody starts them again."""
+        """Whether there is no server any more, because they were stopped or because they have died and are not started again."""
         with self._changed:
             return self._stopped or (bool(self._states.errors) and not self._supervisor.alive)
 

@@ -52,7 +52,7 @@ def own_folder(folder: str) -> Path:
 
 
 def take_place(folder: Path, rank: int) -> int | None:
-    """Takes a server's place in a folder: its socket is for whoever has it to make and to remove.
+    """Takes a server's place in a folder: its owner makes and removes the socket.
 
     Returns:
         A descriptor that holds the place until it is closed; None where another process has it.
@@ -70,7 +70,7 @@ def take_place(folder: Path, rank: int) -> int | None:
 
 
 def remove_sockets(folder: Path, ranks: Iterable[int]) -> None:
-    """Removes what servers that were killed have left; those that live, whoever has started them, keep theirs."""
+    """Removes what servers that were killed have left; those that live keep theirs."""
     for rank in ranks:
         with contextlib.suppress(OSError):
             fd = take_place(folder, rank)
@@ -81,7 +81,7 @@ def remove_sockets(folder: Path, ranks: Iterable[int]) -> None:
 
 @dataclass(frozen=True)
 class PendingConnection:
-    """Somebody who has connected and not said who he is.
+    """A connection whose client has not identified itself.
 
     Attributes:
         end: The connection.
@@ -99,7 +99,7 @@ class ClientListener:
         folder: A folder of this user's own.
         rank: The server's number.
         token: What pending connections have to know.
-        enter: Called with the connection of a pending who may come in, and with what he has said.
+        enter: Called with the connection of a client that may come in, and with its first message.
 
     Raises:
         PlanError: Another process serves there, or the socket cannot be made.
@@ -108,7 +108,7 @@ class ClientListener:
     def __init__(self, folder: Path, rank: int, token: str, enter: Callable[[Wire, Mapping[str, Any]], None]) -> None:
         self._rank, self._token, self._enter = rank, token.encode(), enter
         self._pending: dict[int, PendingConnection] = {}
-        self._pause = Deadline(0.0)  # in which nobody is let in
+        self._pause = Deadline(0.0)  # in which no client is let in
         self.path = folder / socket_name(rank)
         try:
             place = take_place(folder, rank)
@@ -143,12 +143,12 @@ class ClientListener:
 
     @property
     def wait_s(self) -> float | None:
-        """Seconds until somebody has to be sent away or may come again; None while there is nobody."""
+        """Seconds until a connection times out or one may be accepted again; None while there is none."""
         deadlines = [pending.deadline for pending in self._pending.values()] + ([] if self._pause.has_passed else [self._pause])
         return min((deadline.left_s for deadline in deadlines), default=None)
 
     def attend(self, ready: set[int]) -> None:
-        """Lets people in, and sends people away.
+        """Accepts clients, and refuses clients.
 
         Args:
             ready: Descriptors of ``filenos`` on which something has happened.
@@ -212,7 +212,7 @@ class ClientListener:
         self._enter(wire, body)
 
     def close(self) -> None:
-        """Lets nobody in any more."""
+        """Accepts no more clients."""
         for pending in self._pending.values():
             pending.end.close()
         self._pending.clear()
@@ -295,7 +295,7 @@ class ClientSessions:
 
         Args:
             wire: The connection.
-            body: What he has said.
+            body: The client's first message.
         """
         session = ClientSession(next(self._numbers), str(body.get("client")), wire)
         self._sessions[wire.fileno()] = session
@@ -324,7 +324,7 @@ class ClientSessions:
             except EOFError:
                 self._leave(session)
             except Exception:
-                logger.warning("client %s says what nobody understands, and is sent away", session.client, exc_info=True)
+                logger.warning("client %s sent a message that cannot be read, and is disconnected", session.client, exc_info=True)
                 self._leave(session)
 
     def _hear(self, session: ClientSession, message: Message) -> None:
@@ -350,12 +350,12 @@ class ClientSessions:
         session.wire.send(kind, **body)
 
     def fail(self, error: BaseException) -> None:
-        """Tells everybody that the server has to end."""
+        """Tells all clients that the server has to end."""
         for session in self._sessions.values():
             session.wire.send("failed", error=error_to_json(error))
 
     def on_ready(self, rank: int) -> None:
-        """Introduces whoever wants to a worker."""
+        """Introduces a worker to all clients that have enlisted."""
         for session in list(self._sessions.values()):
             self._introduce(session, rank)
 

@@ -31,10 +31,10 @@ _LOOK_S = 0.5
 
 
 class ServerLoop:
-    """Obeys whoever has started the server, and serves clients; see ``gnnkit.cluster.serving`` for the messages.
+    """Obeys the process that has started the server, and serves clients; see ``gnnkit.cluster.serving`` for the messages.
 
     Args:
-        wire: The connection to whoever has started it.
+        wire: The connection to the process that has started it.
         watch: This process's watchman.
 
     Attributes:
@@ -59,10 +59,10 @@ class ServerLoop:
         self._failure: BaseException | None = None
 
     def run(self) -> None:
-        """Serves until whoever has started it goes away or says stop.
+        """Serves until its starter goes away or says stop.
 
         Raises:
-            GnnkitError: It cannot serve; whoever has started it knows.
+            GnnkitError: It cannot serve; its starter was told.
         """
         try:
             self._begin(self._wire.next())
@@ -86,7 +86,7 @@ class ServerLoop:
             raise StoreError(f"the store {body['store']['path']!r} was replaced while its servers started", "start them again")
         self._num_parts = manifest.num_parts
         if body["network"] is not None:
-            from gnnkit.cluster.serving.network import Network  # brings the network library, which one host does without
+            from gnnkit.cluster.serving.network import Network  # heavy
 
             self._network = Network(body, self)
             self._network.begin()
@@ -130,7 +130,7 @@ class ServerLoop:
     def api(self) -> ServerApi | None:
         """The object that answers clients' calls, made for the first of them; None until it is known which parts are here."""
         if self._api is None and self.pool is not None:
-            from gnnkit.cluster.serving.server_api import ServerApi
+            from gnnkit.cluster.serving.server_api import ServerApi  # heavy
 
             setup = self._setup
             place = self._store, setup["rank"], setup["num_servers"], self.pool, self.call, self._holders
@@ -163,7 +163,7 @@ class ServerLoop:
     # For the main thread ----------------------------------------------------------------------------------------------------
 
     def tell(self, kind: str, fds: tuple[int, ...] = (), /, **body: Any) -> None:
-        """Sends a message to whoever has started the server."""
+        """Sends a message to the process that has started the server."""
         self._wire.send(kind, fds, **body)
 
     def fail(self, error: BaseException) -> None:
@@ -241,7 +241,7 @@ class ServerLoop:
         known = [wait_s for wait_s in waits if wait_s is not None]
         return set(self._waker.wait(poller, min(known) if known else None))
 
-    # Whoever has started the server ----------------------------------------------------------------------------------------------
+    # The starter ----------------------------------------------------------------------------------------------------------
 
     def _obey(self) -> None:
         while not self._ended and (message := self._wire.receive()) is not None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gnnkit.cluster.hosts import Hosts, PlacementOption, join_address, place
-from gnnkit.cluster.membership import BEAT_S, CLIENT_PREFIX, LeaseTable, Membership, ServerMember, hosts_of, new_start
+from gnnkit.cluster.membership import CLIENT_PREFIX, LeaseTable, Membership, ServerMember, hosts_of, new_start
 from gnnkit.cluster.parts.client import keep_freed_memory
 from gnnkit.cluster.parts.service import Answers, PartServer
 from gnnkit.cluster.service_client import ServiceClient, Unreachable
@@ -23,6 +23,7 @@ from gnnkit.cluster.serving.spec import meeting_address, own_address
 from gnnkit.errors import GnnkitError, StartTimeout
 from gnnkit.host import total_memory
 from gnnkit.plan import Placement
+from gnnkit.runtime.beats import ANNOUNCEMENT_BEAT_S
 from gnnkit.runtime.graph_memory import SharedGraph
 from gnnkit.sampling.kinds import warm
 from gnnkit.storage.layout import FORMAT_VERSION
@@ -42,7 +43,7 @@ _IMPATIENT_S = 0.2
 _CALL_S = 2.5
 # The main thread is never busy for so long.
 _MAIN_S = 30.0
-# For one answer of another host's part service, where nobody has said how long a batch may take.
+# For one answer of another host's part service, where it is not known how long a batch may take.
 _ANSWER_S = 60.0
 
 
@@ -77,7 +78,7 @@ class Network:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends it: nobody is answered any more."""
+        """Ends it: no call is answered any more."""
         self._stopped.set()
         if self._calls is not None:
             self._calls.close()
@@ -111,7 +112,7 @@ class Network:
             if self._stopped.is_set():
                 return
             self._open_parts(membership, manifest)
-        except BaseException as error:  # whoever started the server raises it
+        except BaseException as error:  # the starter raises it
             failure = error
             if not self._stopped.is_set():
                 self._loop.call(lambda: self._loop.fail(failure))
@@ -226,7 +227,7 @@ class Network:
         }
 
     def _heard(self, what: str, name: str, host: int) -> None:
-        """Somebody of another host is there, or leaves. Clients call themselves by their id and something more."""
+        """A process of another host is there, or leaves. Clients call themselves by their id and something more."""
         if not name.startswith(CLIENT_PREFIX):
             return
         if what == "here":
@@ -261,12 +262,12 @@ class Network:
             if shared is not None and shared is not self._told:
                 self._told = shared
                 self._answers.use(shared.graph)
-            if not changed and time.monotonic() - told < BEAT_S:
+            if not changed and time.monotonic() - told < ANNOUNCEMENT_BEAT_S:
                 continue
             told = time.monotonic()
             try:
                 self._announce(membership)
-            except GnnkitError as error:  # where all meet is somebody else now; clients go on with what this one has
+            except GnnkitError as error:  # another server is where all meet now; clients go on with what this one has
                 self._trouble = error.message
                 logger.warning("server %d was refused where all meet: %s", self._rank, error.message)
 

@@ -27,9 +27,11 @@ from gnnkit.errors import BatchTimeout, GnnkitError, PlanError, SamplingError, S
 from gnnkit.files import open_regular
 from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling
 from gnnkit.runtime.batches import BatchList
+from gnnkit.runtime.beats import BEAT_S, SESSION_SILENCE_S
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.remote import error_from_json, fresh, layout_from_json
-from gnnkit.runtime.ring import Ring, mapped, slot_size
+from gnnkit.runtime.ring import Ring, mapped, roomy_slot_size
+from gnnkit.runtime.scheduler import MOST_CONCURRENT
 from gnnkit.runtime.wire import Message, in_memory
 from gnnkit.sampling.owners import BadRequest
 from gnnkit.sampling.structure import Structure
@@ -64,14 +66,11 @@ def walk_from_value(value: Any) -> Structure:
 
 # Slots beside those that are sampled into: for structures that are being sent.
 _SENDING = 4
-_HEADROOM = 0.25
-_LEAST_SLOT = 4096
-_MOST_CONCURRENT = 32
 
 
 @dataclass(eq=False)
 class Walk:
-    """A batch whose structure somebody waits for.
+    """A batch whose structure a client waits for.
 
     Attributes:
         epoch: The epoch.
@@ -96,7 +95,7 @@ class Walk:
         self.done.set()
 
     def give_back(self) -> None:
-        """Frees the slot that nothing was written to that anybody wants."""
+        """Frees its slot, whose content is not needed."""
         if self.ring is not None:
             self.ring.free(self.slot, self)
         self.rank, self.ring = -1, None
@@ -117,7 +116,7 @@ class RemoteSession:
         told: Workers that know it.
         waiting: Walks that no worker has been given.
         sent: Walks that workers have been given, by number.
-        opening: Who waits for the channel to be of use.
+        opening: Registrations that wait for the channel to be of use.
         epoch: The epoch of the last walk.
     """
 
@@ -150,8 +149,7 @@ class RemoteSession:
         Raises:
             OSError: There is no memory for it.
         """
-        needed = max(_LEAST_SLOT, largest)
-        self._ring = Ring(workers * self._concurrency + _SENDING, slot_size(needed + int(needed * _HEADROOM)))
+        self._ring = Ring(workers * self._concurrency + _SENDING, roomy_slot_size(largest))
 
     def ring_message(self) -> tuple[tuple[int, ...], dict[str, Any]]:
         """Returns the message that hands the ring to a worker: descriptors and body."""
@@ -183,9 +181,9 @@ class RemoteSession:
         return number, walk
 
     def take(self, number: int, body: Mapping[str, Any], message: Message, freed: Callable[[], None]) -> None:
-        """Books what a worker says about a walk; ``freed`` is called, from anywhere, once the slot is free again."""
+        """Handles what a worker says about a walk; ``freed`` is called, from anywhere, once the slot is free again."""
         walk = self.sent.pop(number, None)
-        if walk is None or walk.done.is_set():  # nobody waits for it any more
+        if walk is None or walk.done.is_set():  # its client waits no more
             if walk is not None:
                 walk.give_back()
             message.close()
@@ -216,7 +214,7 @@ class RemoteSession:
                     walk.settle(fresh(error))
 
     def fail(self, error: GnnkitError) -> None:
-        """Tells everybody who waits that there will be nothing."""
+        """Fails all walks and registrations that are under way."""
         for walk in [*self.waiting, *self.sent.values()]:
             if not walk.done.is_set():
                 walk.settle(fresh(error))
@@ -229,14 +227,10 @@ class RemoteSession:
 def _concurrency(plan: LoaderPlan) -> int:
     """Walks of a loader that a worker is given at a time."""
     wanted = plan.backend.get("worker_concurrency", 2)
-    return min(_MOST_CONCURRENT, max(1, wanted)) if isinstance(wanted, int) else 2
+    return min(MOST_CONCURRENT, max(1, wanted)) if isinstance(wanted, int) else 2
 
 
 logger = logging.getLogger(__name__)
-
-# A client that has not been heard of for so long has its memory taken; one that was only slow registers again with its next request.
-# Sooner than ``leases.SILENCE_S``, after which it counts as having left: that may end the server.
-SILENCE_S = 4.0
 
 
 class RemoteSessions:
@@ -251,7 +245,7 @@ class RemoteSessions:
     def __init__(self, loop: ServerLoop, pool: ServedWorkers, graph: GraphHandle) -> None:
         self._loop, self._pool, self._graph = loop, pool, graph
         self._channels: dict[tuple[str, str], RemoteSession] = {}
-        self._leases = LeaseTable[str, None](SILENCE_S)
+        self._leases = LeaseTable[str, None](SESSION_SILENCE_S)
         pool.handlers.append(self)
 
     def heard(self, what: str, client: str) -> None:
@@ -264,7 +258,7 @@ class RemoteSessions:
     def tidy(self) -> None:
         """Drops the clients that have not been heard of for long."""
         for client in self._leases.forget_silent():
-            logger.info("%s has not been heard of for %g s", client, SILENCE_S)
+            logger.info("%s has not been heard of for %g s", client, SESSION_SILENCE_S)
             self._drop(client)
 
     def _drop(self, client: str) -> None:
@@ -320,13 +314,13 @@ class RemoteSessions:
         """Has a batch walked.
 
         Raises:
-            UnknownChannel: Nobody has registered it.
+            UnknownChannel: It is not registered.
         """
         channel = self._channels.get((client, key))
         if channel is None:
             raise UnknownChannel(f"there is no loader {key!r} of {client}")
         self.heard("here", client)
-        if channel.epoch != walk.epoch or self._pool.is_over:  # whoever begins an epoch finds every worker there
+        if channel.epoch != walk.epoch or self._pool.is_over:  # missing workers are started when an epoch begins
             channel.epoch = walk.epoch
             self._pool.start()
         channel.waiting.append(walk)
@@ -334,7 +328,7 @@ class RemoteSessions:
         return channel
 
     def end(self, channel: RemoteSession, walk: Walk) -> None:
-        """Nobody waits for a walk any more, or its answer has been sent."""
+        """The answer of a walk has been sent, or is not needed any more."""
         if walk in channel.waiting:
             channel.waiting.remove(walk)
         walk.done.set()
@@ -367,7 +361,7 @@ class RemoteSessions:
     # What workers say -----------------------------------------------------------------------------------------------------
 
     def on_message(self, rank: int, message: Message) -> None:
-        """See ``gnnkit.cluster.serving.pool.Handler``."""
+        """Handles what a worker says about a channel."""
         body = message.body
         channel = next((found for found in self._channels.values() if found.number == body["c"]), None)
         if channel is None:
@@ -388,7 +382,7 @@ class RemoteSessions:
         try:
             channel.make_ring(largest, self._pool.options.workers)
         except OSError as error:
-            if not channel.is_open:  # whoever registers it again has it tried again
+            if not channel.is_open:  # the next registration tries again
                 self._channels = {name: found for name, found in self._channels.items() if found is not channel}
                 self._give_up(channel, GnnkitError(f"there is no memory for batches of {largest / 1e6:.1f} MB: {error}"))
             return
@@ -399,13 +393,13 @@ class RemoteSessions:
         channel.opening.clear()
 
     def on_ready(self, rank: int) -> None:
-        """See ``gnnkit.cluster.serving.pool.Handler``."""
+        """Introduces every channel to a worker that is there."""
         for channel in self._channels.values():
             self._introduce(rank, channel)
             self.deal(channel)
 
     def on_lost(self, rank: int, error: GnnkitError) -> None:
-        """See ``gnnkit.cluster.serving.pool.Handler``: one that is started again does its work, others do not."""
+        """Has a worker that is started again do the lost one's work, or fails it: no other worker does."""
         for channel in self._channels.values():
             channel.lost(rank, None if rank in self._pool.supervisor.alive else error)
             if self._pool.is_over:
@@ -445,8 +439,6 @@ def _check_plan(plan: LoaderPlan, graph: GraphHandle) -> None:
         raise PlanError(f"the servers' store has no split {inputs.split!r} of {inputs.input_type!r}", "name another, or give ids")
 
 
-# Between two signs of life of a server that is sampling, and between two looks for clients that have gone.
-_BEAT_S = 1.0
 _MOST_S = 3600.0
 
 
@@ -500,7 +492,7 @@ class NetworkCalls:
         self._tell(lambda sessions: sessions.heard(what, client))
 
     def _tell(self, fn: Callable[[RemoteSessions], None]) -> None:
-        """Has something done in the main thread, unless there is nobody yet to do it for."""
+        """Calls a function in the main thread, once there are workers."""
         self._loop.call(lambda: None if self._loop.pool is None else fn(self._known()))
 
     def _known(self) -> RemoteSessions:
@@ -513,7 +505,7 @@ class NetworkCalls:
         return self._sessions
 
     def _look_after(self) -> None:
-        while not self._closed.wait(_BEAT_S):
+        while not self._closed.wait(BEAT_S):
             self._tell(lambda sessions: sessions.tidy())
 
     def _register(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -551,7 +543,7 @@ class NetworkCalls:
         """Waits for a batch, and gives it; a client that has gone ends this."""
         deadline = Deadline(timeout_s)
         try:
-            while not walk.done.wait(deadline.within(_BEAT_S)):
+            while not walk.done.wait(deadline.within(BEAT_S)):
                 if deadline.has_passed:
                     raise BatchTimeout(f"no sampling process has sampled the batch within {timeout_s:g} s")
                 yield PENDING
@@ -578,7 +570,7 @@ class NetworkCalls:
         check_version(args)
         name = args.get("name")
         if name not in self._files:
-            raise BadRequest(f"there is no file {name!r} for everybody")
+            raise BadRequest(f"there is no public file {name!r}")
         with open(open_regular(self._path / name, self._path), "rb") as file:
             return np.fromfile(file, np.uint8)
 
@@ -612,7 +604,7 @@ class NetworkCalls:
 def _outcome(done: Future[Any], name: str, timeout_s: float) -> Generator[Any, None, None]:
     """Waits for a call's value, and gives it; a client that has gone ends this."""
     deadline = Deadline(timeout_s)
-    while not wait([done], deadline.within(_BEAT_S)).done:
+    while not wait([done], deadline.within(BEAT_S)).done:
         if deadline.has_passed:
             raise BatchTimeout(f"{name!r} was not answered within {timeout_s:g} s", "look at the server's log")
         yield PENDING
@@ -636,5 +628,5 @@ def _timeout(head: Mapping[str, Any]) -> float:
 
 
 def _not_yet(args: dict[str, Any]) -> Any:
-    """Whoever asks tries again."""
+    """Refuses a call that the server cannot answer yet; the client tries again."""
     raise NotYet("the server is not there yet")

@@ -24,7 +24,7 @@ _ADVICE = "iterate again, or let the server restart it by itself with max_restar
 
 
 class Handler(Protocol):
-    """Somebody in the server who has the workers sample, or tells clients of them. Everything is called in the main thread."""
+    """A part of the server that has the workers sample, or tells clients of them. Everything is called in the main thread."""
 
     def on_message(self, rank: int, message: Message) -> None:
         """A worker says something about a channel of this handler's; its descriptors are the handler's."""

@@ -108,10 +108,10 @@ OVER = (None, True)
 
 @dataclass(frozen=True)
 class WaitingRequest:
-    """Somebody who waits for a batch.
+    """A client that waits for a batch.
 
     Attributes:
-        client: Who.
+        client: The client.
         reply: Takes the answer.
     """
 
@@ -140,7 +140,7 @@ class ServedStream:
     """One registered input. Only the server's main thread uses it.
 
     Batches come in the order of the epoch's list; several clients that fetch from one channel divide them among themselves, each batch
-    going to whoever asks next. Not more than ``capacity`` batches are sampled ahead, however long nobody fetches.
+    going to the next client that asks. At most ``capacity`` batches are sampled ahead, however long no client fetches.
 
     Args:
         number: What workers know it by.
@@ -169,7 +169,7 @@ class ServedStream:
         self._failure: GnnkitError | None = None
 
     def begin(self, epoch: int) -> None:
-        """Starts an epoch, unless it or a newer one has been started. Whoever waits for the one before hears that it is over."""
+        """Starts an epoch, unless it or a newer one has been started. Clients that wait for the one before hear that it is over."""
         if epoch <= self.epoch:
             return
         self._orders.clear()
@@ -189,7 +189,7 @@ class ServedStream:
 
     def assign(self, ready: Collection[int]) -> Iterator[Order]:
         """Yields what is to be sampled now, assigned to the workers with least to do."""
-        if ready:  # there is somebody again
+        if ready:  # there are workers again
             self._failure = None
         while ready and self._scheduler.next_step() is not None:
             rank = min(sorted(ready), key=lambda rank: len(self._scheduler.assigned_to(rank)))
@@ -216,7 +216,7 @@ class ServedStream:
         self._orders = {number: order for number, order in self._orders.items() if order not in gone}
 
     def fail(self, error: GnnkitError) -> None:
-        """Nobody samples any more: the epoch cannot go on."""
+        """No worker is left: the epoch cannot go on."""
         self._failure = error
         self._serve()
 
@@ -229,7 +229,7 @@ class ServedStream:
             waiting.reply(OVER)
 
     def close(self) -> None:
-        """Gives everything up; whoever waits hears that there is nothing more to come."""
+        """Gives everything up; waiting clients hear that there is nothing more to come."""
         self._orders.clear()
         self._scheduler.begin(self.epoch, 0)
         self._answer_all(OVER)
@@ -301,7 +301,7 @@ class SamplingApi:
     # Calls ------------------------------------------------------------------------------------------------------------------
 
     def init_backend(self, client: str, reply: Reply, key: str, config: Mapping[str, Any]) -> None:
-        """The number of the backend ``key``, once there are workers for it; made by whoever asks first.
+        """The number of the backend ``key``, once there are workers for it; the first call makes it.
 
         Raises:
             PlanError: It exists with another configuration, or the configuration does not fit the store.
@@ -451,7 +451,7 @@ class SamplingApi:
     # What workers say ---------------------------------------------------------------------------------------------------------
 
     def on_message(self, rank: int, message: Message) -> None:
-        """See ``gnnkit.cluster.serving.pool.Handler``."""
+        """Handles what a worker says about a channel."""
         number = message.body["c"]
         channel = next((found for found in self._channels.values() if found.number == number), None)
         if channel is None or message.kind not in ("done", "error"):
@@ -461,7 +461,7 @@ class SamplingApi:
         self._deal(channel)
 
     def on_ready(self, rank: int) -> None:
-        """See ``gnnkit.cluster.serving.pool.Handler``."""
+        """Introduces every channel to a worker that is there."""
         for channel in self._channels.values():
             self._introduce(rank, channel)
             self._deal(channel)
@@ -469,7 +469,7 @@ class SamplingApi:
             self._answer_ready(backend)
 
     def on_lost(self, rank: int, error: GnnkitError) -> None:
-        """See ``gnnkit.cluster.serving.pool.Handler``: others do its work; where nobody is left, whoever waits hears why."""
+        """Has other workers do a lost one's work; after the last one, waiting clients hear the error."""
         for channel in self._channels.values():
             channel.lost(rank)
             self._deal(channel)
@@ -674,7 +674,7 @@ class ServerApi:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on at this moment, on this server's host.
+    """Ports that are free at this moment, on this server's host.
 
     Raises:
         PlanError: The number is unusable.

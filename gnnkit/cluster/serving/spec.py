@@ -83,7 +83,7 @@ def own_address(rank: int, meeting: str, listen: str | None, interface: str | No
             raise PlanError(f"server {rank} has no way to {meeting}, where the servers meet", "name the interface, or look at the network")
         if is_loopback(ip) and not is_loopback(_resolved(name)):
             raise PlanError(f"server {rank} would listen at {ip}, where other hosts cannot reach it", "name another interface")
-    require_free(ip, port, f"server {rank} cannot listen", "choose another port, or end whoever has it")
+    require_free(ip, port, f"server {rank} cannot listen", "choose another port, or end the process that has it")
     return ip, port
 
 
@@ -343,7 +343,7 @@ def settle_token(given: str | None, folder: Path, *, on_network: bool) -> tuple[
         _write_new(path, known or secrets.token_hex(_TOKEN_BYTES))
     except OSError as error:
         raise PlanError(f"the token file {path} cannot be written: {why_unwritable(error, path)}", "give another folder") from error
-    found = read_token(path)  # perhaps of servers that somebody else has started here
+    found = read_token(path)  # perhaps of servers that another process has started here
     if known is not None and found != known:
         raise PlanError(f"the servers at {folder} have another token", "leave token out, or give another folder")
     return found, path

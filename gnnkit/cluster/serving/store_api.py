@@ -1,4 +1,4 @@
-"""Calls about a server's store: types, ids, splits, features, labels, books and edges, all in the dataset's ids."""
+"""Calls about a server's store: types, ids, splits, features, labels, owners and edges, all in the dataset's ids."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gnnkit.export.job import ExportJob, Port
 from gnnkit.export.proof.trial import Command, JobTrial
+from gnnkit.runtime.ring import HEADROOM, LEASED
 
 if TYPE_CHECKING:
     import jinja2
@@ -23,7 +24,7 @@ _SERVER_BYTES, _SAMPLER_BYTES = _GIB // 2, 200 << 20
 # Scratch of a sampling thread for each node of the graph: an int32 and an int64.
 _THREAD_BYTES = 12
 # Batches of a rank beside one for each sampling thread: those ahead and held, with room for larger ones; and what a step makes of one.
-_AHEAD_AND_HELD, _HEADROOM, _OF_A_STEP = 5, 1.25, 4
+_AHEAD_AND_HELD, _OF_A_STEP = 2 + LEASED, 4
 
 
 def in_gib(nbytes: int) -> int:
@@ -43,7 +44,7 @@ def _rank_threads(job: ExportJob) -> int:
 
 def _under_way(job: ExportJob, threads: int) -> int:
     """Bytes of batches that are sampled, ahead and held."""
-    return int((threads + min(_AHEAD_AND_HELD, job.num_steps)) * job.batch_bytes * _HEADROOM)
+    return int((threads + min(_AHEAD_AND_HELD, job.num_steps)) * job.batch_bytes * (1 + HEADROOM))
 
 
 def _samplers(job: ExportJob, threads: int) -> int:

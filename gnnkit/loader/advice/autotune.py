@@ -18,6 +18,7 @@ from gnnkit.host import available_cpus, available_memory
 from gnnkit.loader.advice.measuring import Advice, LoopMeasurement, advise, backend_options, in_words, last_records, measure
 from gnnkit.plan import LoaderPlan
 from gnnkit.rendering import Shown
+from gnnkit.runtime.ring import LEASED
 from gnnkit.units import format_duration, format_rate
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 _MOST_THREADS = 16
 _AHEAD = (0, 1, 2, 4, 8, 16)
 _CONCURRENCY = (1, 2, 4)
-# Slots of a ring that batches of the user's lie in.
-_LEASED = 3
 
 Point = Mapping[str, Any]
 
@@ -141,7 +140,7 @@ def _limits(backend: Mapping[str, Any], cpus: int, most_slots: int, start: Point
         processes = point.get("num_workers", point.get("workers_per_server", 1) * servers)
         each = point.get("threads_per_worker", 1)
         threads = point.get("num_threads", processes * each)
-        slots = threads if "num_threads" in point else processes * max(each, point["worker_concurrency"]) + _LEASED
+        slots = threads if "num_threads" in point else processes * max(each, point["worker_concurrency"]) + LEASED
         fits = threads <= min(_MOST_THREADS, max(2 * cpus, servers)) and slots + point["prefetch"] <= most_slots
         return fits or all(point[name] == value for name, value in start.items())
 

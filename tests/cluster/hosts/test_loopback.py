@@ -230,6 +230,6 @@ def test_a_host_without_the_token(pair: Pair, token: str) -> None:
     assert any(at_once) == bool(token), "the first of the two that comes to the other one"
     for index, reply in enumerate(replies):  # the other one may find that host gone
         assert at_once[index] or f"host {1 - index} did not answer at {pair.addresses[1 - index]}" in reply["message"], reply
-        assert at_once[index] or "somebody came from 127.0.0.1 with another token" in reply["message"], reply
+        assert at_once[index] or "a process at 127.0.0.1 came with another token" in reply["message"], reply
     pair.hosts[0].finish()
     assert pair.hosts[0].wait(60) == 0

@@ -140,7 +140,7 @@ def test_no_server_is_left(store: Store) -> None:
         for use in (lambda: digests(loader.resume()), loader.peek):
             started = time.monotonic()
             with pytest.raises(
-                StartTimeout, match=r"no server came back within 3 s; 1 of 1 missing: server 0 is not there \(nobody listens"
+                StartTimeout, match=r"no server came back within 3 s; 1 of 1 missing: server 0 is not there \(no server listens"
             ):
                 use()
             assert in_time(time.monotonic() - started, 3 + FAULT_S)

@@ -153,7 +153,7 @@ def test_another_version_is_refused(hosts: TwoHosts) -> None:
         with pytest.raises(PlanError, match="of version"):
             asker.ask("membership", body, 20.0)
     for name in ("part0/nodes/node/x.npy", "book/node/store_id.npy", "../../etc/passwd", None):
-        with pytest.raises(GnnkitError, match="there is no file"):
+        with pytest.raises(GnnkitError, match="there is no public file"):
             asker.ask("file", {"name": name}, 20.0)
     for announced in (None, {}, {"rank": 1}, [1], {**asker.ask("membership", {}, 20.0)["servers"][1], "rank": -1}):
         with pytest.raises(GnnkitError, match="cannot be read"):
