@@ -16,8 +16,10 @@ from typing import Any, NoReturn
 
 from gnnkit.errors import GnnkitError, PlanError
 from gnnkit.printable import clean, clean_block
+from gnnkit.runtime.runs import clean_up, find_runs, logs_of, newest, select, stop_run
 from gnnkit.ui.cards import Card
 from gnnkit.ui.options import get_options
+from gnnkit.ui.runs import cleaned_line, done_card, logs_card, runs_card, staying, stopped_line
 
 _NAME = "gnnkit"
 _FLAGS = {
@@ -70,25 +72,16 @@ def _magic(line: str) -> Card | None:
 
 
 def _ps(_: argparse.Namespace) -> Card:
-    from gnnkit.runtime.runs import find_runs
-    from gnnkit.ui.runs import runs_card
-
     return runs_card(find_runs())
 
 
 def _logs(chosen: argparse.Namespace) -> Card:
-    from gnnkit.runtime.runs import find_runs, logs_of, newest, select
-    from gnnkit.ui.runs import logs_card
-
     every = find_runs()
     runs = [newest(every)] if chosen.run is None else select(every, chosen.run)
     return logs_card([(run, name, text) for run in runs for name, _, text in logs_of(run, chosen.rank, chosen.lines)])
 
 
 def _stop(chosen: argparse.Namespace) -> Card:
-    from gnnkit.runtime.runs import find_runs, select, stop_run
-    from gnnkit.ui.runs import done_card, stopped_line
-
     if bool(chosen.runs) == chosen.all:
         raise PlanError("which runs are to be stopped?", f"name them, as %{_NAME} ps lists them, or say --all")
     every = find_runs()
@@ -100,9 +93,6 @@ def _stop(chosen: argparse.Namespace) -> Card:
 
 
 def _cleanup(chosen: argparse.Namespace) -> Card:
-    from gnnkit.runtime.runs import clean_up, find_runs
-    from gnnkit.ui.runs import cleaned_line, done_card, staying
-
     done = clean_up(failed=chosen.failed, elsewhere=chosen.elsewhere)
     complete = not any(each.kept for each in done)
     return done_card(
@@ -174,11 +164,7 @@ def completions(line: str) -> list[str]:
     verb = before[0]
     if verb not in _FLAGS:
         return []
-    runs = []
-    if verb in _WITH_RUNS:
-        from gnnkit.runtime.runs import find_runs
-
-        runs = [run.id for run in find_runs()]
+    runs = [run.id for run in find_runs()] if verb in _WITH_RUNS else []
     return [word for word in (*_FLAGS[verb], *runs) if word not in before]
 
 

@@ -602,7 +602,7 @@ def make_sink(progress: bool | str = "auto", *, stream: IO[str] | None = None) -
 
 
 def _notebook_renderer(shell: Any, wanted: RendererName | None) -> Renderer:
-    from gnnkit.ui.notebook import HtmlRenderer, WidgetRenderer
+    from gnnkit.ui.notebook import HtmlRenderer, WidgetRenderer  # jinja2
 
     port = CellPort(shell)
     if wanted is None:

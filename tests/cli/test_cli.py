@@ -409,17 +409,15 @@ def test_loading_kernels_keeps_them(own_kernels: Path) -> None:
 
 @pytest.mark.parametrize("code", [0, 1])
 def test_demo_ends_with_its_verdict(cli: Cli, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    import gnnkit.demo
-
     scales = []
     # It trains for a minute; the command only passes scale and verdict on.
-    monkeypatch.setattr(gnnkit.demo, "run_demo", lambda scale: scales.append(scale) or code)
+    monkeypatch.setattr("gnnkit.cli.demo.run_demo", lambda scale: scales.append(scale) or code)
     assert cli("demo", "--scale", "0.5")[0] == code
     assert scales == [0.5]
 
 
 @pytest.mark.slow
-def test_kernels_that_are_there_are_loaded_while_somebody_compiles_others(own_kernels: Path) -> None:
+def test_kernels_that_are_there_are_loaded_during_the_compilation_of_others(own_kernels: Path) -> None:
     warm = [sys.executable, "-c", "from gnnkit.sampling import kinds; kinds.warm()"]
     subprocess.run(warm, check=True, timeout=240)  # whatever is missing
     with FileLock(own_kernels / "compile.lock"):

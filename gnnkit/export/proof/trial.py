@@ -27,6 +27,7 @@ from gnnkit.export.job import PLAN, RECORD, STAGE, SizedJob
 from gnnkit.export.recording import VARIABLE
 from gnnkit.export.writer import read_record
 from gnnkit.host import available_cpus, available_memory
+from gnnkit.kernels.jit import KERNEL_CACHE_VARIABLE, kernel_cache_root
 from gnnkit.plan import LoaderPlan, Placement
 from gnnkit.plan.files import read_plan_file
 from gnnkit.runtime.runs import tail
@@ -474,8 +475,6 @@ def base_environment(folder: Path) -> dict[str, str]:
     Args:
         folder: Has them in ``bin``, and takes temporary files in ``tmp``.
     """
-    from gnnkit.kernels.jit import KERNEL_CACHE_VARIABLE, kernel_cache_root  # Numba
-
     kept = {name: value for name, value in os.environ.items() if not _TOLD.fullmatch(name)}
     own = str(Path(__file__).parents[3])
     return {

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gnnkit.events import StageState
+from gnnkit.loader.advice import advise, measure
 from gnnkit.printable import clean
 from gnnkit.runtime.runs import tail
 from gnnkit.ui.progress import SHOWN_AFTER_S, Bar, rank_of_stage
@@ -491,8 +492,6 @@ class Observer:
         running, seen_s = elapsed != math.inf, self._window.seen_s
         due = elapsed >= _ADVICE_AFTER_S and now - self._advised_s >= _ADVICE_EVERY_S if running else seen_s > self._advised_of_s
         if due and len(loader.records):
-            from gnnkit.loader.advice import advise, measure
-
             self._advised_s, self._advised_of_s = now, seen_s
             self._advice = advise(measure(loader, float(_SHARES_OF_S))).sentence
         return self._advice
