@@ -259,8 +259,6 @@ def glt_row(found: GltStatus | str) -> Check:
 
 def _glt_status(timeout_s: float) -> GltStatus | str:
     """``gnnkit.vendor.glt.status()``, or why it is not known."""
-    from gnnkit.vendor.glt import GltStatus
-
     try:
         done = subprocess.run(
             [sys.executable, "-c", _GLT_PROBE], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s

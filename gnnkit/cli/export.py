@@ -32,7 +32,7 @@ def export(
     gpus_per_node: int | None = typer.Option(
         None, help="GPUs to ask for on each node: one for each rank or more, or 0; by default one for each if this machine has any."
     ),
-    overwrite: bool = typer.Option(False, "--overwrite", help="Write over exported files that somebody has changed."),
+    overwrite: bool = typer.Option(False, "--overwrite", help="Write over exported files that were changed since."),
     verify: bool = typer.Option(False, "--verify", help="Run the job on this machine and compare its batches with the plan's."),
     num_batches: int | None = typer.Option(None, help="With --verify: the most batches to compare; by default a whole epoch."),
     timeout_s: float = typer.Option(600.0, help="With --verify: seconds that it may take."),

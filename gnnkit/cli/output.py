@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 OK, WARNING, ERROR, INTERRUPTED = 0, 1, 2, 130
-# Into a pipe or a file lines are not folded at 80 columns: nobody could read the paths.
+# Into a pipe or a file lines are not folded at 80 columns, which would cut paths.
 _PIPE_WIDTH = 200
 
 

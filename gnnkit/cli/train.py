@@ -101,7 +101,7 @@ def _train(plan: Path, train: Path | None, directory: Path, device: str, record:
 def _train_on_ray(plan: Path, train: Path | None, directory: Path, device: str, record: str | None, engine: Ray, max_restarts: int) -> None:
     try:
         function = _recorder(Path(record)) if record else load_train(train or Path())
-        if not record:  # nobody else can import it
+        if not record:  # other processes cannot import it
             cloudpickle.register_pickle_by_value(sys.modules[function.__module__])
         spec = LaunchSpec(
             title="train",

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 from gnnkit.errors import PlanError
 
 _WIDTH = 100
-# A longer one is data, which nobody reads in a program.
+# A longer literal is data, and does not belong in a program.
 _LONGEST = 20_000
 _PLAIN = (int, complex, str, bytes, bool, type(None), type(Ellipsis))
 
@@ -122,7 +122,7 @@ class Names:
     Attributes:
         used: All that must be there when it runs.
         eager: Those of them that it reads as it is executed, not only when something in it is called.
-        annotations: Further ones that stand in annotations which nobody evaluates.
+        annotations: Further ones, in annotations that are not evaluated.
         bound: What it binds in the module by itself, with ``global`` statements as well.
     """
 
@@ -194,7 +194,7 @@ class _WithoutAnnotations(ast.NodeTransformer):
 
 
 class _WithoutBodies(ast.NodeTransformer):
-    """Leaves out what runs only when somebody calls it."""
+    """Leaves out the bodies of functions, which run only when they are called."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         node.body = [ast.Pass()]

@@ -210,7 +210,7 @@ def _definition(name: str, value: Any, inner: Any, scope: Scope, library: Librar
 def _module(name: str, module: ModuleType) -> Import:
     full = module.__name__
     if sys.modules.get(full) is not module or full == "__main__":
-        raise PlanError(f"`{name}` is a module that nobody can import", "use one that can be installed")
+        raise PlanError(f"`{name}` is a module that cannot be imported", "use one that can be installed")
     if not is_installed(full):
         raise PlanError(
             f"`{name}` is the module {full}, a file of yours that other machines do not have",
@@ -288,7 +288,7 @@ def _advice(name: str, value: Any) -> str:
 
 
 def _is_a(value: Any, module: str, name: str) -> bool:
-    """Whether a value is of a class; one of a module that nobody has imported it cannot be."""
+    """Whether a value is of a class; a module that is not imported has no values."""
     return isinstance(value, getattr(sys.modules.get(module), name, ()))
 
 
@@ -562,7 +562,7 @@ def _bring(name: str, own: Own, scope: Scope, found: _Found, library: Library) -
     for mentioned in sorted(names.annotations):
         if inner_scope.has(mentioned):
             kept, found.problems = found.problems, []
-            _add(mentioned, name, inner_scope, found, library)  # nobody needs it to run
+            _add(mentioned, name, inner_scope, found, library)  # it is not needed to run
             found.problems = kept
 
 

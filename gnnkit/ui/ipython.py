@@ -133,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     stop = add("stop", _stop, "End the processes of runs.")
     stop.add_argument("runs", nargs="*", metavar="run", help="runs, their beginnings, or pids")
     stop.add_argument("--all", action="store_true", help="every run that has processes, of other notebooks too")
-    cleanup = add("cleanup", _cleanup, "Remove what runs that nobody has any more have left.")
+    cleanup = add("cleanup", _cleanup, "Remove what runs without an owner have left.")
     cleanup.add_argument("--failed", action="store_true", help="the logs of runs that failed too")
     cleanup.add_argument("--elsewhere", action="store_true", help="what other boots, hosts and containers have left, too")
     return parser
@@ -174,7 +174,7 @@ _MAX_PLACES = 4
 _MAX_CAUSES = 3
 # Of a log: its end is what tells most.
 _LOG_CHARACTERS = 2400
-# Frames of these are nobody's code; contextlib stands between a cell and a decorated function.
+# Frames of these are no user's code; contextlib stands between a cell and a decorated function.
 _SHELL = ("IPython", "ipykernel", "contextlib")
 _FRAME = re.compile(r'  File "(.+)", line (\d+), in (.+)$')
 _WAY_OUT = "gnnkit.set_options(tracebacks='full'), then %tb"

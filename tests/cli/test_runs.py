@@ -191,7 +191,7 @@ def test_what_is_left_behind_is_cleaned_up(
 
     code, out, _ = cli("ps", "--json")
     facts = {each["id"]: each for each in json.loads(out)["runs"]}
-    assert code == 1 and json.loads(out)["attention"] == "1 run left behind, with 1 process that nobody uses: gnnkit cleanup"
+    assert code == 1 and json.loads(out)["attention"] == "1 run left behind, with 1 unused process: gnnkit cleanup"
     states = {mine.path: "running", stale: "stale", failed: "failed", other: "elsewhere"}
     assert {name: each["state"] for name, each in facts.items()} == {folder.name: state for folder, state in states.items()}
     assert facts[other.name]["processes"][0]["state"] == "not known" and inner.name not in facts
@@ -230,7 +230,7 @@ def test_processes_that_outlived_their_owner_are_stopped(tmp_path: Path, cli: Cl
     os.kill(sleeper.pid, signal.SIGSTOP)
     failed = record(tmp_path, "1-0123abcd", failed=True, children=[child(sleeper)])
     code, out, _ = cli("ps")
-    assert code == 1 and "1 process that nobody uses" in out
+    assert code == 1 and "1 unused process" in out
     code, out, _ = cli("stop", sleeper.pid)
     assert code == 0 and "ended 1 process" in out and sleeper.wait(60) == -signal.SIGKILL
     assert failed.exists() and cli("ps")[0] == 0

@@ -289,11 +289,11 @@ def test_results_come_as_they_were_or_with_an_error_that_says_why_not() -> None:
 
 
 def test_of_several_failures_the_earliest_counts() -> None:
-    books = RankState(3)
-    books.fail(2, 12.0, TrainingFailed("collateral"))
-    books.fail(1, 11.0, WorkerDied("the cause"))
-    books.fail(0, 13.0, TrainingFailed("collateral, too"))
-    assert str(books.first_failure) == "the cause" and [rank.state for rank in books.ranks] == ["failed"] * 3
+    states = RankState(3)
+    states.fail(2, 12.0, TrainingFailed("collateral"))
+    states.fail(1, 11.0, WorkerDied("the cause"))
+    states.fail(0, 13.0, TrainingFailed("collateral, too"))
+    assert str(states.first_failure) == "the cause" and [rank.state for rank in states.ranks] == ["failed"] * 3
 
 
 @pytest.mark.gpu

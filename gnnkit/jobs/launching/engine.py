@@ -204,7 +204,7 @@ class RunHandle(Shown):
             error, packed = job.error, job.results.get(rank)
         if error is not None:
             raise error
-        if rank not in self._values:  # unpacking may take long: nobody waits for the lock meanwhile
+        if rank not in self._values:  # unpacking may take long: it holds no lock
             assert packed is not None, "a run that has ended well has every rank's result"
             self._values.setdefault(rank, unpack_result(packed))
         return self._values[rank]

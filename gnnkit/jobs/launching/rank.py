@@ -55,7 +55,7 @@ class RankWork:
         self._graph: GraphHandle | None = None
 
     def run(self) -> None:
-        """Trains once; returns never: whoever has started this process ends it, when all ranks are done."""
+        """Trains once; never returns: the parent ends this process when all ranks are done."""
         threading.Thread(target=self._listen, name="gnnkit-rank", daemon=True).start()
         try:
             data = pack_result(self._train())
@@ -66,7 +66,7 @@ class RankWork:
         fd = in_memory(data)
         self._wire.tell("result", [fd])
         os.close(fd)
-        # Rank 0 has the store that the others meet at, and nobody leaves before all are done.
+        # Rank 0 has the store that the others meet at, and no rank leaves before all are done.
         threading.Event().wait()
 
     def _listen(self) -> NoReturn:
@@ -125,7 +125,7 @@ class RankWork:
         )
 
     def _tell_error(self, error: BaseException) -> None:
-        """Writes down and tells the first error; those that follow from it are nobody's concern."""
+        """Writes down and tells the first error; those that follow from it are left out."""
         if not self._has_failed:
             self._has_failed = True
             logger.error("the function has failed", exc_info=error)
@@ -172,7 +172,7 @@ def _set_variables(variables: Mapping[str, str | None]) -> None:
 
 
 def _store(place: JobPlace, fds: Sequence[int], timeout_s: float) -> Any:
-    """The key-value store that the ranks meet at; rank 0 was handed its listener, so that nobody comes before it listens."""
+    """The key-value store that the ranks meet at; rank 0 was handed its listener, so that no rank connects before it listens."""
     if place.world_size == 1:
         return None
     from gnnkit.distributed.process_group import meeting_store  # torch

@@ -87,7 +87,7 @@ class StageRow:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A part of somebody's time.
+    """A part of the time of a thread or process.
 
     Attributes:
         name: "waiting", "sampling" and the like.
@@ -253,7 +253,7 @@ class ThroughputWindow:
 
     def _book(self, record: BatchRecord) -> None:
         delivered = record.delivered_s
-        # A pause is nobody's work: the batch belongs to what came after it.
+        # A pause is not work: the batch belongs to what came after it.
         began = record.asked_s + record.paused_s if record.paused_s else record.asked_s - record.consumer_s
         self._spread(max(began, delivered - SECONDS), delivered, record.seeds)
         second = self._at(math.floor(delivered))
