@@ -1,7 +1,7 @@
 """Keeps the processes of a job that runs on trial, whatever they are: ``python -m gnnkit.export.proof.keeper PARENT < spec``.
 
-Shell scripts, torchrun and what they start know nothing of the process that wants them. All that is started here stays a descendant of this process,
-also what has left its session or lost its parent, and is ended with it: when standard input ends, or when the parent does.
+Shell scripts, torchrun and what they start do not know the process that wants them. All that is started here stays a descendant of this
+process, also what has left its session or lost its parent, and is ended with it: when standard input ends, or when the parent does.
 
 The spec is a line of JSON: ``{"hosts": number of network namespaces or 0, "folder": theirs, "scratch": removed if the parent ends,
 "commands": [{"words", "environment", "cwd", "log", "host"}]}``. Lines on standard output say what happens: ``["started"]``,
