@@ -15,7 +15,6 @@ from gnnkit.datasets.ogb import ogb_info
 from gnnkit.errors import DatasetError, GnnkitError, PlanError, StoreError
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.files import user_path
-from gnnkit.kernels.jit import prune_kernels
 from gnnkit.schema import edge_type_name
 from gnnkit.storage.catalog import Pruned, StoreEntry, default_root, default_store_dir, list_stores, remove_store
 from gnnkit.storage.catalog import prune as prune_stores
@@ -292,6 +291,8 @@ def remove(
 @stores.command("prune")
 def prune(store_dir: Path | None = _FOLDER, as_json: bool = _JSON) -> None:
     """Remove unfinished builds, stores of older formats, and compiled kernels not used for a month."""
+    from gnnkit.kernels.jit import prune_kernels  # numba
+
     folder = _folder(store_dir)
     kernels = [Pruned(path, nbytes, "compiled kernels, not used for a month") for path, nbytes in prune_kernels()]
     pruned = prune_stores(folder) + kernels

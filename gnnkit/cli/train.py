@@ -9,31 +9,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import cloudpickle
 import typer
 
 from gnnkit.cli.output import ERROR, WARNING, show_error, show_line
 from gnnkit.distributed.life_cycle import initialize
-from gnnkit.errors import GnnkitError, TrainingFailed
-from gnnkit.export.recording import VARIABLE
-from gnnkit.export.recording import record as write_record
+from gnnkit.errors import GnnkitError
+from gnnkit.export.recording import VARIABLE, recorder
 from gnnkit.graph_loader import GraphLoader
 from gnnkit.host import without_collections
 from gnnkit.jobs.context import Logged, LogLines, TrainContext
 from gnnkit.jobs.environment import find_node, find_place
-from gnnkit.jobs.launching.engine import RunHandle
-from gnnkit.jobs.launching.job import LaunchSpec, fair_threads, made_directory
-from gnnkit.jobs.launching.packing import pack_code
-from gnnkit.jobs.running import Train, find_plan_role, load_train, prepare, run_training
+from gnnkit.jobs.running import find_plan_role, load_train, prepare, run_training
 from gnnkit.plan import LoaderPlan
-from gnnkit.ray.job import PlanInputs
-from gnnkit.ray.options import Ray
 from gnnkit.runtime.entry import die_with_parent
 from gnnkit.sampling.collate import load_batch_classes
 from gnnkit.ui.progress import make_sink
-
-# For a place on a busy cluster.
-_RAY_TIMEOUT_S = 1800.0
 
 
 def run(
@@ -60,7 +50,9 @@ def run(
         raise typer.BadParameter("give the file with the train function: --train train.py", param_hint="--train")
     directory = plan.absolute().parent / "run" if directory is None else directory
     if ray_workers is not None:
-        _train_on_ray(plan, train, directory, device, record, Ray(ray_workers, cpus_per_worker=cpus_per_worker), max_restarts)
+        from gnnkit.cli.train_on_ray import train_on_ray  # heavy
+
+        train_on_ray(plan, train, record, directory, device, ray_workers, cpus_per_worker, max_restarts)
     else:
         _train(plan, train, directory, device, record)
 
@@ -77,7 +69,7 @@ def _train(plan: Path, train: Path | None, directory: Path, device: str, record:
         die_with_parent(os.getppid())
     lines, code = LogLines(show_line), ERROR  # it could not run, so far
     try:
-        function = _recorder(Path(record)) if record else load_train(train or Path())
+        function = recorder(Path(record)) if record else load_train(train or Path())
 
         def entered(loader: GraphLoader, ctx: TrainContext) -> Any:
             nonlocal code
@@ -98,30 +90,6 @@ def _train(plan: Path, train: Path | None, directory: Path, device: str, record:
         raise typer.Exit(code) from None
 
 
-def _train_on_ray(plan: Path, train: Path | None, directory: Path, device: str, record: str | None, engine: Ray, max_restarts: int) -> None:
-    try:
-        function = _recorder(Path(record)) if record else load_train(train or Path())
-        if not record:  # other processes cannot import it
-            cloudpickle.register_pickle_by_value(sys.modules[function.__module__])
-        spec = LaunchSpec(
-            title="train",
-            code=pack_code(function, None, None),
-            num_procs=engine.num_workers,
-            device=device,
-            directory=made_directory(directory),
-            max_restarts=max_restarts,
-            threads=fair_threads(engine.num_workers),
-            start_timeout_s=_RAY_TIMEOUT_S,
-        )
-        with RunHandle(engine.start(spec, PlanInputs(plan), make_sink("auto"))) as handle:
-            handle.results()
-    except GnnkitError as error:
-        if error.__cause__ is not None:
-            show_line(str(error.__cause__).strip())
-        show_error(error.message, error.hint)
-        raise typer.Exit(WARNING if isinstance(error, TrainingFailed) else ERROR) from None
-
-
 def _from_file(trace: TracebackType | None, path: Path | None) -> TracebackType | None:
     """A traceback from where the user's file comes up in it; all of it where it does not."""
     shorter, names = trace, () if path is None else (str(path), str(path.absolute()))
@@ -132,7 +100,3 @@ def _from_file(trace: TracebackType | None, path: Path | None) -> TracebackType 
 
 def _silent(logged: Logged) -> None:
     """Ignores what ranks other than rank 0 log."""
-
-
-def _recorder(folder: Path) -> Train:
-    return lambda loader, ctx: write_record(loader.pipeline, ctx.rank, folder)

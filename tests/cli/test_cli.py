@@ -19,12 +19,11 @@ import pytest
 from filelock import FileLock
 
 import gnnkit
-from gnnkit.cli.app import run
-from gnnkit.datasets.synthetic import products_like
+from gnnkit import BuildOptions, Store
+from gnnkit.datasets import products_like
 from gnnkit.storage.build import build_store
 from gnnkit.storage.catalog import default_store_dir, find_or_build
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
+from tests.helpers.command import run_captured
 from tests.helpers.graphs import homogeneous_source
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -44,14 +43,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def cli(capfd: pytest.CaptureFixture[str]) -> Cli:
     """Runs a command line in this process: ``(code, output, errors)``."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code = run([str(argument) for argument in arguments])
-        captured = capfd.readouterr()
-        return code, captured.out, captured.err
-
-    return call
+    return lambda *arguments: run_captured(capfd, arguments)
 
 
 @pytest.fixture(scope="module")

@@ -17,20 +17,18 @@ from typing import Any
 
 import pytest
 
-from gnnkit import Colocated, GraphLoader, GraphStore
-from gnnkit.cli.app import run
+from gnnkit import Colocated, GraphLoader, GraphStore, Store, serve
 from gnnkit.cluster.part_service import PartService, ServiceSpec
 from gnnkit.errors import PlanError, WorkerStopped
 from gnnkit.runtime import runs
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.process_status import start_ticks
 from gnnkit.runtime.runs import Run, RunFolder, clean_up, find_runs, known_roots, logs_of, own_folders, select
-from gnnkit.serving import serve
-from gnnkit.storage.store import Store
 from gnnkit.ui.runs import attention, cleaned_line, run_facts, runs_processes, stopped_line
 from tests.backends.setups import is_gone
 from tests.cluster.hosts.setups import OPTIONS, build
 from tests.cluster.serving.setups import ANSWER_S, server_pids, worker_pids
+from tests.helpers.command import run, run_captured
 from tests.helpers.system import without_rights
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -50,10 +48,7 @@ def cli(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("COLUMNS", "300")
 
     def call(*arguments: object, everywhere: bool = False) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code = run([*map(str, arguments), *([] if everywhere else ["--log-dir", str(tmp_path)])])
-        captured = capfd.readouterr()
-        return code, captured.out, captured.err
+        return run_captured(capfd, [*arguments, *([] if everywhere else ["--log-dir", tmp_path])])
 
     return call
 

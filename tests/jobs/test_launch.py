@@ -16,14 +16,13 @@ import pytest
 import torch
 
 import gnnkit
-from gnnkit import GraphLoader, GraphStore
+from gnnkit import BuildOptions, GraphLoader, GraphStore
 from gnnkit.errors import LoaderClosed, PlanError, TrainingFailed, WorkerDied, WorkerStopped
 from gnnkit.jobs.launching.job import RankState
 from gnnkit.jobs.launching.packing import pack_code, pack_result, unpack_code, unpack_result
 from gnnkit.runtime.remote import RemoteTraceback
 from gnnkit.runtime.runs import find_runs, logs_of, select, stop_run
 from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
 from tests.helpers.graphs import homogeneous_source, random_edges
 from tests.helpers.leaks import descendants
 from tests.helpers.waiting import wait_until
