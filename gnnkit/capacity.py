@@ -15,10 +15,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.backends.inprocess import InProcess
 from gnnkit.cluster.hosts import REPLICATED_SHARE
 from gnnkit.cluster.urls.stores import url_manifest
+from gnnkit.datasets.ogb import published_graph
+from gnnkit.datasets.synthetic import products_like
 from gnnkit.errors import PlanError
 from gnnkit.files import read_json, user_path
+from gnnkit.graph_loader import GraphLoader
 from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling
 from gnnkit.plan.sampling import BatchSize, most, resolve_fan_outs
 from gnnkit.runtime.limits import start_memory
@@ -269,8 +273,6 @@ def sized_graph(source: str, options: BuildOptions) -> SizedGraph:
         return _of_store(plan.store.path, options, plan)
     if (path / MANIFEST_NAME).is_file() or "/" in source:
         return _of_store(str(path), options, None)
-    from gnnkit.datasets.ogb import published_graph
-
     graph = published_graph(source)
     return planned(source, "sizes that OGB publishes", graph.schema, graph.splits, options, {})
 
@@ -363,12 +365,8 @@ def measure(num_neighbors: Sequence[int]) -> Rates:
     Args:
         num_neighbors: The fan-outs; -1 counts as 15.
     """
-    from gnnkit import datasets
-    from gnnkit.backends.inprocess import InProcess
-    from gnnkit.graph_loader import GraphLoader  # numba
-
     fan_out = [15 if count < 0 else count for count in num_neighbors]
-    source = datasets.products_like(_SCALE)
+    source = products_like(_SCALE)
     row = sum(spec.row_nbytes for nodes in source.schema.node_types.values() for spec in nodes.arrays.values())
     edges = nodes = batches = 0
     with tempfile.TemporaryDirectory(prefix="gnnkit-capacity-") as folder:
@@ -455,10 +453,6 @@ def _seed_type(graph: SizedGraph) -> NodeType:
 
 
 def _sampled(store: Path, wanted: Asked, seed_type: NodeType) -> BatchSize:
-    from gnnkit.backends.inprocess import InProcess
-    from gnnkit.graph_loader import GraphLoader  # numba
-    from gnnkit.storage.store import Store
-
     splits = Store.open(store).splits.get(seed_type, {})
     options: dict[str, Any] = {"num_neighbors": list(wanted.num_neighbors), "batch_size": wanted.batch_size, "backend": InProcess()}
     inputs = (seed_type, "train" if "train" in splits else None)
@@ -564,8 +558,6 @@ def disk_of(graph: SizedGraph, wanted: Asked) -> StoreDisk | None:
     """Returns the disk of a store that is here, and the pages that batches read of it; None where there is no store."""
     if graph.store is None or wanted.seeds_each != 1:
         return None
-    from gnnkit.storage.store import Store
-
     return StoreDisk.probed(Store.open(graph.store), _seed_type(graph), wanted.num_neighbors, wanted.batch_size)
 
 

@@ -11,6 +11,7 @@ from gnnkit.callers import warn
 from gnnkit.errors import PlanError, StoreError, interruptible
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.files import user_path
+from gnnkit.plugins import find_plugin
 from gnnkit.schema import EdgeDir
 from gnnkit.storage.layout import BuildOptions, ByColumn, FeatureDtypes, Order, Partitioner
 from gnnkit.urls import is_url
@@ -225,9 +226,7 @@ def find_engine(engine: BuildEngine | str) -> BuildEngine:
     """The engine that a user means."""
     if isinstance(engine, BuildEngine):
         return engine
-    from gnnkit.export.launchers.base import find_launcher  # reads what is installed
-
-    return find_launcher(engine, BuildEngine, "engine")  # type: ignore[type-abstract]
+    return find_plugin(engine, BuildEngine, "engine")  # type: ignore[type-abstract]
 
 
 def _job(graph: Any, store: Store | None, path: Path, options: BuildOptions) -> BuildJob:

@@ -18,16 +18,19 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+import psutil
 import typer
 
 from gnnkit.cli.output import ERROR, OK, WARNING, cell, console, show_json
+from gnnkit.host import available_cpus, available_memory
+from gnnkit.runtime.limits import auto_threads
+from gnnkit.storage.catalog import default_root, default_store_dir
+from gnnkit.ui.progress import make_sink
 from gnnkit.units import format_bytes
-
-if TYPE_CHECKING:
-    from gnnkit.vendor.glt import GltStatus
-
+from gnnkit.vendor.glt import GltStatus
+from gnnkit.version import __version__
 
 __all__ = [
     "Check",
@@ -71,9 +74,6 @@ _ENOUGH_FILES = 4096
 
 def processors() -> Check:
     """Checks how many processors this process may keep busy."""
-    from gnnkit.host import available_cpus
-    from gnnkit.runtime.limits import auto_threads
-
     count, total = available_cpus(), os.cpu_count() or 1
     value = f"{count} of {total} usable, {auto_threads()} sampling by default"
     if count > 1:
@@ -83,10 +83,6 @@ def processors() -> Check:
 
 def memory() -> Check:
     """Checks how much memory is free, limits of containers included."""
-    import psutil
-
-    from gnnkit.host import available_memory
-
     free = available_memory()
     value = f"{format_bytes(free)} free of {format_bytes(psutil.virtual_memory().total)}"
     if free >= _ENOUGH_MEMORY:
@@ -110,8 +106,6 @@ def shared_memory() -> Check:
 
 def disk() -> Check:
     """Whether stores can be written, and how many."""
-    from gnnkit.storage.catalog import default_root, default_store_dir
-
     folder = default_store_dir(default_root())
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(existing).free
@@ -151,8 +145,6 @@ def gpu() -> Check:
 
 def network() -> Check:
     """The interface that other hosts would reach this one by; one host needs none."""
-    import psutil
-
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # an address for documentation: decides the route, sends nothing
@@ -232,7 +224,7 @@ def kernels() -> Check:
     if version is None:
         return Check("kernels", "numba is not installed", "error", "pip install numba")
     try:
-        from gnnkit.kernels.jit import kernel_cache_root
+        from gnnkit.kernels.jit import kernel_cache_root  # numba, which may be broken
     except ImportError as error:
         return Check("kernels", f"numba {version} cannot be imported: {error}", "error", "pip install --upgrade numba numpy")
     root = kernel_cache_root()
@@ -267,8 +259,6 @@ def glt_row(found: GltStatus | str) -> Check:
 
 def _glt_status(timeout_s: float) -> GltStatus | str:
     """``gnnkit.vendor.glt.status()``, or why it is not known."""
-    from gnnkit.vendor.glt import GltStatus
-
     try:
         done = subprocess.run(
             [sys.executable, "-c", _GLT_PROBE], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s
@@ -290,9 +280,7 @@ def ogb() -> Check:
 
 def installation() -> Check:
     """Which gnnkit this is and where it lies."""
-    import gnnkit
-
-    return Check("gnnkit", f"{gnnkit.__version__} in {Path(__file__).resolve().parents[1]}")
+    return Check("gnnkit", f"{__version__} in {Path(__file__).resolve().parents[1]}")
 
 
 # The names under which gnnkit offers them, and what Colocated does beyond one host.
@@ -422,9 +410,8 @@ def doctor(
     Exit codes: 0 all is well, 1 there are warnings, 2 gnnkit cannot work here.
     """
     if warm:
-        from gnnkit.sampling.kinds import prepare_all
-        from gnnkit.sampling.kinds import warm as compile_kernels
-        from gnnkit.ui.progress import make_sink
+        from gnnkit.sampling.kinds import prepare_all  # numba
+        from gnnkit.sampling.kinds import warm as compile_kernels  # the same
 
         prepare_all()
         with make_sink(False if as_json else "auto") as events:

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from gnnkit.errors import PlanError
 from gnnkit.printable import printable, printable_line
 
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 OK, WARNING, ERROR, INTERRUPTED = 0, 1, 2, 130
-# Into a pipe or a file lines are not folded at 80 columns: nobody could read the paths.
+# Into a pipe or a file lines are not folded at 80 columns, which would cut paths.
 _PIPE_WIDTH = 200
 
 
@@ -35,6 +37,13 @@ def cell(text: str) -> str:
     return escape(printable_line(text))
 
 
+FEATURE_DTYPE = typer.Option(
+    None,
+    help="Store features as float32, float16, bfloat16, quint8, quint4x2 or quint2x4: DTYPE, or TYPE=DTYPE with a node or edge type; "
+    "may be given several times.",
+)
+
+
 def fan_outs(text: str) -> tuple[int, ...]:
     """Reads ``--num-neighbors``: one whole number for each hop.
 
@@ -45,6 +54,28 @@ def fan_outs(text: str) -> tuple[int, ...]:
         return tuple(int(word) for word in text.split(","))
     except ValueError:
         raise PlanError(f"--num-neighbors {text!r} is no list of whole numbers", "write one number per hop: 15,10,5") from None
+
+
+def by_type(values: list[str]) -> Any:
+    """Returns the value of an option of tables: for all types at once, or ``{type: value}``."""
+    sides = [value.partition("=") for value in values]
+    if not all(sign for _, sign, _ in sides):
+        if len(values) > 1:
+            raise typer.BadParameter(f"{values}: several values need TYPE=VALUE each")
+        return _value(values[0])
+    return {name: _value(value) for name, _, value in sides}
+
+
+def _value(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    return int(text) if text.isdigit() else text.split(",") if "," in text else text
+
+
+def feature_dtypes(values: list[str] | None) -> Any:
+    """Returns what ``FEATURE_DTYPE`` says: a dtype of all features, ``{type: dtype}``, or None."""
+    said = by_type(values) if values else None
+    return {name.replace(",", "__"): dtype for name, dtype in said.items()} if isinstance(said, dict) else said
 
 
 def show_rows(title: str, rows: Iterable[tuple[str, str]]) -> None:

@@ -1,29 +1,30 @@
-"""``gnnkit info | partition | append | push | stores``: stores and datasets."""
+"""``gnnkit info | push | stores``: stores and datasets."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import typer
 
-from gnnkit.cli.output import WARNING, fan_outs, show_error, show_json, show_line, show_rows, show_table
+from gnnkit.cli.output import WARNING, show_error, show_json, show_line, show_rows, show_table
+from gnnkit.cluster.urls.stores import open_url, url_manifest
+from gnnkit.datasets.ogb import ogb_info
 from gnnkit.errors import DatasetError, GnnkitError, PlanError, StoreError
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.files import user_path
+from gnnkit.schema import edge_type_name
+from gnnkit.storage.catalog import Pruned, StoreEntry, default_root, default_store_dir, list_stores, remove_store
+from gnnkit.storage.catalog import prune as prune_stores
+from gnnkit.storage.link_splits import LINK_INDEX
+from gnnkit.storage.manifest import Manifest
+from gnnkit.storage.report import report_of
+from gnnkit.storage.store import Store
+from gnnkit.ui.progress import make_sink
+from gnnkit.units import format_bytes, format_count
 from gnnkit.urls import is_url
-
-if TYPE_CHECKING:
-    from gnnkit.storage.manifest import Manifest
-    from gnnkit.storage.store import Store
-
-FEATURE_DTYPE = typer.Option(
-    None,
-    help="Store features as float32, float16, bfloat16, quint8, quint4x2 or quint2x4: DTYPE, or TYPE=DTYPE with a node or edge type; "
-    "may be given several times.",
-)
 
 
 def info(
@@ -60,8 +61,6 @@ def info(
 
 def _at_url(url: str, *, verify: bool, as_json: bool) -> None:
     """Shows what the manifest of a store at a URL says; nothing else is fetched."""
-    from gnnkit.cluster.urls.stores import url_manifest
-
     if verify:
         raise PlanError(
             f"--verify reads arrays, and those at {url!r} are not here", "from_store(url) compares what it fetches with its checksums"
@@ -82,12 +81,7 @@ def open_store_or_none(
         StoreError: It is a store, and cannot be opened.
         DatasetError: It is a file.
     """
-    from gnnkit.storage.catalog import default_store_dir
-    from gnnkit.storage.store import Store
-
     if is_url(target):
-        from gnnkit.cluster.urls.stores import open_url
-
         return open_url(target, parts, events)
     path = user_path(target)
     if path.is_file():
@@ -113,8 +107,6 @@ def open_store(target: str, root: Path | None, parts: Sequence[int] | None = Non
 
 
 def _damage(store: Store, *, quiet: bool) -> str | None:
-    from gnnkit.ui.progress import make_sink
-
     with make_sink(False if quiet else "auto") as events:
         try:
             store.verify(events)
@@ -125,10 +117,6 @@ def _damage(store: Store, *, quiet: bool) -> str | None:
 
 def store_facts(manifest: Manifest, place: str | Path) -> dict[str, Any]:
     """Everything that is known of a store without reading its arrays, JSON-serialisable."""
-    from gnnkit.schema import edge_type_name
-    from gnnkit.storage.link_splits import LINK_INDEX
-    from gnnkit.storage.report import report_of
-
     return {
         "fingerprint": manifest.fingerprint,
         "edge_dir": manifest.options.edge_dir,
@@ -146,9 +134,6 @@ def store_facts(manifest: Manifest, place: str | Path) -> dict[str, Any]:
 
 def show_store(manifest: Manifest, place: str | Path) -> None:
     """Shows a store's facts and a line for each part."""
-    from gnnkit.storage.report import report_of
-    from gnnkit.units import format_bytes, format_count
-
     report, schema, options = report_of(manifest, place), manifest.schema, manifest.options
     rows = [("url" if is_url(place) else "path", str(place))]
     rows += [("notice", manifest.notice)] if manifest.notice else []
@@ -183,8 +168,6 @@ def show_store(manifest: Manifest, place: str | Path) -> None:
 
 def _link_rows(manifest: Manifest) -> list[tuple[str, str]]:
     """A row on the official splits of links, where there are any."""
-    from gnnkit.storage.link_splits import LINK_INDEX
-
     texts = []
     for edge_type, by_split in manifest.link_splits.items():
         counts = ", ".join(f"{split} {links[LINK_INDEX].shape[1]:,}" for split, links in by_split.items())
@@ -202,9 +185,6 @@ def _arrays(part: Any) -> str:
 
 
 def _dataset(name: str, root: Path | None, *, verify: bool, as_json: bool) -> None:
-    from gnnkit.datasets.ogb import ogb_info
-    from gnnkit.storage.catalog import default_root, default_store_dir, list_stores
-
     facts = ogb_info(name)
     if verify:
         raise PlanError(f"{name} is a dataset, and --verify is for stores", "name one of `gnnkit stores ls`")
@@ -229,220 +209,6 @@ def _dataset(name: str, root: Path | None, *, verify: bool, as_json: bool) -> No
     show_rows(name, rows)
 
 
-def partition(
-    source: str = typer.Argument(
-        metavar="SOURCE",
-        help="A store's folder or name; a dataset's name such as ogbn-products; a table of edges (Parquet, CSV, Arrow); or a YAML file "
-        "with the arguments of gnnkit.tables. With --edges there is none: give NUM_PARTS alone.",
-    ),
-    num_parts: int | None = typer.Argument(None, metavar="NUM_PARTS", help="How many parts."),
-    method: str = typer.Option(
-        "contiguous",
-        "--partition",
-        help="How nodes are assigned to parts: contiguous, random, ldg, metis, frequency, or column:NAME, which says it of each node.",
-    ),
-    out: Path | None = typer.Option(None, help="Folder of the new store; by default a name in the store folder."),
-    root: Path | None = typer.Option(None, help="Where datasets are kept."),
-    edge_dir: str | None = typer.Option(None, help="Compress edges by target (in) or by source (out)."),
-    with_edge: bool | None = typer.Option(None, "--with-edge/--without-edge", help="Store edge ids."),
-    feature_dtype: list[str] | None = FEATURE_DTYPE,
-    weight: str | None = typer.Option(None, help="Edge array to prepare for weighted sampling."),
-    time_attr: str | None = typer.Option(None, help="Arrays of times to prepare for temporal sampling."),
-    edges: list[str] | None = typer.Option(
-        None, help="A table of edges: a path or glob, or TYPE=PATH with an edge type such as user,buys,item; may be given several times."
-    ),
-    nodes: list[str] | None = typer.Option(None, help="A table of nodes, or their number: PATH, or TYPE=PATH with a node type."),
-    keys: list[str] | None = typer.Option(None, help="The columns that name nodes: COLUMN, or TYPE=COLUMN,COLUMN."),
-    src: list[str] | None = typer.Option(None, help="The columns that name the sources of edges, likewise."),
-    dst: list[str] | None = typer.Option(None, help="The columns that name their targets."),
-    features: list[str] | None = typer.Option(None, help="Columns that become features."),
-    categories: list[str] | None = typer.Option(None, help="Columns that become arrays of their own names, as codes of their values."),
-    label: list[str] | None = typer.Option(None, help="The column that becomes the label."),
-    split: list[str] | None = typer.Option(None, help="The column that holds the names of splits."),
-    time: list[str] | None = typer.Option(None, help="The column that becomes the time."),
-    dangling: str | None = typer.Option(None, help="What becomes of edges that name no node: error or drop."),
-    header: list[str] | None = typer.Option(
-        None, help="Whether row 1 of texts, such as CSV, names columns: true or false, or TYPE=true; by default their first rows tell."
-    ),
-    sep: str | None = typer.Option(None, help="What separates the fields of texts, such as ; or \\t; by default their first rows tell."),
-    comment: str | None = typer.Option(None, help="What lines of texts begin with that are left out."),
-    decimal: str | None = typer.Option(None, help="The decimal point of texts: . or a comma."),
-    null: list[str] | None = typer.Option(None, help="A field of texts that is missing, such as NA; may be given several times."),
-    encoding: str | None = typer.Option(None, help="The encoding of texts, such as latin-1; by default UTF-8."),
-    presorted: bool = typer.Option(False, "--presorted", help="Edges come in the order of their targets; it is checked."),
-    cache_ratio: float | None = typer.Option(None, help="Share of all nodes whose features every part replicates, hottest first."),
-    seed: int | None = typer.Option(None, help="Seed of partitioners that draw."),
-    order: str | None = typer.Option(None, help="Order of a part's nodes in its files: dataset, or hotness, those touched most first."),
-    num_neighbors: str | None = typer.Option(None, help="Fan-outs that say how hot a node is, such as 15,10."),
-    input_nodes: str | None = typer.Option(None, help="The split that batches start from, for the same end; train by default."),
-    part: list[int] | None = typer.Option(None, help="Build this part only, while other hosts build theirs; may be given several times."),
-    overwrite: bool = typer.Option(False, "--overwrite", help="Replace another graph's store at OUT."),
-    engine: str | None = typer.Option(
-        None, help="What builds, such as ray: tasks on the cluster of RAY_ADDRESS, or one of this host. All its nodes see OUT."
-    ),
-    finish: bool = typer.Option(False, "--finish", help="Put together what hosts have built on disks of their own, given all records."),
-    download: bool | None = typer.Option(None, "--download/--no-download", help="Allow or forbid downloads of any size."),
-    as_json: bool = typer.Option(False, "--json", help="Write JSON."),
-) -> None:
-    """Cut a dataset or a store into parts.
-
-    Reports balance, edge cut and bytes. With --part on each of several hosts, one store is built by all of them: the last one puts it
-    together, or --finish does where each has a disk of its own.
-    """
-    from gnnkit.partitioning import partition as cut
-    from gnnkit.ui.progress import make_sink
-
-    given = {
-        "edge_dir": edge_dir,
-        "with_edge": with_edge,
-        "feature_dtype": feature_dtypes(feature_dtype),
-        "weight": weight,
-        "time_attr": time_attr,
-        "cache_ratio": cache_ratio,
-        "seed": seed,
-        "order": order,
-        "num_neighbors": None if num_neighbors is None else fan_outs(num_neighbors),
-        "input_nodes": input_nodes,
-        "parts": part,
-        "engine": engine,
-    }
-    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    named = {"nodes": nodes, "keys": keys, "src": src, "dst": dst, "features": features, "categories": categories, "label": label}
-    named |= {"split": split, "time": time}
-    texts = {"header": header, "sep": sep, "comment": comment, "decimal": decimal, "encoding": encoding, "null": null and tuple(null)}
-    read = {"edges": edges, **named, "dangling": dangling, **texts}
-    asked: dict[str, Any] = {name: value for name, value in read.items() if value is not None}
-    asked |= {"presorted": True} if presorted else {}
-    if edges and num_parts is None and source.isdigit():
-        source, num_parts = "", int(source)
-    if num_parts is None or (edges and source):
-        raise typer.BadParameter("gnnkit partition SOURCE NUM_PARTS, or gnnkit partition NUM_PARTS --edges ...")
-    with make_sink(False if as_json else "auto") as events:
-        graph = _open(source, asked, root, download, events, engine, out)
-        if hasattr(graph, "described") and not as_json:
-            show_line(str(graph))
-        made: Store | None = cut(graph, num_parts, cast(Any, method), out, events=events, finish=finish, overwrite=overwrite, **options)
-    if made is None:
-        _show_progress(out, part or [], as_json)
-    elif as_json:
-        show_json(store_facts(made.manifest, made.path))
-    else:
-        show_store(made.manifest, made.path)
-        if len(made.local_parts) < made.num_parts:
-            show_line(f"the files of {_parts(made.local_parts)} are here, the others are on other hosts")
-
-
-def _show_progress(out: Path | None, built: list[int], as_json: bool) -> None:
-    """Says what other hosts have yet to build."""
-    from gnnkit.storage.build import missing_parts
-
-    assert out is not None, "building parts needs a place"
-    missing = missing_parts(out)
-    if as_json:
-        show_json({"path": str(out), "built": built, "missing": missing})
-        return
-    left = f"{_parts(missing)} {'is' if len(missing) == 1 else 'are'} missing" if missing else "the store is put together with --finish"
-    show_line(f"{_parts(built)} of {out} {'is' if len(built) == 1 else 'are'} built; {left}")
-
-
-def _parts(numbers: Sequence[int]) -> str:
-    return f"part{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))}"
-
-
-def _open(
-    source: str, asked: dict[str, Any], root: Path | None, download: bool | None, events: Any, engine: str | None, out: Path | None
-) -> Any:
-    """The graph that is meant: tables, which an engine may read beside the store, a store, or a dataset."""
-    from gnnkit.datasets.tables.reading import is_table_file  # pyarrow
-
-    made: dict[str, Any] = {}
-    if asked or is_table_file(source):
-        from gnnkit.datasets.tables.source import open_described, tables_from_text
-
-        if engine is not None and out is not None:
-            from gnnkit.partitioning import find_engine, table_engine
-
-            made["engine"], made["scratch_dir"] = table_engine(find_engine(engine)), user_path(out).parent
-        if not asked:
-            return open_described(source, events, **made)
-        given = {name: by_type(value) if isinstance(value, list) else value for name, value in asked.items()}
-        given.setdefault("edges", source)
-        return tables_from_text(given, Path(), events, **made)
-    store = open_store_or_none(source, root, events)
-    return store if store is not None else _open_dataset(source, root, download, events)
-
-
-def by_type(values: list[str]) -> Any:
-    """Returns the value of an option of tables: for all types at once, or ``{type: value}``."""
-    sides = [value.partition("=") for value in values]
-    if not all(sign for _, sign, _ in sides):
-        if len(values) > 1:
-            raise typer.BadParameter(f"{values}: several values need TYPE=VALUE each")
-        return _value(values[0])
-    return {name: _value(value) for name, _, value in sides}
-
-
-def feature_dtypes(values: list[str] | None) -> Any:
-    """Returns what ``FEATURE_DTYPE`` says: a dtype of all features, ``{type: dtype}``, or None."""
-    said = by_type(values) if values else None
-    return {name.replace(",", "__"): dtype for name, dtype in said.items()} if isinstance(said, dict) else said
-
-
-def _value(text: str) -> Any:
-    if text in ("true", "false"):
-        return text == "true"
-    return int(text) if text.isdigit() else text.split(",") if "," in text else text
-
-
-def _open_dataset(name: str, root: Path | None, download: bool | None, events: Any) -> Any:
-    from gnnkit.datasets.ogb import open_ogb
-
-    return open_ogb(name, root=root, download="auto" if download is None else download, events=events)
-
-
-def append(
-    store: str = typer.Argument(metavar="STORE", help="The folder or name of a store that was made of tables."),
-    edges: list[str] | None = typer.Option(
-        None,
-        help="A table of new edges: a path or glob, or TYPE=PATH with a type such as user,buys,item; may be given several times.",
-    ),
-    nodes: list[str] | None = typer.Option(None, help="A table of new nodes, or their number: PATH, or TYPE=PATH with a node type."),
-    fill: list[str] | None = typer.Option(None, help="COLUMN=NUMBER: takes the place of nulls; may be given several times."),
-    out: Path | None = typer.Option(None, help="Folder of the new version; by default a name beside the store."),
-    root: Path | None = typer.Option(None, help="Where stores are kept."),
-    as_json: bool = typer.Option(False, "--json", help="Write JSON."),
-) -> None:
-    """Write a new version of a store, with more edges and nodes.
-
-    The store stays as it is. Files that are the same in both are linked.
-    """
-    from gnnkit.datasets.tables.source import forms_from_text
-    from gnnkit.ui.progress import make_sink
-
-    found = open_store(store, root)
-    given = {"edges": edges, "nodes": nodes}
-    forms = {name: forms_from_text(by_type(value), Path()) for name, value in given.items() if value is not None}
-    with make_sink(False if as_json else "auto") as events:
-        made = found.append(**forms, fill=_fills(fill or []), out=out, events=events)
-    if as_json:
-        show_json(store_facts(made.manifest, made.path))
-    else:
-        show_store(made.manifest, made.path)
-
-
-def _fills(values: list[str]) -> dict[str, float]:
-    found = {}
-    for value in values:
-        column, sign, number = value.partition("=")
-        try:
-            found[column] = int(number) if number.lstrip("-").isdigit() else float(number)
-        except ValueError:
-            sign = ""
-        if not sign:
-            raise typer.BadParameter(f"--fill {value}: COLUMN=NUMBER is needed")
-    return found
-
-
 def push(
     store: str = typer.Argument(metavar="PATH|NAME", help="A store's folder or name."),
     url: str = typer.Argument(metavar="URL", help="Where to, such as s3://bucket/store."),
@@ -454,34 +220,29 @@ def push(
 
     Credentials are those that fsspec finds in the environment and in files of its libraries. A push that was broken off goes on.
     """
-    from gnnkit.ui.progress import make_sink
-
     opened = open_store(store, root, parts=part)
     with make_sink("auto") as events:
         place = opened.push(url, overwrite=overwrite, events=events)
     show_line(f"pushed {opened.name}: GraphLoader.from_store({place!r}) fetches it")
 
 
-app = typer.Typer(help="List and remove the stores that gnnkit keeps on this disk.", no_args_is_help=True, rich_markup_mode=None)
+stores = typer.Typer(
+    help="List and remove the stores that gnnkit keeps on this disk.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
+)
 _FOLDER = typer.Option(None, "--store-dir", help="Folder of stores; by default the one that GraphLoader uses.")
 _JSON = typer.Option(False, "--json", help="Write JSON.")
 
 
 def _folder(given: Path | None) -> Path:
-    from gnnkit.storage.catalog import default_store_dir
-
     return default_store_dir() if given is None else user_path(given)
 
 
-@app.command("ls")
+@stores.command("ls")
 def list_(store_dir: Path | None = _FOLDER, as_json: bool = _JSON) -> None:
     """List the stores.
 
     Exit code 1 if one of them cannot be opened.
     """
-    from gnnkit.storage.catalog import list_stores
-    from gnnkit.units import format_bytes, format_count
-
     folder = _folder(store_dir)
     entries = list_stores(folder)
     if as_json:
@@ -506,7 +267,7 @@ def list_(store_dir: Path | None = _FOLDER, as_json: bool = _JSON) -> None:
         raise typer.Exit(WARNING)
 
 
-@app.command("rm")
+@stores.command("rm")
 def remove(
     names: list[str] = typer.Argument(help="Names of stores, as `gnnkit stores ls` shows them."), store_dir: Path | None = _FOLDER
 ) -> None:
@@ -514,9 +275,6 @@ def remove(
 
     Exit code 2 if one of them is not there or is being built.
     """
-    from gnnkit.storage.catalog import remove_store
-    from gnnkit.units import format_bytes
-
     folder = _folder(store_dir)
     failed: list[GnnkitError] = []
     for name in names:
@@ -530,13 +288,10 @@ def remove(
         raise failed[-1]
 
 
-@app.command("prune")
+@stores.command("prune")
 def prune(store_dir: Path | None = _FOLDER, as_json: bool = _JSON) -> None:
     """Remove unfinished builds, stores of older formats, and compiled kernels not used for a month."""
-    from gnnkit.kernels.jit import prune_kernels
-    from gnnkit.storage.catalog import Pruned
-    from gnnkit.storage.catalog import prune as prune_stores
-    from gnnkit.units import format_bytes
+    from gnnkit.kernels.jit import prune_kernels  # numba
 
     folder = _folder(store_dir)
     kernels = [Pruned(path, nbytes, "compiled kernels, not used for a month") for path, nbytes in prune_kernels()]
@@ -551,7 +306,7 @@ def prune(store_dir: Path | None = _FOLDER, as_json: bool = _JSON) -> None:
         show_line(f"nothing to remove in {folder}")
 
 
-def _facts(entry: Any) -> dict[str, Any]:
+def _facts(entry: StoreEntry) -> dict[str, Any]:
     manifest = entry.manifest
     facts: dict[str, Any] = {"name": entry.path.name, "path": str(entry.path), "nbytes": entry.nbytes, "problem": entry.problem}
     if manifest is not None:

@@ -1,48 +1,59 @@
 """The trials of ``gnnkit doctor``, in a process of their own: a crash or a hang there is a finding and does not end the doctor.
 
 ``python -m gnnkit.cli.trial NAME...`` makes the trials in turn and writes a line of JSON for each: ``{"name", "ok", "value"}``.
+``python -m gnnkit.cli.trial --host STORE ADDRESS ADDRESS`` is the second of two hosts that each hold one part and answer each other, on
+addresses of loopback; ``GNNKIT_HOST`` says which it is.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
+import socket
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch_geometric.data import Data
+
+from gnnkit.backends.colocated import Colocated
+from gnnkit.backends.glt.options import Glt
+from gnnkit.backends.graph_store import GraphStore
+from gnnkit.backends.inprocess import InProcess
+from gnnkit.graph_loader import GraphLoader
+from gnnkit.loader.inspection import batches_digest
+from gnnkit.partitioning import partition
+
 _NUM_NODES, _NUM_PARTS, _NUM_WORKERS, _NUM_SERVERS = 64, 2, 2, 2
+_HOST, _ADDRESSES = "--host", ("127.0.0.2", "127.0.0.3")
 # What one wait of a loader may take; the process as a whole has a deadline of the doctor's.
-WAIT_S = 60.0
+_WAIT_S = 60.0
 
 
 @cache
-def graph() -> Any:
+def _graph() -> Any:
     """Every node points to its next, its fifth and its thirteenth neighbour on a ring, and has its own number as feature."""
-    import torch
-    from torch_geometric.data import Data
-
     nodes = torch.arange(_NUM_NODES)
     edges = torch.cat([torch.stack([nodes, (nodes + step) % _NUM_NODES]) for step in (1, 5, 13)], dim=1)
     return Data(x=nodes.float().view(-1, 1), y=nodes % 7, edge_index=edges)
 
 
-def options(backend: Any) -> dict[str, Any]:
+def _options(backend: Any) -> dict[str, Any]:
     """Returns the options that the loader of every trial has beside its graph."""
-    limits = {"start_timeout_s": WAIT_S, "batch_timeout_s": WAIT_S, "progress": False, "rank": 0, "world_size": 1}
+    limits = {"start_timeout_s": _WAIT_S, "batch_timeout_s": _WAIT_S, "progress": False, "rank": 0, "world_size": 1}
     return {"num_neighbors": [2, 2], "batch_size": 16, "shuffle": True, "backend": backend, **limits}
 
 
 @cache
 def batches_here() -> list[Any]:
     """An epoch's batches, sampled by threads of this process and checked against the graph."""
-    from gnnkit.backends.inprocess import InProcess
-    from gnnkit.graph_loader import GraphLoader
-
-    with GraphLoader.from_pyg(graph(), **options(InProcess(num_threads=1))) as loader:
+    with GraphLoader.from_pyg(_graph(), **_options(InProcess(num_threads=1))) as loader:
         batches = list(loader)
     _check(batches)
     return batches
@@ -50,8 +61,6 @@ def batches_here() -> list[Any]:
 
 def _check(batches: list[Any]) -> None:
     """Compares batches with the graph: features, edges, and every node a seed once."""
-    import torch
-
     for batch in batches:
         ends = batch.n_id[batch.edge_index]
         steps = (ends[1] - ends[0]) % _NUM_NODES
@@ -69,15 +78,11 @@ def try_in_process() -> str:
 
 def try_colocated() -> str:
     """Samples the same epoch from a store in parts by background processes, and compares."""
-    from gnnkit.backends.colocated import Colocated
-
     return compare(Colocated(num_workers=_NUM_WORKERS), f"{_NUM_WORKERS} processes", batches_here())
 
 
 def try_graph_store() -> str:
     """Samples it by servers of its own, and compares."""
-    from gnnkit.backends.graph_store import GraphStore
-
     return compare(GraphStore(num_servers=_NUM_SERVERS), f"{_NUM_SERVERS} servers", batches_here())
 
 
@@ -87,14 +92,10 @@ def compare(backend: Any, whose: str, batches: list[Any]) -> str:
     Raises:
         RuntimeError: They are others.
     """
-    from gnnkit.graph_loader import GraphLoader
-    from gnnkit.loader.inspection import batches_digest
-    from gnnkit.partitioning import partition
-
     digest = batches_digest(batches)
     with tempfile.TemporaryDirectory() as folder:
-        store = partition(graph(), _NUM_PARTS, out=Path(folder) / "store")
-        with GraphLoader.from_store(store.path, input_nodes=None, **options(backend)) as loader:
+        store = partition(_graph(), _NUM_PARTS, out=Path(folder) / "store")
+        with GraphLoader.from_store(store.path, input_nodes=None, **_options(backend)) as loader:
             found = batches_digest(loader)
     if found != digest:
         raise RuntimeError(f"its batches are not those of InProcess (digests {found} and {digest})")
@@ -102,18 +103,44 @@ def compare(backend: Any, whose: str, batches: list[Any]) -> str:
 
 
 def try_hosts() -> str:
-    """Samples the same epoch on two hosts."""
-    from gnnkit.cli import trial_hosts
+    """Samples an epoch on two hosts, and compares each one's share of it."""
+    batches = batches_here()
+    wanted = [batches_digest(batches[rank :: len(_ADDRESSES)]) for rank in range(len(_ADDRESSES))]
+    with tempfile.TemporaryDirectory() as folder:
+        store = partition(_graph(), len(_ADDRESSES), out=Path(folder) / "store").path
+        addresses = [f"{address}:{_free_port(address)}" for address in _ADDRESSES]
+        # This process was started for the trials and is one of the hosts: its environment is its own.
+        os.environ |= {"GNNKIT_TOKEN": secrets.token_hex(16), "GNNKIT_HOST": "0"}
+        command = [sys.executable, "-m", "gnnkit.cli.trial", _HOST, str(store), *addresses]
+        environment = {**os.environ, "GNNKIT_HOST": "1"}
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=environment) as other:
+            try:
+                found = [_share(store, addresses, 0)]
+                found += other.communicate(timeout=_WAIT_S)[0].split()[-1:]
+            finally:
+                other.kill()
+    if found != wanted:
+        raise RuntimeError(f"their batches are not those of InProcess (digests {found} and {wanted})")
+    return f"{len(batches)} batches from two hosts on loopback with a part each, the same as InProcess's"
 
-    return trial_hosts.try_hosts()
+
+def _share(store: str | Path, addresses: Sequence[str], rank: int) -> str:
+    """The digest of one host's share of an epoch."""
+    backend = Colocated(num_workers=1, hosts=tuple(addresses))
+    own = {**_options(backend), "rank": rank, "world_size": len(addresses), "placement": "partition", "remainder": "uneven"}
+    with GraphLoader.from_store(store, input_nodes=None, **own) as loader:
+        return batches_digest(loader)
+
+
+def _free_port(address: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
 
 
 def try_glt() -> str:
     """Has graphlearn-torch sample an epoch, whose draws are its own, and checks it against the graph."""
-    from gnnkit.backends.glt.options import Glt
-    from gnnkit.graph_loader import GraphLoader
-
-    with GraphLoader.from_pyg(graph(), **options(Glt(num_workers=1))) as loader:
+    with GraphLoader.from_pyg(_graph(), **_options(Glt(num_workers=1))) as loader:
         batches = list(loader)
     _check(batches)
     return f"{len(batches)} batches drawn by graphlearn-torch and checked"
@@ -144,4 +171,7 @@ def main(trials: Mapping[str, Callable[[], str]]) -> None:
 
 
 if __name__ == "__main__":
-    main({name: TRIALS[name] for name in sys.argv[1:]})
+    if sys.argv[1] == _HOST:
+        sys.stdout.write(_share(sys.argv[2], sys.argv[3:], int(os.environ["GNNKIT_HOST"])) + "\n")
+    else:
+        main({name: TRIALS[name] for name in sys.argv[1:]})

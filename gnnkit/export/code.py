@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 from gnnkit.errors import PlanError
 
 _WIDTH = 100
-# A longer one is data, which nobody reads in a program.
+# A longer literal is data, and does not belong in a program.
 _LONGEST = 20_000
 _PLAIN = (int, complex, str, bytes, bool, type(None), type(Ellipsis))
 
@@ -122,7 +122,7 @@ class Names:
     Attributes:
         used: All that must be there when it runs.
         eager: Those of them that it reads as it is executed, not only when something in it is called.
-        annotations: Further ones that stand in annotations which nobody evaluates.
+        annotations: Further ones, in annotations that are not evaluated.
         bound: What it binds in the module by itself, with ``global`` statements as well.
     """
 
@@ -143,9 +143,9 @@ def names_of(tree: ast.Module, *, lazy_annotations: bool) -> Names:
         SyntaxError: It is no module by itself, for example because of a ``nonlocal``.
     """
     whole, bound = _reads(tree)
-    bare, _ = _reads(_changed(tree, _WithoutAnnotations()))
+    bare, _ = _reads(_changed(tree, _Without(annotations=True)))
     used = bare if lazy_annotations else whole
-    eager, _ = _reads(_changed(_changed(tree, _WithoutAnnotations()) if lazy_annotations else tree, _WithoutBodies()))
+    eager, _ = _reads(_changed(tree, _Without(annotations=lazy_annotations, bodies=True)))
     quoted = frozenset[str]().union(*(_quoted_names(node) for node in ast.walk(tree)))
     return Names(used, eager & used, (whole | quoted) - used, bound)
 
@@ -173,40 +173,23 @@ def _reads(tree: ast.Module) -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(read), frozenset(bound)
 
 
-class _WithoutAnnotations(ast.NodeTransformer):
-    """Leaves annotations out; a field of a class keeps an annotation, which says nothing."""
+class _Without(ast.NodeTransformer):
+    """Leaves out annotations (a field of a class keeps one that says nothing), or the bodies of functions, which run only when called."""
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.returns = None
-        return self.generic_visit(node)
+    def __init__(self, *, annotations: bool = False, bodies: bool = False) -> None:
+        self._annotations, self._bodies = annotations, bodies
 
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        node.returns = None
-        return self.generic_visit(node)
-
-    def visit_arg(self, node: ast.arg) -> ast.AST:
-        node.annotation = None
-        return node
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
-        node.annotation = ast.Constant(None)
-        return self.generic_visit(node)
-
-
-class _WithoutBodies(ast.NodeTransformer):
-    """Leaves out what runs only when somebody calls it."""
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.body = [ast.Pass()]
-        return self.generic_visit(node)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        node.body = [ast.Pass()]
-        return self.generic_visit(node)
-
-    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
-        node.body = ast.Constant(None)
-        return self.generic_visit(node)
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            node.returns = None if self._annotations else node.returns
+            node.body = [ast.Pass()] if self._bodies else node.body
+        elif isinstance(node, ast.Lambda) and self._bodies:
+            node.body = ast.Constant(None)
+        elif isinstance(node, ast.arg) and self._annotations:
+            node.annotation = None
+        elif isinstance(node, ast.AnnAssign) and self._annotations:
+            node.annotation = ast.Constant(None)
+        return super().generic_visit(node)
 
 
 def _quoted_names(node: ast.AST) -> set[str]:
@@ -222,20 +205,6 @@ def _quoted_names(node: ast.AST) -> set[str]:
             except SyntaxError:
                 continue
             found |= {name.id for name in ast.walk(inner) if isinstance(name, ast.Name)}
-    return found
-
-
-def attribute_chains(tree: ast.AST) -> set[str]:
-    """Every ``a.b.c`` that begins with a name, as text, with all of its beginnings."""
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
-            parts, base = [node.attr], node.value
-            while isinstance(base, ast.Attribute):
-                parts.append(base.attr)
-                base = base.value
-            if isinstance(base, ast.Name):
-                found.add(".".join([base.id, *reversed(parts)]))
     return found
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gnnkit.bounds import keep_whole_number
 from gnnkit.errors import PlanError, interruptible
@@ -14,18 +14,16 @@ from gnnkit.export.job import PLAN, README, RECORD, REQUIREMENTS, STAGE, TRAIN, 
 from gnnkit.export.job_files import partition_command, readme_text, requirements_text, stage_script, template_source
 from gnnkit.export.launchers.base import launcher_of
 from gnnkit.export.source import file_source, function_source
+from gnnkit.export.verify import VerifyReport, verify_export
 from gnnkit.export.writer import write_directory
 from gnnkit.files import user_path
 from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling
 from gnnkit.plan.sampling import BatchSize, most
 from gnnkit.rendering import Shown
 from gnnkit.schema import EdgeType, GraphSchema
+from gnnkit.ui.cards import Card
 from gnnkit.urls import packages_for
 from gnnkit.version import __version__
-
-if TYPE_CHECKING:
-    from gnnkit.export.verify import VerifyReport
-    from gnnkit.ui.cards import Card
 
 _ABOUT = "Training, as it was exported; edit it as you like."
 _NAME = re.compile(r"[^a-z0-9]+")
@@ -85,8 +83,6 @@ class Exported(Shown):
     asks: str = ""
 
     def _card(self) -> Card:
-        from gnnkit.ui.cards import Card
-
         rows = [("directory", str(self.directory)), ("files", ", ".join(self.files)), ("next", f"{README} says how it is started")]
         rows += [("", command) for command in self.commands]
         rows.append(("asks for", self.asks))
@@ -138,8 +134,6 @@ def export_plan(
     write_directory(target, files, record, overwrite=overwrite)
     report = None
     if verify:
-        from gnnkit.export.verify import verify_export
-
         report = verify_export(target)
     instructions = launcher.instructions(job)
     commands = [] if made.cut is None else [f"./{STAGE}"]

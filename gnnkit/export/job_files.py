@@ -229,7 +229,7 @@ def partition_command(job: ExportJob, options: BuildOptions) -> str:
 
 
 def _seen(path: str) -> str:
-    """A path that nobody takes for the name of a dataset."""
+    """A path that cannot be taken for the name of a dataset."""
     return path if "/" in path else f"./{path}"
 
 

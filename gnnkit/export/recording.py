@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from gnnkit.errors import StoreError
 from gnnkit.files import read_bounded, read_text
@@ -57,6 +58,15 @@ def record(loader: Pipeline, rank: int, folder: Path) -> None:
             file.write(json.dumps([batch.rank, batch.step, batch.batch_index, batch.values]) + "\n")
             file.flush()
     unfinished.replace(final)
+
+
+def recorder(folder: Path) -> Callable[[Any, Any], Any]:
+    """A ``train(loader, ctx)`` that writes down what the batches of every rank are.
+
+    Args:
+        folder: See ``record``.
+    """
+    return lambda loader, ctx: record(loader.pipeline, ctx.rank, folder)
 
 
 def recorded(loader: Pipeline, rank: int, steps: int | None = None) -> Iterator[RecordedBatch]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any, TypeAlias
+from typing import Any
 
 from gnnkit.errors import PlanError
 from gnnkit.export.code import (
@@ -19,7 +19,6 @@ from gnnkit.export.code import (
     Library,
     Names,
     Unit,
-    attribute_chains,
     class_node,
     function_node,
     importable,
@@ -41,8 +40,7 @@ def changed_defaults(name: str, value: Any, node: Any, scope: Scope) -> list[Pla
     problems: list[PlanError] = []
     arguments = node.args
     positional = [*arguments.posonlyargs, *arguments.args]
-    defaults = function.__defaults__ or ()
-    pairs = list(zip(reversed(positional), reversed(arguments.defaults), reversed(defaults), strict=False))
+    pairs = list(zip(reversed(positional), reversed(arguments.defaults), reversed(function.__defaults__ or ()), strict=False))
     pairs += [
         (argument, default, (function.__kwdefaults__ or {}).get(argument.arg))
         for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
@@ -135,27 +133,6 @@ def _is_pythons_own(name: str) -> bool:
     return (getattr(getattr(builtins, name), "__module__", None) or "builtins") in _OWN
 
 
-@dataclass(frozen=True)
-class Import:
-    """A line that imports a name."""
-
-    line: str
-
-
-@dataclass(frozen=True)
-class Constant:
-    """A literal."""
-
-    text: str
-
-
-@dataclass(frozen=True, eq=False)
-class Alias:
-    """Another name of a definition."""
-
-    name: str
-
-
 @dataclass(frozen=True, eq=False)
 class Own:
     """A definition whose source is brought along: a function or class, or a decorated one that may have become anything."""
@@ -164,33 +141,12 @@ class Own:
     statement: tuple[Unit, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef] | None = None
 
 
-Origin: TypeAlias = Import | Constant | Alias | Own
-
-
-def origin(name: str, scope: Scope, library: Library) -> Origin:
-    """Determines how a file gets the object that a name stands for.
+def _definition(name: str, value: Any, inner: Any, scope: Scope, library: Library) -> Own | str:
+    """The definition behind a name; where the name is another one's, that one's.
 
     Raises:
-        PlanError: It cannot get it; the message names the object, the hint what to do.
+        PlanError: There is none that can be brought along.
     """
-    value = scope.value(name)
-    if name not in scope.closure and (line := _import_line(name, value, scope, library)) is not None:
-        return Import(line)
-    if isinstance(value, ModuleType):
-        return _module(name, value)
-    inner = inspect.unwrap(value) if isinstance(value, FunctionType) or hasattr(value, "__wrapped__") else value
-    if (place := importable(value)) is not None:
-        return Import(_from(place[0], place[1], name))
-    if isinstance(value, type) or isinstance(inner, FunctionType):
-        return _definition(name, value, inner, scope, library)
-    if (text := literal_text(value)) is not None:
-        return Constant(text)
-    if (statement := library.decorated(name, scope.namespace)) is not None:
-        return Own(value, statement)
-    raise PlanError(f"`{name}` is {_what(value)}", _advice(name, value))
-
-
-def _definition(name: str, value: Any, inner: Any, scope: Scope, library: Library) -> Origin:
     own_name, nested = inner.__name__, "<locals>" in inner.__qualname__
     is_plain = inner is value and (own_name in (name, "<lambda>"))
     if (nested or not is_plain) and (statement := library.decorated(name, scope.namespace)) is not None:
@@ -199,7 +155,7 @@ def _definition(name: str, value: Any, inner: Any, scope: Scope, library: Librar
         return Own(value)
     for other, there in scope.namespace.items():
         if there is value and other != name and ((other == own_name and not nested) or library.decorated(other, scope.namespace)):
-            return Alias(other)
+            return other
     if inner is value:
         raise PlanError(f"`{name}` is another name of {own_name}, which is not there any more", f"define it under the name {name}")
     raise PlanError(
@@ -207,16 +163,21 @@ def _definition(name: str, value: Any, inner: Any, scope: Scope, library: Librar
     )
 
 
-def _module(name: str, module: ModuleType) -> Import:
+def _module(name: str, module: ModuleType) -> str:
+    """The line that imports a module.
+
+    Raises:
+        PlanError: Other machines do not have it.
+    """
     full = module.__name__
     if sys.modules.get(full) is not module or full == "__main__":
-        raise PlanError(f"`{name}` is a module that nobody can import", "use one that can be installed")
+        raise PlanError(f"`{name}` is a module that cannot be imported", "use one that can be installed")
     if not is_installed(full):
         raise PlanError(
             f"`{name}` is the module {full}, a file of yours that other machines do not have",
             f"write `from {full} import ...`, and the functions are brought along; or install it as a package",
         )
-    return Import(f"import {full}" if full == name else f"import {full} as {name}")
+    return f"import {full}" if full == name else f"import {full} as {name}"
 
 
 def _from(module: str, name: str, bound: str) -> str:
@@ -288,7 +249,7 @@ def _advice(name: str, value: Any) -> str:
 
 
 def _is_a(value: Any, module: str, name: str) -> bool:
-    """Whether a value is of a class; one of a module that nobody has imported it cannot be."""
+    """Whether a value is of a class; a module that is not imported has no values."""
     return isinstance(value, getattr(sys.modules.get(module), name, ()))
 
 
@@ -414,26 +375,22 @@ def in_order(pieces: Sequence[Definition]) -> list[Definition]:
 
 def _needs(piece: Definition, by_name: Mapping[str, Definition]) -> frozenset[str]:
     """Returns the names that a definition needs when it is executed: those that it reads, and those of functions that it calls."""
-    found, waiting = set(piece.names.eager), [name for name in piece.names.eager if name in by_name]
-    seen = set(waiting)
-    while waiting:
-        used = by_name[waiting.pop()].names.used & by_name.keys()
-        found |= used
-        waiting += used - seen
-        seen |= used
+    used = {name: each.names.used & by_name.keys() for name, each in by_name.items()}
+    eager = {name: each.names.eager & by_name.keys() for name, each in by_name.items()}
+    called = {name for start in eager[piece.name] for name in _reached(start, used)}
     # What needs the definition itself cannot come before it.
-    return frozenset(name for name in found if name in piece.names.eager or not _reaches(name, piece.name, by_name))
+    return piece.names.eager | {name for name in called if piece.name not in {name, *_reached(name, eager)}}
 
 
-def _reaches(start: str, goal: str, by_name: Mapping[str, Definition]) -> bool:
-    seen, waiting = {start}, [start]
+def _reached(start: str, edges: Mapping[str, frozenset[str]]) -> set[str]:
+    """The names to which edges lead from one."""
+    found: set[str] = set()
+    waiting = [start]
     while waiting:
-        used = by_name[waiting.pop()].names.eager & by_name.keys()
-        if goal in used:
-            return True
-        waiting += used - seen
-        seen |= used
-    return start == goal
+        further = edges[waiting.pop()] - found
+        found |= further
+        waiting += further
+    return found
 
 
 def _visit(name: str, edges: Mapping[str, frozenset[str]], done: list[str], under_way: set[str]) -> None:
@@ -542,7 +499,7 @@ def _bring(name: str, own: Own, scope: Scope, found: _Found, library: Library) -
     unit, node, inner_scope = _located(own, scope, library)
     text = unit.segment(node)
     if isinstance(node, ast.Lambda):
-        text = f"{name} = {text if not text.startswith('(') else text}"
+        text = f"{name} = {text}"
     lazy = any(isinstance(each, ast.ImportFrom) and each.module == "__future__" for each in unit.tree.body) or _is_lazy(own.value)
     found.has_lazy_annotations |= lazy
     try:
@@ -552,9 +509,9 @@ def _bring(name: str, own: Own, scope: Scope, found: _Found, library: Library) -
         raise PlanError(f"{name} cannot stand by itself: {error}", "define it outside of functions") from error
     found.pieces[name] = Definition(name, text, names, node.lineno)
     found.problems += changed_defaults(name, own.value, node, inner_scope) + changed_attributes(own.value, node, unit)
-    chains = attribute_chains(tree)
+    attributes = {ast.unparse(each) for each in ast.walk(tree) if isinstance(each, ast.Attribute)}
     for module in submodules(inner_scope, library):
-        if any(chain == module or chain.startswith(f"{module}.") for chain in chains) and is_installed(module):
+        if module in attributes and is_installed(module):
             found.imports[module] = f"import {module}"
     changed = {name for name in names.bound if name in inner_scope.namespace}  # with a ``global`` statement
     for used in sorted(names.used | changed):
@@ -562,7 +519,7 @@ def _bring(name: str, own: Own, scope: Scope, found: _Found, library: Library) -
     for mentioned in sorted(names.annotations):
         if inner_scope.has(mentioned):
             kept, found.problems = found.problems, []
-            _add(mentioned, name, inner_scope, found, library)  # nobody needs it to run
+            _add(mentioned, name, inner_scope, found, library)  # it is not needed to run
             found.problems = kept
 
 
@@ -615,21 +572,44 @@ def _add(name: str, user: str, scope: Scope, found: _Found, library: Library) ->
         return
     found.values[name] = value
     try:
-        what = origin(name, scope, library)
-        if isinstance(what, Import):
-            found.imports[name] = what.line
-        elif isinstance(what, Constant):
-            found.constants[name] = what.text
-        elif isinstance(what, Alias):
-            _add(what.name, name, scope, found, library)
-            text = f"{name} = {what.name}"
-            found.pieces[name] = Definition(name, text, names_of(ast.parse(text), lazy_annotations=False), 1 << 30)
-        else:
-            _bring(name, what, scope, found, library)
+        _take(name, value, scope, found, library)
     except PlanError as error:
         head, tail = f"`{name}`, which {user} uses", error.message.removeprefix(f"`{name}`")
         message = f"{head},{tail}" if tail != error.message else f"{head}: {error.message}"
         found.problems.append(PlanError(message, error.hint))
+
+
+def _take(name: str, value: Any, scope: Scope, found: _Found, library: Library) -> None:
+    """Has the file get the object that a name stands for.
+
+    Raises:
+        PlanError: It cannot get it; the message names the object, the hint what to do.
+    """
+    inner = inspect.unwrap(value) if isinstance(value, FunctionType) or hasattr(value, "__wrapped__") else value
+    if name not in scope.closure and (line := _import_line(name, value, scope, library)) is not None:
+        found.imports[name] = line
+    elif isinstance(value, ModuleType):
+        found.imports[name] = _module(name, value)
+    elif (place := importable(value)) is not None:
+        found.imports[name] = _from(place[0], place[1], name)
+    elif isinstance(value, type) or isinstance(inner, FunctionType):
+        own = _definition(name, value, inner, scope, library)
+        if isinstance(own, Own):
+            _bring(name, own, scope, found, library)
+        else:
+            _add(own, name, scope, found, library)
+            found.pieces[name] = _alias(name, own)
+    elif (text := literal_text(value)) is not None:
+        found.constants[name] = text
+    elif (statement := library.decorated(name, scope.namespace)) is not None:
+        _bring(name, Own(value, statement), scope, found, library)
+    else:
+        raise PlanError(f"`{name}` is {_what(value)}", _advice(name, value))
+
+
+def _alias(name: str, other: str) -> Definition:
+    text = f"{name} = {other}"
+    return Definition(name, text, names_of(ast.parse(text), lazy_annotations=False), 1 << 30)
 
 
 def _rename(own: str, found: _Found) -> None:
@@ -644,5 +624,4 @@ def _rename(own: str, found: _Found) -> None:
         text = header.sub(rf"\g<1>{NAME}", piece.text)
         found.pieces[NAME] = Definition(NAME, text, piece.names, piece.line)
     else:
-        text = f"{NAME} = {own}"
-        found.pieces[NAME] = Definition(NAME, text, names_of(ast.parse(text), lazy_annotations=False), 1 << 30)
+        found.pieces[NAME] = _alias(NAME, own)

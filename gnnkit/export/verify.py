@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gnnkit.backends.inprocess import InProcess
 from gnnkit.bounds import whole_number
@@ -24,18 +23,18 @@ from gnnkit.export.recording import RecordedBatch, count_recorded, limit_steps, 
 from gnnkit.export.writer import changed_files
 from gnnkit.files import user_path
 from gnnkit.loader.inspection import ValueDigest
+from gnnkit.loader.pipeline import open_plan
 from gnnkit.plan import LoaderPlan
 from gnnkit.plan.files import path_in
 from gnnkit.rendering import Shown
 from gnnkit.runtime.runs import runs_root, sweep
 from gnnkit.storage.layout import MANIFEST_NAME
 from gnnkit.storage.store import Store
+from gnnkit.ui.cards import Card, Table
+from gnnkit.ui.progress import make_sink
 from gnnkit.units import format_count, format_duration
 from gnnkit.urls import is_url
 from gnnkit.waiting import Deadline
-
-if TYPE_CHECKING:
-    from gnnkit.ui.cards import Card
 
 
 @dataclass(frozen=True)
@@ -178,8 +177,6 @@ class VerifyReport(Shown):
         return self.nodes * self.procs_per_node
 
     def _card(self) -> Card:
-        from gnnkit.ui.cards import Card, Table
-
         compared = f"{format_count(self.batches)} of an epoch's {format_count(self.epoch_batches)}"
         compared = f"all {format_count(self.batches)} of an epoch" if self.batches == self.epoch_batches else compared
         rows = [
@@ -268,8 +265,6 @@ class JobCheck:
             StartTimeout: No batch came in time.
             BatchTimeout: Not all batches came in time.
         """
-        from gnnkit.loader.pipeline import open_plan  # torch_geometric
-
         plan, world_size = self._folder / PLAN, trial.job.world_size
         reference.save(plan)
         wanted: list[RecordedBatch] = []
@@ -353,8 +348,6 @@ def verify_export(
         StartTimeout: No batch came within ``timeout_s``.
         BatchTimeout: Not all batches came within it.
     """
-    from gnnkit.ui.progress import make_sink
-
     began, folder = time.monotonic(), user_path(directory)
     _check_words(num_batches, timeout_s)
     whole, plan = read_job(folder), LoaderPlan.load(folder / PLAN)

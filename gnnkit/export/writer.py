@@ -1,4 +1,4 @@
-"""A directory of files that is there whole or not at all, and never loses what somebody has changed in it."""
+"""A directory of files that is there whole or not at all, and keeps what was changed in it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def changed_files(directory: Path) -> list[str]:
 
 
 def check_target(directory: Path, files: Mapping[str, str], *, overwrite: bool) -> None:
-    """Refuses to write over what somebody else made or changed.
+    """Refuses to write over files that were made or changed otherwise.
 
     Args:
         directory: Where the files are to go.

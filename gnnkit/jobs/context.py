@@ -173,7 +173,7 @@ def _read(content: bytes) -> dict[str, Any]:
 
     try:
         value = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:  # bytes that nobody has written raise nearly anything
+    except Exception as error:  # arbitrary bytes raise nearly anything
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise PlanError(f"the newest checkpoint cannot be read: {reason}", "it was not written by ctx.save(); move it away") from error
     if not isinstance(value, dict) or value.get("version") != VERSION:
@@ -385,14 +385,14 @@ class TrainContext:
             _logger.warning("all %d epochs are done: nothing is left of this training; %s holds its checkpoints", total, self.directory)
         while epoch < total:
             yield epoch
-            if self._loader.epoch < epoch:  # nobody has iterated: it counts as done
+            if self._loader.epoch < epoch:  # without an iteration it counts as done
                 self._loader.set_epoch(epoch + 1)
             epoch = max(epoch, self._loader.epoch) + 1
 
     def save(self, **objects: Any) -> None:
         """Writes a checkpoint: the state of each object, and where the loader is. The last two are kept.
 
-        Every rank calls it after the same number of steps; rank 0 writes, and nobody waits, but on Ray, for whose
+        Every rank calls it after the same number of steps; rank 0 writes, and others do not wait, but on Ray, for whose
         storage all wait. A checkpoint is there wholly or not at all.
 
         Args:

@@ -89,7 +89,7 @@ class PeerWatch:
         rank: This rank, for messages.
         watched: Connections, and what is on their other side: "rank 1".
         meeting: Connections to the store that ranks have met at.
-        agent: Whether that is torchrun's: where its host is gone, the torchrun of this host has nobody left to restart ranks with, and
+        agent: Whether that is torchrun's: where its host is gone, the torchrun of this host has no torchrun left to restart ranks with, and
             would wait for a quarter of an hour; it is ended.
     """
 

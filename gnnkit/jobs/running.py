@@ -11,25 +11,25 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gnnkit.backends import backend_from_json
 from gnnkit.cluster.urls.stores import open_url, url_manifest
+from gnnkit.distributed.life_cycle import Role, exit_client, find_role, initialize
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.events import EventSink
 from gnnkit.files import why_unwritable
+from gnnkit.graph_loader import GraphLoader
 from gnnkit.jobs.context import Checkpoints, Report, TrainContext
 from gnnkit.jobs.environment import JobPlace, choose_device
 from gnnkit.jobs.process_group import process_group
 from gnnkit.loader.planned import check_planned
+from gnnkit.loader.served import joins_servers
 from gnnkit.plan import LoaderPlan
 from gnnkit.sampling import kinds
 from gnnkit.storage.manifest import read_manifest
 from gnnkit.storage.store import Store
 from gnnkit.urls import is_url
-
-if TYPE_CHECKING:
-    from gnnkit.distributed.life_cycle import Role
-    from gnnkit.graph_loader import GraphLoader
 
 MODULE = "gnnkit_train"
 _HINT = "def train(loader, ctx): ..."
@@ -170,8 +170,6 @@ def run_training(  # noqa: PLR0913 - launchers differ in all of them
         StartTimeout: Not all ranks came in time.
         WorkerDied: Another rank is gone.
     """
-    from gnnkit.graph_loader import GraphLoader
-
     planned = LoaderPlan.load(plan)
     role = find_plan_role(planned)
     try:
@@ -206,10 +204,6 @@ def find_plan_role(plan: LoaderPlan) -> Role:
     Raises:
         PlanError: The plan or a variable is of no use; see ``gnnkit.distributed.life_cycle``.
     """
-    from gnnkit.backends import backend_from_json
-    from gnnkit.distributed.life_cycle import find_role
-    from gnnkit.loader.served import joins_servers
-
     backend: Any = backend_from_json(plan.backend)
     return find_role(str(backend.address) if joins_servers(backend) else None)
 
@@ -220,8 +214,6 @@ def _joined_servers(plan: Path, role: Role) -> Iterator[None]:
     if role.kind != "client":
         yield
         return
-    from gnnkit.distributed.life_cycle import exit_client, initialize
-
     initialize(plan)
     try:
         yield

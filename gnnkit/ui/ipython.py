@@ -16,8 +16,10 @@ from typing import Any, NoReturn
 
 from gnnkit.errors import GnnkitError, PlanError
 from gnnkit.printable import clean, clean_block
+from gnnkit.runtime.runs import clean_up, find_runs, logs_of, newest, select, stop_run
 from gnnkit.ui.cards import Card
 from gnnkit.ui.options import get_options
+from gnnkit.ui.runs import cleaned_line, done_card, logs_card, runs_card, staying, stopped_line
 
 _NAME = "gnnkit"
 _FLAGS = {
@@ -70,25 +72,16 @@ def _magic(line: str) -> Card | None:
 
 
 def _ps(_: argparse.Namespace) -> Card:
-    from gnnkit.runtime.runs import find_runs
-    from gnnkit.ui.runs import runs_card
-
     return runs_card(find_runs())
 
 
 def _logs(chosen: argparse.Namespace) -> Card:
-    from gnnkit.runtime.runs import find_runs, logs_of, newest, select
-    from gnnkit.ui.runs import logs_card
-
     every = find_runs()
     runs = [newest(every)] if chosen.run is None else select(every, chosen.run)
     return logs_card([(run, name, text) for run in runs for name, _, text in logs_of(run, chosen.rank, chosen.lines)])
 
 
 def _stop(chosen: argparse.Namespace) -> Card:
-    from gnnkit.runtime.runs import find_runs, select, stop_run
-    from gnnkit.ui.runs import done_card, stopped_line
-
     if bool(chosen.runs) == chosen.all:
         raise PlanError("which runs are to be stopped?", f"name them, as %{_NAME} ps lists them, or say --all")
     every = find_runs()
@@ -100,9 +93,6 @@ def _stop(chosen: argparse.Namespace) -> Card:
 
 
 def _cleanup(chosen: argparse.Namespace) -> Card:
-    from gnnkit.runtime.runs import clean_up, find_runs
-    from gnnkit.ui.runs import cleaned_line, done_card, staying
-
     done = clean_up(failed=chosen.failed, elsewhere=chosen.elsewhere)
     complete = not any(each.kept for each in done)
     return done_card(
@@ -143,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     stop = add("stop", _stop, "End the processes of runs.")
     stop.add_argument("runs", nargs="*", metavar="run", help="runs, their beginnings, or pids")
     stop.add_argument("--all", action="store_true", help="every run that has processes, of other notebooks too")
-    cleanup = add("cleanup", _cleanup, "Remove what runs that nobody has any more have left.")
+    cleanup = add("cleanup", _cleanup, "Remove what runs without an owner have left.")
     cleanup.add_argument("--failed", action="store_true", help="the logs of runs that failed too")
     cleanup.add_argument("--elsewhere", action="store_true", help="what other boots, hosts and containers have left, too")
     return parser
@@ -174,11 +164,7 @@ def completions(line: str) -> list[str]:
     verb = before[0]
     if verb not in _FLAGS:
         return []
-    runs = []
-    if verb in _WITH_RUNS:
-        from gnnkit.runtime.runs import find_runs
-
-        runs = [run.id for run in find_runs()]
+    runs = [run.id for run in find_runs()] if verb in _WITH_RUNS else []
     return [word for word in (*_FLAGS[verb], *runs) if word not in before]
 
 
@@ -188,7 +174,7 @@ _MAX_PLACES = 4
 _MAX_CAUSES = 3
 # Of a log: its end is what tells most.
 _LOG_CHARACTERS = 2400
-# Frames of these are nobody's code; contextlib stands between a cell and a decorated function.
+# Frames of these are no user's code; contextlib stands between a cell and a decorated function.
 _SHELL = ("IPython", "ipykernel", "contextlib")
 _FRAME = re.compile(r'  File "(.+)", line (\d+), in (.+)$')
 _WAY_OUT = "gnnkit.set_options(tracebacks='full'), then %tb"

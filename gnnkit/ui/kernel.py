@@ -24,7 +24,7 @@ def running_shell() -> Any | None:
 
 
 def renders_live(shell: Any) -> bool:
-    """Whether somebody watches.
+    """Whether a front end watches.
 
     Front ends let a cell ask for input; what runs notebooks in batches (nbclient, and with it papermill and
     ``nbconvert --execute``) never does, and says so in each request.
@@ -108,7 +108,7 @@ class CellPort:
         """Does something with widgets that no request is said to have caused.
 
         ipykernel (7.4) has a widget's clicks handled where the last request was that it sent anything for: after a cell has, they would
-        wait for the cell that runs, and after a page that is gone has, nobody would handle them.
+        wait for the cell that runs, and once the page is gone they would not be handled.
         """
         parent = getattr(self._shell.kernel, "_shell_parent", None)
 

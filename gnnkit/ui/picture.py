@@ -41,7 +41,7 @@ class Picture(Figure):
         return {"image/png": base64.b64encode(image).decode(), "text/plain": repr(self)}, {"image/png": size}
 
     def _png(self) -> tuple[bytes, tuple[int, int]]:
-        """An image of 256 colours, transparent ones among them, and its size: a quarter of the bytes, and nobody sees the difference."""
+        """An image of 256 colours, transparent ones among them, and its size: a quarter of the bytes, without a visible difference."""
         from PIL import Image  # matplotlib needs it too
 
         whole, small = io.BytesIO(), io.BytesIO()

@@ -59,7 +59,7 @@ def new_picture(size: tuple[float, float], data: Any, text: str) -> Picture:
         PlanError: matplotlib is not installed.
     """
     try:
-        from gnnkit.ui.picture import Picture
+        from gnnkit.ui.picture import Picture  # matplotlib
     except ModuleNotFoundError as error:
         raise PlanError(f"pictures are drawn by matplotlib, which cannot be imported: {error}", "pip install 'gnnkit[plots]'") from error
     return Picture(size, data, text)

@@ -238,7 +238,7 @@ class ProgressModel:
                 self._last_failure = ""
             self._open[key] = StageProgress(event)
         elif event.kind == "progress":
-            # Whoever comes to a stage late sees it from here on.
+            # A sink that is made during a stage sees the stage from here on.
             self._open.setdefault(key, StageProgress(event)).advance(event)
         else:
             self._end(self._open.pop(key, StageProgress(event)), event)
@@ -304,7 +304,7 @@ def write_now(stream: IO[str], text: str) -> None:
 
     Raises:
         ValueError: The stream is closed.
-        OSError: Nobody reads the stream, or it takes no more.
+        OSError: The stream has no reader, or takes no more.
     """
     if type(stream) is io.TextIOWrapper and isinstance(raw := getattr(stream.buffer, "raw", None), io.RawIOBase):
         stream.flush()
@@ -404,7 +404,7 @@ class ProgressReporter:
     """An ``EventSink`` that draws: call it with events, from any thread of this process, and ``close()`` it at the end.
 
     Drawing happens on a background thread that lives while stages are open, so that a slow terminal does not slow down who
-    reports; only a last word (a message, or the end of the last open stage) is drawn by whoever has it. A renderer that
+    reports; only a last word (a message, or the end of the last open stage) is drawn by the thread that has it. A renderer that
     fails (a closed stream, a vanished terminal) is dropped and the run goes on. Events in forked children are ignored: the
     screen is the parent's.
 
@@ -602,7 +602,7 @@ def make_sink(progress: bool | str = "auto", *, stream: IO[str] | None = None) -
 
 
 def _notebook_renderer(shell: Any, wanted: RendererName | None) -> Renderer:
-    from gnnkit.ui.notebook import HtmlRenderer, WidgetRenderer
+    from gnnkit.ui.notebook import HtmlRenderer, WidgetRenderer  # jinja2
 
     port = CellPort(shell)
     if wanted is None:

@@ -61,7 +61,7 @@ def attention(runs: Sequence[Run]) -> str | None:
     if not left:
         return None
     orphans = sum(len(run.alive) for run in left)
-    text = f"{_count(len(left), 'run')} left behind" + (f", with {_count(orphans, 'process')} that nobody uses" if orphans else "")
+    text = f"{_count(len(left), 'run')} left behind" + (f", with {_count(orphans, 'unused process')}" if orphans else "")
     return f"{text}: gnnkit cleanup"
 
 

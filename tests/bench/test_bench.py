@@ -24,14 +24,14 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from gnnkit.cli.app import run
+from gnnkit import Store
 from gnnkit.cluster import namespaces as hosts_here
-from gnnkit.datasets.synthetic import products_like
+from gnnkit.datasets import products_like
 from gnnkit.errors import PlanError
 from gnnkit.events import ignore_events
 from gnnkit.export.verify import Difference, VerifyReport
-from gnnkit.storage.store import Store
 from tests.backends.setups import is_gone
+from tests.helpers.command import run
 from tests.helpers.machine import ROOT
 from tests.helpers.waiting import wait_until
 from tools.bench import cluster_tasks, limit_tasks, namespaces

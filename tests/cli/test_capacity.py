@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gnnkit import BuildOptions, GraphLoader, InProcess, datasets, partition
+from gnnkit import BuildOptions, GraphLoader, InProcess, Store, datasets, partition
 from gnnkit.capacity import (
     BatchSize,
     Cluster,
@@ -22,11 +22,10 @@ from gnnkit.capacity import (
     planned,
     sized_graph,
 )
-from gnnkit.cli.app import run
 from gnnkit.datasets.ogb import published_graph, published_names
 from gnnkit.errors import DatasetError, PlanError
 from gnnkit.loader.inputs import resolve_fan_outs
-from gnnkit.storage.store import Store
+from tests.helpers.command import run
 from tests.helpers.ogb_link_trees import write_link_tree
 from tests.helpers.ogb_trees import write_tree
 

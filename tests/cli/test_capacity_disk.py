@@ -12,10 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gnnkit import GraphLoader, InProcess, datasets
+from gnnkit import BuildOptions, GraphLoader, InProcess, Store, datasets
 from gnnkit.capacity import Cluster, PageReads, Rates, StoreDisk, asked, batch_of, estimate, sized_graph
-from gnnkit.storage.layout import BuildOptions, Order
-from gnnkit.storage.store import Store
+from gnnkit.storage.layout import Order
 from tests.helpers.system import pretend_free_memory
 from tools.bench.memory_groups import memory_group
 

@@ -19,12 +19,11 @@ import pytest
 from filelock import FileLock
 
 import gnnkit
-from gnnkit.cli.app import run
-from gnnkit.datasets.synthetic import products_like
+from gnnkit import BuildOptions, Store
+from gnnkit.datasets import products_like
 from gnnkit.storage.build import build_store
 from gnnkit.storage.catalog import default_store_dir, find_or_build
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
+from tests.helpers.command import run_captured
 from tests.helpers.graphs import homogeneous_source
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -44,14 +43,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def cli(capfd: pytest.CaptureFixture[str]) -> Cli:
     """Runs a command line in this process: ``(code, output, errors)``."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code = run([str(argument) for argument in arguments])
-        captured = capfd.readouterr()
-        return code, captured.out, captured.err
-
-    return call
+    return lambda *arguments: run_captured(capfd, arguments)
 
 
 @pytest.fixture(scope="module")
@@ -429,17 +421,15 @@ def test_loading_kernels_keeps_them(own_kernels: Path) -> None:
 
 @pytest.mark.parametrize("code", [0, 1])
 def test_demo_ends_with_its_verdict(cli: Cli, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    import gnnkit.demo
-
     scales = []
     # It trains for a minute; the command only passes scale and verdict on.
-    monkeypatch.setattr(gnnkit.demo, "run_demo", lambda scale: scales.append(scale) or code)
+    monkeypatch.setattr("gnnkit.cli.demo.run_demo", lambda scale: scales.append(scale) or code)
     assert cli("demo", "--scale", "0.5")[0] == code
     assert scales == [0.5]
 
 
 @pytest.mark.slow
-def test_kernels_that_are_there_are_loaded_while_somebody_compiles_others(own_kernels: Path) -> None:
+def test_kernels_that_are_there_are_loaded_during_the_compilation_of_others(own_kernels: Path) -> None:
     warm = [sys.executable, "-c", "from gnnkit.sampling import kinds; kinds.warm()"]
     subprocess.run(warm, check=True, timeout=240)  # whatever is missing
     with FileLock(own_kernels / "compile.lock"):

@@ -17,20 +17,18 @@ from typing import Any
 
 import pytest
 
-from gnnkit import Colocated, GraphLoader, GraphStore
-from gnnkit.cli.app import run
+from gnnkit import Colocated, GraphLoader, GraphStore, Store, serve
 from gnnkit.cluster.part_service import PartService, ServiceSpec
 from gnnkit.errors import PlanError, WorkerStopped
 from gnnkit.runtime import runs
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.process_status import start_ticks
 from gnnkit.runtime.runs import Run, RunFolder, clean_up, find_runs, known_roots, logs_of, own_folders, select
-from gnnkit.serving import serve
-from gnnkit.storage.store import Store
 from gnnkit.ui.runs import attention, cleaned_line, run_facts, runs_processes, stopped_line
 from tests.backends.setups import is_gone
 from tests.cluster.hosts.setups import OPTIONS, build
 from tests.cluster.serving.setups import ANSWER_S, server_pids, worker_pids
+from tests.helpers.command import run, run_captured
 from tests.helpers.system import without_rights
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -50,10 +48,7 @@ def cli(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("COLUMNS", "300")
 
     def call(*arguments: object, everywhere: bool = False) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code = run([*map(str, arguments), *([] if everywhere else ["--log-dir", str(tmp_path)])])
-        captured = capfd.readouterr()
-        return code, captured.out, captured.err
+        return run_captured(capfd, [*arguments, *([] if everywhere else ["--log-dir", tmp_path])])
 
     return call
 
@@ -191,7 +186,7 @@ def test_what_is_left_behind_is_cleaned_up(
 
     code, out, _ = cli("ps", "--json")
     facts = {each["id"]: each for each in json.loads(out)["runs"]}
-    assert code == 1 and json.loads(out)["attention"] == "1 run left behind, with 1 process that nobody uses: gnnkit cleanup"
+    assert code == 1 and json.loads(out)["attention"] == "1 run left behind, with 1 unused process: gnnkit cleanup"
     states = {mine.path: "running", stale: "stale", failed: "failed", other: "elsewhere"}
     assert {name: each["state"] for name, each in facts.items()} == {folder.name: state for folder, state in states.items()}
     assert facts[other.name]["processes"][0]["state"] == "not known" and inner.name not in facts
@@ -230,7 +225,7 @@ def test_processes_that_outlived_their_owner_are_stopped(tmp_path: Path, cli: Cl
     os.kill(sleeper.pid, signal.SIGSTOP)
     failed = record(tmp_path, "1-0123abcd", failed=True, children=[child(sleeper)])
     code, out, _ = cli("ps")
-    assert code == 1 and "1 process that nobody uses" in out
+    assert code == 1 and "1 unused process" in out
     code, out, _ = cli("stop", sleeper.pid)
     assert code == 0 and "ended 1 process" in out and sleeper.wait(60) == -signal.SIGKILL
     assert failed.exists() and cli("ps")[0] == 0

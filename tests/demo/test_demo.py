@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
+from gnnkit import GraphLoader
 from gnnkit.backends.base import Backend
-from gnnkit.datasets.synthetic import PRODUCTS, GeneratedSource, products_like
-from gnnkit.demo import run_demo
-from gnnkit.demo.training import Scores, TrainingReport, compare_places, train_on_cora, train_on_products_like
+from gnnkit.datasets import products_like
+from gnnkit.datasets.synthetic import PRODUCTS, GeneratedSource
+from gnnkit.demo import Scores, TrainingReport, compare_places, run_demo, train_on_cora, train_on_products_like
 from gnnkit.events import Event, ignore_events
-from gnnkit.graph_loader import GraphLoader
 
 pytestmark = pytest.mark.slow
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from gnnkit import BuildOptions
 from gnnkit.schema import ArraySpec, EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges
 
 NUM_NODES, NUM_CLASSES = 200, 5

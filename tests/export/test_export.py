@@ -15,15 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnkit import Colocated, GraphLoader, GraphStore, InProcess
-from gnnkit.cli.app import run as gnnkit_command
+from gnnkit import Colocated, GraphLoader, GraphStore, InProcess, LoaderPlan
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.export import writer
 from gnnkit.export.job_files import requirements_text
 from gnnkit.loader.inspection import batches_digest
-from gnnkit.plan import LoaderPlan
 from gnnkit.storage.manifest import read_manifest
 from tests.export.graphs import make_store
+from tests.helpers.command import run as gnnkit_command
 
 BACKENDS: dict[str, Any] = {
     "InProcess": InProcess(),
@@ -178,8 +177,8 @@ def test_stage_cuts_the_store_that_the_plan_names(loader: GraphLoader, tmp_path:
 
 
 def test_a_store_that_was_cut_already_is_taken(export: Callable[..., Path], store: Path, loader: GraphLoader) -> None:
+    from gnnkit import BuildOptions
     from gnnkit.storage.catalog import store_path
-    from gnnkit.storage.layout import BuildOptions
 
     manifest = read_manifest(store)
     cut = make_store(store_path(store.parent, manifest.name, BuildOptions(2), manifest.source_fingerprint), 2)

@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from gnnkit import Colocated, GraphLoader, GraphStore
+from gnnkit import Colocated, GraphLoader, GraphStore, Store
 from gnnkit.export.job import PLAN, TRAIN, ExportJob, JobStore
 from gnnkit.plan import Placement
-from gnnkit.storage.store import Store
 from tests.cluster.hosts.setups import OPTIONS, build, expected
 from tests.distributed.ranks import TORCHRUN_VARIABLES
 from tests.export.jobs import job, write_files

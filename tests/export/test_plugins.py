@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from gnnkit import GraphLoader, LoaderPlan
-from gnnkit.cli.app import run as run_cli
+from gnnkit import GraphLoader, LoaderPlan, verify_export
 from gnnkit.errors import PlanError
 from gnnkit.export.exporter import JobOptions, export_plan
-from gnnkit.export.verify import verify_export
 from tests.export.graphs import make_store
+from tests.helpers.command import run as run_cli
 from tests.helpers.machine import ROOT
 from tests.helpers.plugins import install
 

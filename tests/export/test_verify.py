@@ -13,20 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnkit import Colocated, GraphLoader, GraphStore, Labor
-from gnnkit.cli.app import run as run_cli
+from gnnkit import BuildOptions, Colocated, GraphLoader, GraphStore, Labor, LoaderPlan, Store, verify_export
 from gnnkit.cluster import namespaces
 from gnnkit.errors import PlanError, StartTimeout, StoreError, WorkerDied
 from gnnkit.export.exporter import JobOptions, export_plan
 from gnnkit.export.recording import recorded
-from gnnkit.export.verify import verify_export
 from gnnkit.host import available_cpus
-from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.runs import runs_root
 from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
 from tests.cluster.hosts.setups import OPTIONS, source
+from tests.helpers.command import run as run_cli
 
 BACKENDS = {"colocated": Colocated(num_workers=1), "graph_store": GraphStore(num_servers=1)}
 # 57 seeds in batches of 8.

@@ -16,14 +16,13 @@ import pytest
 import torch
 
 import gnnkit
-from gnnkit import GraphLoader, GraphStore
+from gnnkit import BuildOptions, GraphLoader, GraphStore
 from gnnkit.errors import LoaderClosed, PlanError, TrainingFailed, WorkerDied, WorkerStopped
 from gnnkit.jobs.launching.job import RankState
 from gnnkit.jobs.launching.packing import pack_code, pack_result, unpack_code, unpack_result
 from gnnkit.runtime.remote import RemoteTraceback
 from gnnkit.runtime.runs import find_runs, logs_of, select, stop_run
 from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
 from tests.helpers.graphs import homogeneous_source, random_edges
 from tests.helpers.leaks import descendants
 from tests.helpers.waiting import wait_until
@@ -289,11 +288,11 @@ def test_results_come_as_they_were_or_with_an_error_that_says_why_not() -> None:
 
 
 def test_of_several_failures_the_earliest_counts() -> None:
-    books = RankState(3)
-    books.fail(2, 12.0, TrainingFailed("collateral"))
-    books.fail(1, 11.0, WorkerDied("the cause"))
-    books.fail(0, 13.0, TrainingFailed("collateral, too"))
-    assert str(books.first_failure) == "the cause" and [rank.state for rank in books.ranks] == ["failed"] * 3
+    states = RankState(3)
+    states.fail(2, 12.0, TrainingFailed("collateral"))
+    states.fail(1, 11.0, WorkerDied("the cause"))
+    states.fail(0, 13.0, TrainingFailed("collateral, too"))
+    assert str(states.first_failure) == "the cause" and [rank.state for rank in states.ranks] == ["failed"] * 3
 
 
 @pytest.mark.gpu

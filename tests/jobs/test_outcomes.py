@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from gnnkit import Store
 from gnnkit.jobs.context import Checkpoints
-from gnnkit.storage.store import Store
 from tests.cluster.hosts.setups import build, expected
 from tests.export.test_launchers_real import ONE_PER_HOST, export, script
 from tests.helpers.machine import in_time

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from gnnkit.cli.app import run
+from gnnkit import GraphLoader, TrainContext
 from gnnkit.errors import PlanError
-from gnnkit.graph_loader import GraphLoader
-from gnnkit.jobs.context import Logged, TrainContext
+from gnnkit.jobs.context import Logged
 from gnnkit.jobs.environment import JobPlace
 from gnnkit.jobs.running import run_training
+from tests.helpers.command import run
 from tests.helpers.ports import free_port
 from tests.jobs.setups import NUM_BATCHES, Steps, epochs, planned
 

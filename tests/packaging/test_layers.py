@@ -34,6 +34,7 @@ ORDER = (
         "bounds",
         "waiting",
         "shipped",
+        "plugins",
         "errors",
         "rendering",
         "printable",

@@ -20,7 +20,7 @@ REASONS = {
     ): "a server speaks in two ways, and nothing from outside holds one of them up without the other",
     (
         "tests/cli/test_cli.py",
-        "gnnkit.demo.run_demo",
+        "gnnkit.cli.demo.run_demo",
     ): "the demonstration trains for a minute; the command only passes scale and verdict on",
     (
         "tests/distributed/standing_in.py",

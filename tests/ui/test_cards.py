@@ -5,8 +5,8 @@ from html.parser import HTMLParser
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gnnkit import set_options
 from gnnkit.ui.cards import MAX_HTML_BYTES, Card, Table
-from gnnkit.ui.options import set_options
 
 VOID = {"circle", "path"}
 NASTY = st.one_of(

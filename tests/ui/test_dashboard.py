@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from gnnkit import GraphLoader
+from gnnkit import GraphLoader, set_options
 from gnnkit.errors import LoaderClosed, PlanError
 from gnnkit.ui.dashboard import Dashboard
 from gnnkit.ui.dashboard import live as live_module
 from gnnkit.ui.dashboard.live import DashboardWatch
 from gnnkit.ui.dashboard.observer import Observer, Snapshot
 from gnnkit.ui.dashboard.places import Actions, HtmlPlace, WidgetPlace
-from gnnkit.ui.options import set_options
 from tests.helpers.waiting import wait_until
 from tests.loader.graphs import make
 

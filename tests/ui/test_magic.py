@@ -122,7 +122,7 @@ def test_what_was_left_behind(root: Path) -> None:
         run = RunFolder(root, {})
         run.add(0, sleeper.pid)
         run.note(pid=2**22 + 1)
-        assert "! 1 run left behind, with 1 process that nobody uses: gnnkit cleanup" in text_of("ps")
+        assert "! 1 run left behind, with 1 unused process: gnnkit cleanup" in text_of("ps")
         assert f"{run.path.name}  ended 1 process, removed its folder" in text_of("cleanup")
         assert sleeper.wait(5) == -signal.SIGKILL and not list(root.iterdir())
 

@@ -12,13 +12,10 @@ import numpy as np
 import pytest
 
 import gnnkit
-from gnnkit import GraphLoader
+from gnnkit import BuildOptions, GraphLoader, Store, set_options
 from gnnkit.errors import PlanError
 from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
 from gnnkit.ui.cards import MAX_HTML_BYTES
-from gnnkit.ui.options import set_options
 from tests.helpers.graphs import homogeneous_source, random_edges, random_source
 from tests.helpers.waiting import wait_until
 from tests.loader.graphs import make, typed

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from gnnkit import set_options
 from gnnkit.errors import PlanError
-from gnnkit.ui.options import ProgressChoice, get_options, resolve_progress, set_options
+from gnnkit.ui.options import ProgressChoice, get_options, resolve_progress
 
 OFF, AUTO, EPOCH = ProgressChoice(enabled=False), ProgressChoice(), ProgressChoice(epochs=True)
 

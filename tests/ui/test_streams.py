@@ -15,9 +15,9 @@ import time
 
 import pytest
 
+from gnnkit import set_options
 from gnnkit.errors import PlanError
 from gnnkit.events import Event
-from gnnkit.ui.options import set_options
 from gnnkit.ui.progress import make_sink
 
 # A stage that seems to have begun in the past is drawn without waiting for it.

@@ -6,11 +6,11 @@ import traceback
 
 import pytest
 
+from gnnkit import set_options
 from gnnkit.errors import PlanError, TrainingFailed, WorkerDied, interruptible, note_interrupt
 from gnnkit.events import Event, Stage
 from gnnkit.runtime.remote import RemoteTraceback
 from gnnkit.ui.ipython import report_of
-from gnnkit.ui.options import set_options
 from tests.ui.kernels import Kernel
 
 SETUP = """

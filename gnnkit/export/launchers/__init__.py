@@ -7,7 +7,6 @@ from gnnkit.export.job import Instructions as Instructions
 from gnnkit.export.job import InstructionStep as InstructionStep
 from gnnkit.export.job import Port as Port
 from gnnkit.export.launchers.base import Launcher as Launcher
-from gnnkit.export.launchers.base import find_launcher as find_launcher
 from gnnkit.export.launchers.kubernetes import Kubernetes as Kubernetes
 from gnnkit.export.launchers.slurm import Slurm as Slurm
 from gnnkit.export.launchers.torchrun import Torchrun as Torchrun

@@ -193,6 +193,8 @@ def common_settings(job: ExportJob) -> dict[str, str]:
     return settings
 
 
-TOKEN_TEXT = "Whoever knows the token may read the graph. It is in no file of this directory, and never an argument of a command."
+TOKEN_TEXT = (
+    "Every process that knows the token may read the graph. It is in no file of this directory, and never an argument of a command."
+)
 # Makes a secret that only its owner can read.
 MAKE_TOKEN = "(umask 077 && od -An -N24 -tx1 /dev/urandom | tr -d ' \\n' > token)"

@@ -172,7 +172,7 @@ def _claim(job: ExportJob, what: str, gib: int) -> _Object:
 
 
 def _network_policy(job: ExportJob) -> _Object:
-    """Only the job's own pods reach each other: torchrun's meeting point asks nobody for a password."""
+    """Only the job's own pods reach each other: torchrun's meeting point asks for no password."""
     own = {"matchLabels": labels_of(job)}
     return {
         "apiVersion": "networking.k8s.io/v1",

@@ -1,7 +1,7 @@
 """Keeps the processes of a job that runs on trial, whatever they are: ``python -m gnnkit.export.proof.keeper PARENT < spec``.
 
-Shell scripts, torchrun and what they start know nothing of who wants them. All that is started here stays a descendant of this process,
-also what has left its session or lost its parent, and is ended with it: when standard input ends, or when the parent does.
+Shell scripts, torchrun and what they start do not know the process that wants them. All that is started here stays a descendant of this
+process, also what has left its session or lost its parent, and is ended with it: when standard input ends, or when the parent does.
 
 The spec is a line of JSON: ``{"hosts": number of network namespaces or 0, "folder": theirs, "scratch": removed if the parent ends,
 "commands": [{"words", "environment", "cwd", "log", "host"}]}``. Lines on standard output say what happens: ``["started"]``,
@@ -32,7 +32,7 @@ STDIN, STDOUT = 0, 1
 # A file of the folder: the words that run a command in each of the namespaces.
 HOSTS = "hosts.json"
 _PR_SET_CHILD_SUBREAPER = 36
-# How long processes may take to end by themselves where somebody waits for the prompt; and to be gone once they were killed.
+# How long processes may take to end by themselves while a user waits for the prompt; and to be gone once they were killed.
 _HASTE_S, _EXIT_WAIT_S = 0.3, 10.0
 _LOOK_S = 0.2
 
@@ -42,7 +42,7 @@ class TrialSupervisor:
 
     Args:
         spec: See the module.
-        parent: Pid of who wants them.
+        parent: Pid of the process that wants them.
     """
 
     def __init__(self, spec: dict[str, Any], parent: int) -> None:
@@ -51,11 +51,11 @@ class TrialSupervisor:
         self._wakeup, wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(wakeup)
-        if os.getppid() != parent:  # it has ended before anybody watched it
+        if os.getppid() != parent:  # it has ended before it was watched
             sys.exit(1)
 
     def run(self) -> None:
-        """Starts everything, and ends it when nobody wants it any more."""
+        """Starts everything, and ends it when the parent says so or ends."""
         folder = Path(self._spec["folder"])
         haste_s = _HASTE_S
         with contextlib.ExitStack() as stack:
@@ -98,7 +98,7 @@ class TrialSupervisor:
             shutil.rmtree(self._spec["scratch"], ignore_errors=True)
 
     def _watch(self) -> float:
-        """Tells of commands that end, until nobody wants the rest; how long that may take to end by itself."""
+        """Tells of commands that end, until the parent wants no more; returns the seconds that the rest may take to end by itself."""
         poller = select.poll()
         for fd in (STDIN, self._parent, self._wakeup):
             poller.register(fd, select.POLLIN | select.POLLHUP)
@@ -121,7 +121,7 @@ class TrialSupervisor:
                     yield self._commands.pop(ended[0]), os.waitstatus_to_exitcode(ended[1])
 
     def _end(self, keepers: set[int], haste_s: float) -> None:
-        # Whoever has started others ends them: a server that finds its workers ended by somebody else takes that for their failure.
+        # A process that has started others ends them: a server whose workers are ended from outside takes that for their failure.
         told: set[int] = set()
         deadline = Deadline(haste_s / 2)
         while (left := _children() - keepers) and not deadline.has_passed:

@@ -27,6 +27,7 @@ from gnnkit.export.job import PLAN, RECORD, STAGE, SizedJob
 from gnnkit.export.recording import VARIABLE
 from gnnkit.export.writer import read_record
 from gnnkit.host import available_cpus, available_memory
+from gnnkit.kernels.jit import KERNEL_CACHE_VARIABLE, kernel_cache_root
 from gnnkit.plan import LoaderPlan, Placement
 from gnnkit.plan.files import read_plan_file
 from gnnkit.runtime.runs import tail
@@ -268,7 +269,7 @@ def fitting(job: TrialSize) -> tuple[TrialSize, list[str]]:
 LOOPBACK = "127.0.0.1"
 _PORTS = range(15000, 32000)
 _PART = re.compile("part([0-9]+)")
-# What somebody may have left in a job's directory and no node needs; a larger file is no part of a job either.
+# What may lie in a job's directory and no node needs; a larger file is no part of a job either.
 _LEFT_OUT = ("token",)
 _MOST_BYTES = 16 << 20
 # Variables of this process that would tell a job where it is: it is elsewhere.
@@ -474,8 +475,6 @@ def base_environment(folder: Path) -> dict[str, str]:
     Args:
         folder: Has them in ``bin``, and takes temporary files in ``tmp``.
     """
-    from gnnkit.kernels.jit import KERNEL_CACHE_VARIABLE, kernel_cache_root  # Numba
-
     kept = {name: value for name, value in os.environ.items() if not _TOLD.fullmatch(name)}
     own = str(Path(__file__).parents[3])
     return {
@@ -521,7 +520,7 @@ def _environment(job: TrialSize, folder: Path, *, in_namespaces: bool, timeout_s
 
 
 def _free_ports(count: int) -> int:
-    """The first of several ports in a row that nobody listens on; below those that the system gives out by itself."""
+    """The first of several free ports in a row, below those that the system gives out by itself."""
     start = secrets.randbelow(_PORTS.stop - _PORTS.start)
     for step in range(0, len(_PORTS), count):
         first = _PORTS[(start + step) % (len(_PORTS) - count)]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def load() -> type[RankWork]:
     """Imports the work; see ``gnnkit.runtime.entry``."""
-    from gnnkit.jobs.launching.rank import RankWork  # what it imports may fail, which is reported
+    from gnnkit.jobs.launching.rank import RankWork  # late: what it imports may fail, which is reported
 
     return RankWork
 

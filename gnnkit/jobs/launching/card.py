@@ -39,7 +39,7 @@ def launch_card(title: str, status: RunStatus, trace: str | None) -> Card:
         rows.append(("restarts", f"{status.restarts} of at most {status.max_restarts}"))
     if status.processes:
         rows.append(("memory", cost_of(status.processes)))
-    if Path(status.directory).is_dir():  # one that nobody has named goes with the run
+    if Path(status.directory).is_dir():  # one without a name of the user's goes with the run
         rows.append(("directory", status.directory))
     if status.processes:
         rows.append(("run", f"{status.run}: gnnkit logs, gnnkit stop"))

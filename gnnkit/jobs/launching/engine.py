@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,16 +14,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gnnkit.bounds import MOST_THREADS, is_whole, shown, whole_number
 from gnnkit.errors import GnnkitError, PlanError, interruptible
 from gnnkit.events import EventSink
+from gnnkit.graph_loader import GraphLoader
 from gnnkit.jobs.environment import check_present
+from gnnkit.jobs.launching.card import launch_card
 from gnnkit.jobs.launching.job import Job, LaunchInputs, LaunchSpec, RunState, RunStatus, extra_of, fair_threads, made_directory
 from gnnkit.jobs.launching.packing import pack_code, unpack_result
+from gnnkit.plugins import find_plugin
 from gnnkit.rendering import Shown
+from gnnkit.runtime.runs import find_runs
+from gnnkit.ui.cards import Card
+from gnnkit.ui.progress import make_sink
 from gnnkit.waiting import Deadline
 
 if TYPE_CHECKING:
-    from gnnkit.graph_loader import GraphLoader
     from gnnkit.jobs.context import TrainContext
-    from gnnkit.ui.cards import Card
 
 
 class LaunchedRanks(Protocol):
@@ -199,20 +204,16 @@ class RunHandle(Shown):
             error, packed = job.error, job.results.get(rank)
         if error is not None:
             raise error
-        if rank not in self._values:  # unpacking may take long: nobody waits for the lock meanwhile
+        if rank not in self._values:  # unpacking may take long: it holds no lock
             assert packed is not None, "a run that has ended well has every rank's result"
             self._values.setdefault(rank, unpack_result(packed))
         return self._values[rank]
 
     def _card(self) -> Card:
-        from gnnkit.jobs.launching.card import launch_card
-
         return launch_card(self._job.spec.title, self._job.status(), None if self.error is None else _trace(self.error))
 
 
 def _trace(error: BaseException) -> str:
-    import traceback
-
     return "".join(traceback.format_exception(type(error), error, error.__traceback__))
 
 
@@ -255,9 +256,6 @@ def launch(  # noqa: PLR0913 - every one is a word of the user's
         PlanError: A value is unusable, the function cannot be sent to another process, or another launch runs in ``directory``.
         LoaderClosed: The loader is closed.
     """
-    from gnnkit.graph_loader import GraphLoader
-    from gnnkit.ui.progress import make_sink
-
     if not callable(train_fn):
         raise PlanError(f"train_fn must be a function of a loader and a context, got {train_fn!r}", "def train(loader, ctx): ...")
     _check_arguments(train_fn)
@@ -290,9 +288,7 @@ def _engine(engine: Engine | str | None) -> Engine:
         return LocalEngine()
     if isinstance(engine, Engine):
         return engine
-    from gnnkit.export.launchers.base import find_launcher  # reads what is installed
-
-    return find_launcher(engine, Engine, "engine")  # type: ignore[type-abstract]
+    return find_plugin(engine, Engine, "engine")  # type: ignore[type-abstract]
 
 
 def _count(num_procs: int | None, engine: Engine) -> int:
@@ -333,8 +329,6 @@ def _check_unused(folder: str) -> None:
     Raises:
         PlanError: Another launch runs there.
     """
-    from gnnkit.runtime.runs import find_runs
-
     for run in find_runs():
         if run.state == "running" and run.alive and run.folders[0][1].get("directory") == folder:
             raise PlanError(

@@ -134,7 +134,7 @@ class RankState:
         return all(rank.state in ("training", "done") for rank in self.ranks)
 
     def close(self) -> None:
-        """Marks whoever was still there as ended."""
+        """Marks the ranks that were still there as ended."""
         self.ranks = [replace(rank, pid=0, state="ended" if rank.state in ("starting", "training") else rank.state) for rank in self.ranks]
 
 
@@ -360,7 +360,7 @@ class LaunchInputs:
         return {"path": str(folder / _PLAN), "store": plan.store.path, "tokens": tokens}
 
     def remove(self) -> None:
-        """Ends what was started, and removes what was written, unless somebody else uses it."""
+        """Ends what was started, and removes what was written, unless another object uses it."""
         servers, self._servers, self._store = self._servers, None, None
         if servers is not None:
             servers.stop()
@@ -375,17 +375,17 @@ class RankInputs(Protocol):
 
     @property
     def title(self) -> str:
-        """See above."""
+        """The graph's name, or its store."""
 
     @property
     def is_of_this_host(self) -> bool:
-        """See ``LaunchInputs``."""
+        """Whether no other host could have the graph."""
 
     def make(self, folder: Path, events: EventSink) -> dict[str, Any]:
-        """See ``LaunchInputs``."""
+        """Makes what the ranks need, and returns where it is: ``path``, ``store`` and ``tokens``."""
 
     def remove(self) -> None:
-        """See ``LaunchInputs``."""
+        """Removes what ``make`` has made."""
 
 
 def extra_of(loader: GraphLoader) -> Any:
@@ -396,7 +396,7 @@ def extra_of(loader: GraphLoader) -> Any:
 
 _MODULE = "gnnkit.jobs.launching"
 _ADVICE = "launch(..., max_restarts=...) starts all ranks again, and ctx.restore(...) goes on from their last checkpoint"
-# Nobody from elsewhere can reach the ranks.
+# The ranks cannot be reached from other hosts.
 LOOPBACK = "127.0.0.1"
 # That a thread may take to end.
 _JOIN_S = 10.0
@@ -415,7 +415,7 @@ class Job:
     Attributes:
         spec: What they are to do.
         changed: Held for every look at what follows; notified of every change.
-        books: What is known of the ranks.
+        states: The states of the ranks.
         results: ``{rank: what it returned, packed}``, once the run is done.
 
     Raises:
@@ -513,7 +513,7 @@ class Job:
             self._fail(error if isinstance(error, GnnkitError) else StoreError(f"the graph cannot be made ready: {error}"))
             return
         with self.changed:
-            if self.has_ended:  # meanwhile, and what was just made has nobody else to remove it
+            if self.has_ended:  # meanwhile: what was just made is removed here or never
                 self._inputs.remove()
                 return
             self._provided = provided
@@ -561,7 +561,7 @@ class Job:
                 take(rank, what)
 
     def _time_of(self, rank: int, death: Exit) -> float:
-        """When a rank has died: killed from outside, right after it was last seen, before anybody could complain about it."""
+        """When a rank has died: killed from outside, right after it was last seen, before other ranks could complain about it."""
         killed = death.returncode is not None and death.returncode < 0 and death.returncode != -signal.SIGABRT
         seen_s = self._supervisor.signs(rank).seen_s
         return time.monotonic() - (seen_s if killed and seen_s < _JOIN_S else 0.0)

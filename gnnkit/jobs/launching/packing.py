@@ -17,7 +17,7 @@ _MOST_NAMES = 5
 def pack_code(train: Callable[..., Any], transform: Callable[..., Any] | None, extra: Any) -> bytes:
     """A train function, with whatever it refers to that no rank could import: what the notebook or script itself defines.
 
-    The text of the notebook's cells goes along: a traceback without it names lines that nobody can look up.
+    The text of the notebook's cells goes along: a traceback without it names lines that cannot be looked up.
 
     Args:
         train: The function.

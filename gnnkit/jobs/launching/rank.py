@@ -13,12 +13,17 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from gnnkit.cluster.serving.spec import remember_token
 from gnnkit.host import without_collections
 from gnnkit.jobs.environment import JobPlace
 from gnnkit.jobs.launching.packing import pack_result, unpack_code
+from gnnkit.jobs.running import run_training
+from gnnkit.loader.planned import open_store
 from gnnkit.runtime.entry import ParentWatch
 from gnnkit.runtime.remote import error_to_json
 from gnnkit.runtime.wire import PARENT_WAIT_S, Message, Wire, from_memory, in_memory
+from gnnkit.sampling.collate import load_batch_classes
+from gnnkit.storage.store import Store
 
 if TYPE_CHECKING:
     from gnnkit.graph_loader import GraphLoader
@@ -50,7 +55,7 @@ class RankWork:
         self._graph: GraphHandle | None = None
 
     def run(self) -> None:
-        """Trains once; returns never: whoever has started this process ends it, when all ranks are done."""
+        """Trains once; never returns: the parent ends this process when all ranks are done."""
         threading.Thread(target=self._listen, name="gnnkit-rank", daemon=True).start()
         try:
             data = pack_result(self._train())
@@ -61,7 +66,7 @@ class RankWork:
         fd = in_memory(data)
         self._wire.tell("result", [fd])
         os.close(fd)
-        # Rank 0 has the store that the others meet at, and nobody leaves before all are done.
+        # Rank 0 has the store that the others meet at, and no rank leaves before all are done.
         threading.Event().wait()
 
     def _listen(self) -> NoReturn:
@@ -86,19 +91,15 @@ class RankWork:
         place = JobPlace(**body["place"])
         _set_variables({**place.variables(), **body["variables"]})
         with without_collections():
-            from gnnkit.jobs.running import run_training
-
             train, transform, extra = unpack_code(from_memory(setup.fds[0]))  # brings torch, mostly
         store = _store(place, setup.fds[1:], body["timeout_s"])
         if self._heard.empty():  # the graph is being stored meanwhile
             with without_collections():
-                from gnnkit.sampling.collate import load_batch_classes
-
                 load_batch_classes()
         plan = self._heard.get(timeout=PARENT_WAIT_S)
         assert plan.kind == "plan"
         for address, token in plan.body["tokens"].items():
-            _remember(address, token)
+            remember_token(address, token)
         if extra is not None:
             self._graph = carry_extra(plan.body["store"], extra)
 
@@ -124,7 +125,7 @@ class RankWork:
         )
 
     def _tell_error(self, error: BaseException) -> None:
-        """Writes down and tells the first error; those that follow from it are nobody's concern."""
+        """Writes down and tells the first error; those that follow from it are left out."""
         if not self._has_failed:
             self._has_failed = True
             logger.error("the function has failed", exc_info=error)
@@ -171,27 +172,18 @@ def _set_variables(variables: Mapping[str, str | None]) -> None:
 
 
 def _store(place: JobPlace, fds: Sequence[int], timeout_s: float) -> Any:
-    """The key-value store that the ranks meet at; rank 0 was handed its listener, so that nobody comes before it listens."""
+    """The key-value store that the ranks meet at; rank 0 was handed its listener, so that no rank connects before it listens."""
     if place.world_size == 1:
         return None
-    from gnnkit.distributed.process_group import meeting_store
+    from gnnkit.distributed.process_group import meeting_store  # torch
 
     listener = socket.socket(fileno=fds[0]) if fds else None
     timeout = timedelta(seconds=timeout_s)
     return meeting_store(place.master_addr, place.master_port, place.rank, place.world_size, timeout, listener)
 
 
-def _remember(address: str, token: str) -> None:
-    from gnnkit.cluster.serving.spec import remember_token
-
-    remember_token(address, token)
-
-
 def carry_extra(store: str, extra: Any) -> GraphHandle:
     """A graph that was in memory has attributes that no store holds; loaders of this process get them with it."""
-    from gnnkit.loader.planned import open_store
-    from gnnkit.storage.store import Store
-
     handle = open_store(Store.open(store))
     handle.extra, handle.type_extra, handle.name = extra
     return handle

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # A dashboard that nothing has happened to yet keeps its buttons this long.
 _FRESH_S = 30.0
-# An epoch makes a still picture live again once it has run this long: shorter ones are over before anybody could press a button.
+# An epoch makes a still picture live again once it has run this long: shorter ones are over before a user could press a button.
 _WAKES_AFTER_S = 0.7
 # Between two epochs of one loop a dashboard stays as it is.
 _LINGERS_S = 2.0
@@ -105,7 +105,7 @@ _LONGEST_S = 5.0
 class DashboardWatch:
     """Draws a loader until it is closed or collected, the drawing fails, or ``end`` is called.
 
-    Holds neither the loader nor whoever shows it.
+    Holds neither the loader nor the dashboard that shows it.
 
     Args:
         loader: The loader.
@@ -213,7 +213,7 @@ class DashboardWatch:
 
 
 _LEAST_INTERVAL_S, _LONGEST_INTERVAL_S = 0.1, 60.0
-# HTML is laid out anew with each drawing, and where nobody watches only what stays matters.
+# HTML is laid out anew with each drawing, and without a viewer only what stays matters.
 _HTML_EVERY_S, _UNWATCHED_EVERY_S = 1.0, 5.0
 # The dashboard of each loader that is being drawn.
 _shown: weakref.WeakKeyDictionary[Pipeline, DashboardWatch] = weakref.WeakKeyDictionary()

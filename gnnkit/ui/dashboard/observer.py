@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gnnkit.events import StageState
+from gnnkit.loader.advice import advise, measure
 from gnnkit.printable import clean
 from gnnkit.runtime.runs import tail
 from gnnkit.ui.progress import SHOWN_AFTER_S, Bar, rank_of_stage
@@ -86,7 +87,7 @@ class StageRow:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A part of somebody's time.
+    """A part of the time of a thread or process.
 
     Attributes:
         name: "waiting", "sampling" and the like.
@@ -252,7 +253,7 @@ class ThroughputWindow:
 
     def _book(self, record: BatchRecord) -> None:
         delivered = record.delivered_s
-        # A pause is nobody's work: the batch belongs to what came after it.
+        # A pause is not work: the batch belongs to what came after it.
         began = record.asked_s + record.paused_s if record.paused_s else record.asked_s - record.consumer_s
         self._spread(max(began, delivered - SECONDS), delivered, record.seeds)
         second = self._at(math.floor(delivered))
@@ -491,8 +492,6 @@ class Observer:
         running, seen_s = elapsed != math.inf, self._window.seen_s
         due = elapsed >= _ADVICE_AFTER_S and now - self._advised_s >= _ADVICE_EVERY_S if running else seen_s > self._advised_of_s
         if due and len(loader.records):
-            from gnnkit.loader.advice import advise, measure
-
             self._advised_s, self._advised_of_s = now, seen_s
             self._advice = advise(measure(loader, float(_SHARES_OF_S))).sentence
         return self._advice

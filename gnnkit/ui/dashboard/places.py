@@ -286,7 +286,7 @@ _BETWEEN_CELLS = "Clicks wait until the running cell has ended; to act now, inte
 
 
 class Actions:
-    """Acts on a loader. May be called from any thread; raises nothing, since a front end would show it in somebody else's cell.
+    """Acts on a loader. May be called from any thread; raises nothing, since a front end would show it in another cell.
 
     Args:
         loader: The loader.

@@ -16,13 +16,12 @@ from matplotlib import _pylab_helpers
 from PIL import Image
 
 import gnnkit
-from gnnkit import GraphLoader, Store
+from gnnkit import BuildOptions, GraphLoader, Store
 from gnnkit.errors import LoaderClosed, PlanError, StoreError
 from gnnkit.loader.feature_cache import Footprint
 from gnnkit.loader.history import Timeline
 from gnnkit.loader.inspection import Neighborhood
 from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
 from gnnkit.ui import plots
 from gnnkit.ui.plots import StoreNumbers
 from gnnkit.units import format_short

@@ -1,61 +1,20 @@
-"""``gnnkit demo | bench | plan-capacity``: what this machine does, and what a run would need of others."""
+"""``gnnkit plan-capacity``: what a run would need of other machines."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import typer
 
-from gnnkit.cli.output import OK, WARNING, fan_outs, show_json, show_line, show_rows, show_table
-from gnnkit.cli.stores import FEATURE_DTYPE, feature_dtypes
+from gnnkit.backends.base import size_in_bytes
+from gnnkit.capacity import Cluster, Estimate, Rates, SizedGraph, asked, batch_of, disk_of, estimate, from_bench, measure, sized_graph
+from gnnkit.cli.output import FEATURE_DTYPE, OK, WARNING, fan_outs, feature_dtypes, show_json, show_line, show_rows
 from gnnkit.errors import PlanError
-
-if TYPE_CHECKING:
-    from gnnkit.capacity import Cluster, Estimate, Rates, SizedGraph
-
-
-def demo(
-    scale: float = typer.Option(0.1, help="Size of the generated graph; 1 is OGBN-Products' size.", min=0.001),
-) -> None:
-    """Train GraphSAGE on two graphs.
-
-    A generated one with OGBN-Products' shape, and Cora; the first one's batches are sampled again in two parts by background
-    processes. Exit code 1 if the accuracies do not beat the baselines, or if those batches are not the same.
-    """
-    from gnnkit.demo import run_demo
-
-    raise typer.Exit(run_demo(scale=scale))
-
-
-def bench(
-    source: str | None = typer.Argument(None, metavar="STORE", help="A store's folder; a generated graph by default."),
-    scale: float = typer.Option(0.1, min=0.0005, help="Size of the generated graph; 1 is OGBN-Products' size."),
-    num_neighbors: str = typer.Option("15,10,5", help="Fan-outs."),
-    batch_size: int = typer.Option(1024, min=1, help="Seeds of a batch."),
-    threads: int | None = typer.Option(None, min=1, help="Threads, or sampling processes; as gnnkit chooses by default."),
-    seconds: float = typer.Option(4.0, min=0.1, help="How long each backend is timed, in each of three turns."),
-    as_json: bool = typer.Option(False, "--json", help="Write JSON, single turns included."),
-) -> None:
-    """Measure what this machine samples, on each backend, against the gathering of rows alone.
-
-    Backends take turns, and medians are shown with the least and the most. Comparing gnnkit with other loaders takes a checkout:
-    make bench.
-    """
-    from gnnkit.bench import BenchOptions, measure
-    from gnnkit.ui.progress import make_sink
-
-    options = BenchOptions(source, scale, tuple(fan_outs(num_neighbors)), batch_size, threads, seconds)
-    with make_sink(False if as_json else "auto") as events:
-        report = measure(options, events)
-    if as_json:
-        show_json(report.to_json())
-        return
-    show_table(report.COLUMNS, report.cells(), right=report.COLUMNS[1:])
-    for line in report.lines():
-        show_line(line)
-
+from gnnkit.host import available_cpus, total_memory
+from gnnkit.storage.layout import BuildOptions
+from gnnkit.units import format_bytes, format_count, format_rate
 
 _BITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
@@ -85,11 +44,6 @@ def plan_capacity(
     Sizes come from what OGB publishes or from a store, rates from a measurement of some seconds on this machine. Exit code 1 if the
     graph does not fit.
     """
-    from gnnkit.backends.base import size_in_bytes
-    from gnnkit.capacity import Cluster, asked, batch_of, disk_of, estimate, from_bench, measure, sized_graph
-    from gnnkit.host import available_cpus, total_memory
-    from gnnkit.storage.layout import BuildOptions
-
     storage = _storage_nodes(backend, storage_nodes)
     have = size_in_bytes("memory", memory, "write it like 256GB")
     rate = None if network is None else _bytes_per_s(network)
@@ -140,8 +94,6 @@ def _facts(graph: SizedGraph) -> dict[str, Any]:
 
 
 def _show(graph: SizedGraph, cluster: Cluster, rates: Rates, found: Estimate, batch_size: int) -> None:
-    from gnnkit.units import format_bytes, format_count, format_rate
-
     def sizes(needs: Any) -> str:
         each = ", ".join(f"{name} {format_bytes(count)}" for name, count in needs.items())
         return f"{format_bytes(sum(needs.values()))} of {format_bytes(cluster.memory)} ({each})"

@@ -1,0 +1,62 @@
+"""``gnnkit run --ray-workers``: all ranks of a job on a Ray cluster."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import cloudpickle
+import typer
+
+from gnnkit.cli.output import ERROR, WARNING, show_error, show_line
+from gnnkit.errors import GnnkitError, TrainingFailed
+from gnnkit.export.recording import recorder
+from gnnkit.jobs.launching.engine import RunHandle
+from gnnkit.jobs.launching.job import LaunchSpec, fair_threads, made_directory
+from gnnkit.jobs.launching.packing import pack_code
+from gnnkit.jobs.running import load_train
+from gnnkit.ray.job import PlanInputs
+from gnnkit.ray.options import Ray
+from gnnkit.ui.progress import make_sink
+
+# For a place on a busy cluster.
+_RAY_TIMEOUT_S = 1800.0
+
+
+def train_on_ray(
+    plan: Path,
+    train: Path | None,
+    record: str | None,
+    directory: Path,
+    device: str,
+    num_workers: int,
+    cpus_per_worker: int,
+    max_restarts: int,
+) -> None:
+    """Trains a plan's ranks on a Ray cluster; ``gnnkit run`` describes the arguments.
+
+    Raises:
+        typer.Exit: It has failed, and the error was shown.
+    """
+    engine = Ray(num_workers, cpus_per_worker=cpus_per_worker)
+    try:
+        function = recorder(Path(record)) if record else load_train(train or Path())
+        if not record:  # other processes cannot import it
+            cloudpickle.register_pickle_by_value(sys.modules[function.__module__])
+        spec = LaunchSpec(
+            title="train",
+            code=pack_code(function, None, None),
+            num_procs=num_workers,
+            device=device,
+            directory=made_directory(directory),
+            max_restarts=max_restarts,
+            threads=fair_threads(num_workers),
+            start_timeout_s=_RAY_TIMEOUT_S,
+        )
+        with RunHandle(engine.start(spec, PlanInputs(plan), make_sink("auto"))) as handle:
+            handle.results()
+    except GnnkitError as error:
+        if error.__cause__ is not None:
+            show_line(str(error.__cause__).strip())
+        show_error(error.message, error.hint)
+        raise typer.Exit(WARNING if isinstance(error, TrainingFailed) else ERROR) from None
