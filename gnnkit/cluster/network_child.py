@@ -58,7 +58,7 @@ class NetworkChild(Calls):
         self._addresses, self._setup = servers.addresses, {**servers.message(None), "stays": stays}
         options = SupervisorOptions(1, 1, __name__, title="the proxy", lane="proxy", advice="ask again")
         self._supervisor = Supervisor(options, new_run(servers.log_dir, {"servers": list(servers.addresses)}, "proxy"), lambda child: None)
-        # Held by whoever reads, and to end the process.
+        # Held while messages are read, and to end the process.
         self._reading = threading.Lock()
         self._stop = weakref.finalize(self, self._supervisor.stop)
         self._supervisor.start_missing()

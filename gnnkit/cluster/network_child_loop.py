@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Between two questions whether everybody is there, and for one of them.
+# Between two questions whether all servers are there, and for one of them.
 _GAP_S, _CALL_S = 0.2, 5.0
 _FILE_S = 120.0
 # Nothing is said of servers that come within this time.
@@ -100,7 +100,7 @@ class NetworkChildLoop:
         self._wire.tell("joined", membership=membership, outline=str(outline))
 
     def _wait_for_all(self) -> dict[str, Any]:
-        """Asks whoever answers until every server is there and ready.
+        """Asks the servers that answer until every server is there and ready.
 
         Raises:
             StartTimeout: They were not in time; says which.
@@ -172,7 +172,7 @@ class NetworkChildLoop:
 
     def _call(self, body: Mapping[str, Any], args: Any) -> Any:
         rank, timeout_s = int(body["rank"]), float(body["timeout_s"])
-        assert self._joined is not None, "nobody calls servers before they are joined"
+        assert self._joined is not None, "servers are called once they are joined"
         address = self._joined.servers[rank].address
         waiting = self._idle.setdefault(address, queue.SimpleQueue())
         try:

@@ -68,7 +68,7 @@ class Found(Enum):
 
 
 def probe(address: str, timeout_s: float) -> Found:
-    """Looks whether anybody listens at an address."""
+    """Looks whether a service listens at an address."""
     try:
         socket.create_connection(split_address(address), timeout_s).close()
     except ConnectionRefusedError:
@@ -233,13 +233,13 @@ class RemoteServers(RemoteOwners):
         found = probe(peer.address, max(0.05, min(_PROBE_S, left_s)))
         if found is Found.REFUSES and (not self._again or attempt.deadline.has_passed):
             raise WorkerDied(
-                f"{self._where(host, peer)} is gone: nobody listens there",
+                f"{self._where(host, peer)} is gone: nothing listens there",
                 "when it runs again, iterate again; with max_restarts=... of the backend the loader waits for it by itself",
             )
         return not attempt.deadline.has_passed and not self._closed.wait(_GAP_S)
 
     def close(self) -> None:
-        """Ends the connections; nobody is asked again."""
+        """Ends the connections; no server is asked again."""
         self._closed.set()
         super().close()
 
@@ -258,7 +258,7 @@ class RemoteServers(RemoteOwners):
         if isinstance(error, (Broken, OutOfTime)):
             state = {
                 Found.LISTENS: "it listens, and has not answered",
-                Found.REFUSES: "nobody listens there",
+                Found.REFUSES: "nothing listens there",
                 Found.SILENT: "it does not answer at all: it is stopped, or the network between is broken",
             }[probe(peer.address, _GAP_S)]
             return BatchTimeout(

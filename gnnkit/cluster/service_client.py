@@ -121,7 +121,7 @@ def picks_to_value(answer: Mapping[int, Picks], generation: int, num_neighbors: 
 
 
 def _own(values: NDArray[Any] | None) -> NDArray[Any] | None:
-    """An array, or a copy of one that may still lie in the scratch of whoever answered."""
+    """An array, or a copy of one that may still lie in the scratch of the thread that answered."""
     return values if values is None or values.base is None else values.copy()
 
 
@@ -223,7 +223,7 @@ STALE_S = 1.0
 
 
 class Unreachable(Exception):
-    """Nobody answers there, or nobody that speaks this language; asking again may help."""
+    """No service answers there, or one that speaks another protocol; asking again may help."""
 
 
 class ServiceClient:

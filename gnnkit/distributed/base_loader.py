@@ -535,7 +535,7 @@ class BaseDistLoader(ProcessBound, DistLoader):
         data, event = ahead or self._collate(message)
         if self._transfer is not None:
             data = self._transfer.finish(data, event)
-            # Whoever lends a connection counts its batches: none is taken ahead of its time.
+            # The lender of a connection counts its batches: none is taken ahead of its time.
             if self._own is not None and self._transfer.looks_ahead and not self._is_borrowed:
                 self._ahead = self._take_ahead(self._own)
         return data

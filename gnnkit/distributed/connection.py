@@ -50,7 +50,7 @@ _MS = 1000
 class ConnectionChannel(ChannelBase):
     """Hands out the batches of loaders as messages: one of each in turn, without those that have no more.
 
-    It has no memory and no process of its own. Whoever else iterates a loader advances the same epochs.
+    It has no memory and no process of its own. Iterating a loader elsewhere advances the same epochs.
 
     Args:
         worker_options: The options that it was made for.
@@ -70,7 +70,7 @@ class ConnectionChannel(ChannelBase):
         self._is_taken = False
 
     def take(self) -> None:
-        """Books the channel for a producer.
+        """Assigns the channel to a producer.
 
         Raises:
             PlanError: It belongs to another one already.
@@ -103,7 +103,7 @@ class ConnectionChannel(ChannelBase):
 
         Raises:
             StopIteration: The epoch is over, or none has begun.
-            LoaderClosed: Somebody else has begun a newer one, or closed the loader.
+            LoaderClosed: A newer one was begun elsewhere, or the loader was closed.
             GnnkitError: As ``BatchStream.recv``.
         """
         while self._turns:
@@ -272,7 +272,7 @@ class DistSamplingProducer:
         return self.output_channel
 
 
-# A request has a deadline of its own; this one is for whoever breaks his.
+# A request has a deadline of its own; this one is for a request that breaks it.
 _ANSWER_WAIT_S = 600.0
 
 

@@ -676,7 +676,7 @@ class _LazyAttribute:
 
 
 class _Split:
-    """A split of the store, until somebody gives another one."""
+    """A split of the store, until another one is assigned."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -408,11 +408,11 @@ class Meeting:
             self._store.set("failed", json.dumps({"rank": self.rank, "message": error.message, "hint": error.hint or ""}))
 
     def hear(self, key: str, who: str, timeout_s: float) -> str:
-        """Waits until somebody has said something.
+        """Waits for what another process tells under a key.
 
         Raises:
             DatasetError: Another process has failed, or has ended.
-            StartTimeout: Nobody said it in time.
+            StartTimeout: It was not told in time.
         """
         return str(json.loads(self._wait(key, Deadline(timeout_s), who))["value"])
 
@@ -453,7 +453,7 @@ def store_of_parts(dataset: DistDataset, meeting: Meeting) -> Store:
         meeting: The processes that hold the parts; several may hold the same one.
 
     Raises:
-        PlanError: The parts do not fit each other, or one is nobody's.
+        PlanError: The parts do not fit each other, or one has no owner.
         DatasetError: They hold a node or an edge twice or not at all, or another process has failed.
         StoreError: The store cannot be made, or not be seen from here.
         StartTimeout: Not all came in time.
@@ -520,7 +520,7 @@ def _writers(records: list[dict[str, Any]], num_parts: int) -> list[int]:
     """The rank that writes each part: the first that has it.
 
     Raises:
-        PlanError: The ranks do not mean the same dataset, or a part is nobody's.
+        PlanError: The ranks do not mean the same dataset, or a part has no owner.
     """
     for name in ("num_parts", "edge_dir"):
         if len({record[name] for record in records}) > 1:
@@ -531,7 +531,7 @@ def _writers(records: list[dict[str, Any]], num_parts: int) -> list[int]:
     missing = sorted(set(range(num_parts)) - set(parts))
     if missing:
         raise PlanError(
-            f"the ranks came with the parts {parts} of {num_parts}, and part {missing[0]} is nobody's",
+            f"the ranks came with the parts {parts} of {num_parts}, and no rank has part {missing[0]}",
             "each rank gives its own: DistDataset(num_partitions, partition_idx, ...)",
         )
     return [parts.index(part) for part in range(num_parts)]

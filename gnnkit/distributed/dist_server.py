@@ -211,7 +211,7 @@ class DistServer:
         return found
 
     def get_free_ports(self, num_ports: int) -> list[int]:
-        """Ports of the server's host that nobody listens on at this moment. Nothing of gnnkit needs them."""
+        """Ports of the server's host that are free at this moment. Nothing of gnnkit needs them."""
         return self._call("free_ports", {"count": num_ports}, list)
 
     def device_count(self) -> int:
@@ -232,11 +232,11 @@ class DistServer:
     # Sampling ---------------------------------------------------------------------------------------------------------------
 
     def init_sampling_backend(self, request: InitSamplingBackendRequest) -> int:
-        """The number of a sampling backend; the first who asks makes it, and everybody who asks for its name gets it.
+        """The number of a sampling backend; the first client that asks makes it, and all that ask for its name share it.
 
         Raises:
             PlanError: It exists with another configuration, or the configuration does not fit the graph.
-            WorkerDied: The server's workers cannot be started; everybody who waits for the backend is told.
+            WorkerDied: The server's workers cannot be started; every client that waits for the backend is told.
         """
         args = {"key": request.backend_key, "config": config_words(request.sampling_config, request.sampler_options)}
         return self._call("init_backend", args, int)
@@ -297,7 +297,7 @@ class DistServer:
         return self._call("create", {**args, **_input_words(sampler_input, sampling_config, sampler_options)}, int)
 
     def destroy_sampling_producer(self, producer_id: int) -> None:
-        """See ``destroy_sampling_input``."""
+        """``destroy_sampling_input`` by graphlearn-torch's name."""
         return self.destroy_sampling_input(producer_id)
 
     # The end ----------------------------------------------------------------------------------------------------------------
@@ -441,7 +441,7 @@ def _start(
     try:
         servers.wait()
     except LoaderClosed:
-        # Nobody here has them yet: they have ended because all clients came and left before this thread looked.
+        # They are in use nowhere yet: they have ended because all clients came and left before this thread looked.
         if not clients or servers.error_of(rank) is not None:
             servers.stop()
             raise

@@ -401,7 +401,7 @@ def _given_labels(edge_type: EdgeType, given: ABLPInputNodes | None, count: int,
 
 
 def _lists(rows: Any, count: int, edge_type: EdgeType) -> LabelLists:
-    """Labels ``[count, m]``, filled up with -1; none for anybody where there are no rows."""
+    """Labels ``[count, m]``, filled up with -1; no anchor has some where there are no rows."""
     found: NDArray[Any] = np.empty((count, 0), np.int64) if rows is None else np.asarray(rows.cpu())
     if found.ndim != 2 or len(found) != count or found.dtype.kind not in "iu":
         raise PlanError(f"the labels {edge_type} must be whole numbers [{count}, m], got {found.dtype} of shape {found.shape}")

@@ -156,9 +156,9 @@ def _worker_group() -> DistContext | None:
     return DistContext(role, theirs.group_name, theirs.world_size, theirs.rank, theirs.global_world_size, theirs.global_rank)
 
 
-# Calls that are under way at a time, at most; further ones wait for their turn.
+# Calls that are under way at a time, at most; further ones wait.
 _MOST_CALLS = 32
-# A call may take so long unless somebody says otherwise: fetching waits for a batch.
+# A call may take so long unless the caller says otherwise: fetching waits for a batch.
 CALL_TIMEOUT_S = 180.0
 # Threads of calls notice within moments that the conversation is over.
 _STOP_TIMEOUT_S = 5.0
@@ -247,7 +247,7 @@ class ServersClient:
                 self._under_way -= 1
 
     def close(self) -> None:
-        """Leaves; calls that are under way or wait for their turn end with an error. Closing twice is fine."""
+        """Leaves; calls that are under way or wait end with an error. Closing twice is fine."""
         with self._lock:
             self._is_closed, threads, self._threads = True, self._threads, []
             for _ in threads:
@@ -370,7 +370,7 @@ def join_servers(backend: GraphStore, num_servers: int | None, num_clients: int,
     from gnnkit.ui.progress import make_sink
 
     check_free(what)
-    client_context(num_servers or 1, num_clients, rank, group_name)  # a rank out of range is found before anybody is asked
+    client_context(num_servers or 1, num_clients, rank, group_name)  # a rank out of range is found before a server is asked
     with make_sink("auto") as events:
         session = open_session(backend, events)
     try:

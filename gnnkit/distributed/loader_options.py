@@ -59,7 +59,7 @@ class KHopNeighborSamplerOptions(SamplerOptions):
     num_neighbors: Sequence[int] | Mapping[EdgeType, Sequence[int]]
 
     def check_num_neighbors(self, num_neighbors: Sequence[int] | Mapping[EdgeType, Sequence[int]]) -> None:
-        """See ``SamplerOptions``: both must be the same."""
+        """Refuses fan-outs that are not the same."""
         if _plain(num_neighbors) != _plain(self.num_neighbors):
             raise PlanError(
                 f"num_neighbors={num_neighbors} and sampler_options.num_neighbors={self.num_neighbors} differ", "give the same, or only one"
@@ -71,7 +71,7 @@ class PPRSamplerOptions(PPR, SamplerOptions):
     """The nodes with the largest personalised PageRank of each seed, see ``gnnkit.PPR``; the loader's fan-outs are not used."""
 
     def check_num_neighbors(self, num_neighbors: Sequence[int] | Mapping[EdgeType, Sequence[int]]) -> None:
-        """See ``SamplerOptions``: any will do."""
+        """Takes any fan-outs."""
 
 
 def resolve_sampler_options(
@@ -185,7 +185,7 @@ def create_colocated_worker_options(
     """
     if not isinstance(num_workers, int):
         raise PlanError(f"num_workers must be a whole number of at least 1, got {num_workers!r}")
-    # Checks the values, in the words of whoever gave them.
+    # Checks the values, under the names that the caller gave.
     Colocated(num_workers=num_workers, worker_concurrency=worker_concurrency, channel_size=channel_size)
     return _class("Mp", "create_colocated_worker_options")(
         num_workers=num_workers,
@@ -359,7 +359,7 @@ def make_plan(
 ) -> tuple[LoaderPlan, GraphHandle]:
     """The plan of one trainer's batches, and the graph that it is about.
 
-    The seeds are this trainer's own: they are dealt to nobody else. Without a seed in ``config`` the random seed is 0.
+    The seeds are this trainer's own: no other trainer gets them. Without a seed in ``config`` the random seed is 0.
 
     Args:
         dataset: A dataset of a store.

@@ -115,7 +115,7 @@ def create(address: str, port: int, rank: int, world_size: int, timeout_s: float
             if dist.is_initialized():
                 dist.destroy_process_group()
             sys.excepthook = excepthook
-            # The error's frames hold the store, and with it the port, for as long as somebody keeps the error.
+            # The error's frames hold the store, and with it the port, for as long as the error is kept.
             store = None
             traceback.clear_frames(error.__traceback__)
             raise StartTimeout(
@@ -127,7 +127,7 @@ def create(address: str, port: int, rank: int, world_size: int, timeout_s: float
 
 
 def destroy_created() -> None:
-    """Destroys the default process group if ``create`` made it and nobody has replaced it; else does nothing."""
+    """Destroys the default process group if ``create`` made it and it was not replaced; else does nothing."""
     global _created
     import torch.distributed as dist
 

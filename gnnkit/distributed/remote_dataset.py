@@ -68,10 +68,10 @@ class InitSamplingBackendRequest:
     """Asks a server for a sampling backend.
 
     Attributes:
-        backend_key: Its name: whoever asks for the same gets the same.
+        backend_key: Its name: trainers that ask for the same one share it.
         worker_options: ``RemoteDistSamplingWorkerOptions``; the server's workers are there already.
         sampler_options: ``KHopNeighborSamplerOptions``, ``PPRSamplerOptions``, or None.
-        sampling_config: ``SamplingConfig``, the same for everybody who uses the name.
+        sampling_config: ``SamplingConfig``, the same for every trainer that uses the name.
     """
 
     backend_key: str
@@ -431,7 +431,7 @@ class RemoteDistDataset:
         }
 
     def fetch_free_ports_on_storage_cluster(self, num_ports: int) -> list[int]:
-        """Ports of server 0's host that nobody listens on, the same on every rank. Nothing of gnnkit needs them.
+        """Free ports of server 0's host, the same on every rank. Nothing of gnnkit needs them.
 
         Raises:
             PlanError: There is no process group.

@@ -226,7 +226,7 @@ class RangePartitionBook(PartitionBook):
         return int(self.partition_bounds[-1])
 
     def ids_of(self, partition_idx: int) -> torch.Tensor:
-        """See ``PartitionBook``."""
+        """The ids of one range."""
         return torch.arange(self._starts[partition_idx], int(self.partition_bounds[partition_idx]), dtype=torch.int64)
 
     @property
@@ -264,7 +264,7 @@ class RenumberedPartitionBook(PartitionBook):
         return len(self._store_ids)
 
     def ids_of(self, partition_idx: int) -> torch.Tensor:
-        """See ``PartitionBook``."""
+        """The ids that the store numbers within one range."""
         low, high = self._bounds[partition_idx : partition_idx + 2]
         return torch.from_numpy(np.flatnonzero((self._store_ids >= low) & (self._store_ids < high)))
 
@@ -288,7 +288,7 @@ class LazyPartitionBook(PartitionBook):
         return self._num_ids
 
     def ids_of(self, partition_idx: int) -> torch.Tensor:
-        """See ``PartitionBook``."""
+        """The ids that the table gives to one part."""
         return torch.from_numpy(np.flatnonzero(self._parts() == partition_idx))
 
     def _parts(self) -> NDArray[Any]:
@@ -449,7 +449,7 @@ class DistGraph:
         partition_idx: The part here.
         local_graph: Its edges.
         node_pb: Which part owns which node: partition books, or tensors with each id's part.
-        edge_pb: The same for edges; None where nobody asks.
+        edge_pb: The same for edges; None where edges are not looked up.
 
     Raises:
         PlanError: There is no such part, or only some of graphs and books are dicts.
@@ -684,7 +684,7 @@ class StoreViews:
         return {t: LocalFeature(parts[t][part].arrays[name], spec, index(graph, t, part)) for t, spec in specs.items()}
 
     def dist_feature(self, part: int, of: Literal["node", "edge"]) -> DistFeature:
-        """See ``DistFeature.from_store``."""
+        """Features of nodes or edges, every part of the store mapped."""
         num_parts = self.store.require().num_parts
         check_part(part, num_parts)
         stores = [self.features(other, of) for other in range(num_parts)]

@@ -420,7 +420,7 @@ class Finder(MetaPathFinder):
         self._stand_in, self._replacements = stand_in, replacements
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
-        """See ``importlib.abc.MetaPathFinder``."""
+        """The spec of the stand-in or of a module that is changed; None for every other."""
         if fullname == NATIVE:
             return None if self._stand_in is None else importlib.util.spec_from_loader(fullname, _StandInLoader(self._stand_in))
         for prefix, replacements in self._replacements.items():

@@ -76,7 +76,7 @@ KNOWN_DEFECTS = (
         "<=1.3.6",
         "read_csv_graph_raw renames species.csv.gz to node_species.csv.gz inside the tree, so read-only trees fail",
         "both names are looked for and nothing is renamed",
-        "released archives hold node_species.csv.gz and nobody keeps older trees",
+        "released archives hold node_species.csv.gz and older trees are gone",
     ),
     Defect(
         "OGB-5",

@@ -227,11 +227,11 @@ class WorkerEngine:
         )
 
     def submit(self, lane: int, jobs: Sequence[NDArray[np.int64]]) -> None:
-        """See ``GltEngine``."""
+        """Puts jobs into the queue of one worker."""
         batches.enqueue(self._loader._mp_producer, lane, list(jobs))
 
     def receive(self) -> dict[str, torch.Tensor] | None:
-        """See ``GltEngine``."""
+        """The next message of the channel."""
         return batches.receive(self._loader._channel)
 
 
@@ -304,16 +304,16 @@ class ClientEngine:
             barrier()
 
     def submit(self, lane: int, jobs: Sequence[NDArray[np.int64]]) -> None:
-        """See ``GltEngine``."""
+        """Asks the server of a lane to queue jobs for its worker."""
         server, worker = divmod(lane, self._workers)
         with self._lock:
             self._open[server] += len(jobs)
         future = self._request(server, batches.submit, self._loader._producer_id_list[server], worker, list(jobs))
         future.add_done_callback(lambda done: self._failed(server, done))
-        self._answers.put({})  # has whoever waits for an answer ask for this one
+        self._answers.put({})  # wakes `receive`, which asks for this answer
 
     def receive(self) -> dict[str, torch.Tensor] | None:
-        """See ``GltEngine``.
+        """The next message of any server; None where there is none after a moment.
 
         Raises:
             WorkerDied: A server does not answer.
@@ -431,9 +431,9 @@ class GltLoop:
         self._wire.tell("failed", error=error_to_json(error))
 
     def _watch_workers(self) -> None:
-        """Ends this process when one of graphlearn-torch's workers has ended, which nobody else would notice (GLT-8)."""
+        """Ends this process when one of graphlearn-torch's workers has ended, which graphlearn-torch does not notice (GLT-8)."""
         known: dict[int, Any] = {}
-        ended = threading.Event()  # never set: there is nobody yet to wait for
+        ended = threading.Event()  # never set: there is no worker yet to wait for
         while True:
             for child in multiprocessing.active_children():
                 known[child.pid or 0] = child

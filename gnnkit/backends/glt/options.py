@@ -37,7 +37,7 @@ class Glt:
             host uses loopback.
         rpc_timeout_s: Seconds that one of its requests may take.
         log_dir: Folder for the processes' logs; None: as for ``Colocated``.
-        drawn_by: Whose draws batches are, for whoever reads a plan; nothing else is possible.
+        drawn_by: The library that draws the batches, as a plan shows it; no other value is possible.
 
     Raises:
         PlanError: A value is unusable.

@@ -135,7 +135,7 @@ class GltGroup:
         return found
 
     def place(self, member: GltProcess, own: dict[str, int], met: dict[str, Any]) -> dict[str, Any]:
-        """Returns the place of a process, as JSON values for ``backends.glt.setup.GltPlace``.
+        """Returns the place of a process, as JSON values for ``gnnkit.backends.glt.loop.GltPlace``.
 
         Args:
             member: The process.

@@ -145,20 +145,20 @@ class RemoteOwners:
                 wires.clear()
 
     def expand(self, requests: Mapping[int, Expansion]) -> Callable[[], Mapping[int, Mapping[int, Picks]]]:
-        """See ``PartOwners.expand``."""
+        """Asks hosts for neighbours; the result waits for all of them."""
         asked = {host: expand_to_args(request, self._fingerprint, self._num_rows) for host, request in requests.items()}
         calls = {host: self._begin_ask(host, Request.of("expand", args), self._picks_reader(host)) for host, args in asked.items()}
         return lambda: _wait(calls)
 
     def answer(self, questions: Mapping[int, Question]) -> Callable[[], Mapping[int, Answer]]:
-        """See ``PartOwners.answer``."""
+        """Asks hosts about edges; the result waits for all of them."""
         asked = {host: Request.of("question", question_to_args(question, self._fingerprint)) for host, question in questions.items()}
         calls = {host: self._begin_ask(host, request, answer_from_value) for host, request in asked.items()}
         return lambda: _wait(calls)
 
     def rows(self, requests: Mapping[int, RowsRequest], take: Callable[[int, int, int], None]) -> Callable[[], None]:
-        """See ``PartOwners.rows``."""
-        # All requests before the first call: nobody would wait for calls under way where making one fails.
+        """Asks hosts for rows, which ``take`` receives; the result waits for all of them."""
+        # All requests before the first call: calls under way would not be waited for where making one fails.
         asked = {host: Request.of("rows", rows_to_args(request, self._fingerprint, self._num_rows)) for host, request in requests.items()}
         calls = {host: self._begin_rows(host, asked[host], request, take) for host, request in requests.items()}
 

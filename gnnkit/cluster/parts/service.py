@@ -37,7 +37,7 @@ from gnnkit.waiting import Deadline
 logger = logging.getLogger(__name__)
 
 
-# Yielded where there is no value yet, so that it can be seen whether anybody still waits: None is a value.
+# Yielded where there is no value yet, so that it can be seen whether the client still waits: None is a value.
 PENDING = object()
 
 
@@ -51,11 +51,13 @@ class Stream(NamedTuple):
     values: Generator[Any, None, None]
 
 
-# Arguments by name are answered with a value of the codec, or several. Errors go to whoever asked.
+# Arguments by name are answered with a value of the codec, or several. Errors go to the client.
 Answer = Callable[[dict[str, Any]], Any]
 
 # Answers worked out at the same time, at most: this host's own sampling has the other processors.
 _MOST_AT_ONCE = 16
+# Longest wait for a processor. Turns last milliseconds, and clients have given their requests up by then.
+_TURN_S = 600.0
 # What one client, which is a process, may have under way: requests, and their bytes together.
 _MOST_CALLS, _MOST_BYTES = 1024, 256 << 20
 # The longest that a request which is too many waits for one that is ending.
@@ -66,25 +68,33 @@ _MOST_CONNECTIONS = 8192
 _MOST_UNSENT, _UNREAD_S = 256 << 20, 5.0
 
 
+_BUSY_HINT = "look at the load of the host that serves the parts"
+
+
 class Turns:
     """Turns at the processors, in the order in which they were asked for; a context manager takes one.
 
     Args:
         count: How many are taken at a time, at most.
+        timeout_s: Longest wait for one. A thread that has a turn gives it back in any case, so only its work can be late.
     """
 
-    def __init__(self, count: int) -> None:
-        self._free, self._lock = count, threading.Lock()
+    def __init__(self, count: int, timeout_s: float = _TURN_S) -> None:
+        self._free, self._timeout_s, self._lock = count, timeout_s, threading.Lock()
         self._waiting: deque[threading.Event] = deque()
 
     def __enter__(self) -> None:
         mine = threading.Event()
         with self._lock:
-            if self._free:
+            if self._free > 0:
                 self._free -= 1
                 return
             self._waiting.append(mine)
-        mine.wait()  # those before are in a piece of their work
+        if not mine.wait(self._timeout_s):  # those before are in a piece of their work
+            with self._lock:
+                if not mine.is_set():
+                    self._waiting.remove(mine)
+                    raise SamplingError(f"no processor was free for the request within {self._timeout_s:g} s", _BUSY_HINT)
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
@@ -94,10 +104,15 @@ class Turns:
                 self._free += 1
 
     def pause(self) -> None:
-        """Lets those who wait have their turn, and takes another; for whoever has one."""
+        """Gives the turn to a waiting thread and takes another; for a thread that has one."""
         if self._waiting:
             self.__exit__()
-            self.__enter__()
+            try:
+                self.__enter__()
+            except SamplingError:
+                with self._lock:
+                    self._free -= 1  # the block that has called gives a turn back at its end
+                raise
 
 
 class Underway:
@@ -222,7 +237,7 @@ class Answers:
 
     def _messages(self, messages: Iterator[NDArray[np.uint8]]) -> Generator[NDArray[np.uint8], None, None]:
         while True:
-            with self._turns:  # not while a message is being sent: a slow reader keeps nobody waiting
+            with self._turns:  # not while a message is being sent: a slow reader holds no turn
                 rows = next(messages, None)
             if rows is None:
                 return
@@ -290,7 +305,7 @@ class PartServer:
         return self._gate.port
 
     def _beat(self) -> None:
-        """Says to everybody who waits for an answer that this process is there."""
+        """Tells every client that waits for an answer that this process is there."""
         while not self._closed.wait(BEAT_S):
             with self._lock:
                 working = list(self._working)
@@ -308,7 +323,7 @@ class PartServer:
             total -= nbytes
 
     def close(self) -> None:
-        """Ends all connections; nobody is answered any more."""
+        """Ends all connections, and answers no more."""
         self._closed.set()
         self._gate.close()
         with self._lock:
@@ -440,7 +455,7 @@ def lease_calls(check: Callable[[dict[str, Any]], None], heard: Callable[[str, s
     def act(what: str, head: dict[str, Any]) -> dict[str, Any]:
         name, host = head.get("name"), head.get("host")
         if not isinstance(name, str) or not 0 < len(name) <= _MOST_NAME or isinstance(host, bool) or not isinstance(host, int) or host < 0:
-            raise BadRequest("the visit names nobody")
+            raise BadRequest("the visit names no process and host")
         check(head)
         heard(what, name, host)
         return {}

@@ -144,7 +144,7 @@ def _path(manifest: Manifest) -> Path:
 
 
 def _known(url: str) -> Manifest | None:
-    """The manifest that was there the last time; None where nobody has asked, or the record is of no use."""
+    """The manifest that was there the last time; None where it was never asked for, or the record is of no use."""
     folder = record_folder(url)
     try:
         return parse_manifest(read_bounded(folder / MANIFEST_NAME, root=folder), url)
@@ -229,7 +229,7 @@ def _fetch_into(
 
 
 def _put_in_place(manifest: Manifest, folder: Path, path: Path, parts: list[int], *, is_there: bool) -> None:
-    """Moves what was fetched to its place: a part at a time, or all of the store. A part that nobody asked for is not complete."""
+    """Moves what was fetched to its place: a part at a time, or all of the store. A part that was not asked for is not complete."""
     for part in parts:
         (folder / part_folder(part)).mkdir(exist_ok=True)
     for other in set(range(manifest.num_parts)) - set(parts):
@@ -391,7 +391,7 @@ def _place(folder: Path, file: RemoteFile) -> Path:
 
 
 def _known_files(folder: Path) -> list[RemoteFile] | None:
-    """The files that were there the last time; None where nobody has asked, or the record is of no use."""
+    """The files that were there the last time; None where it was never asked for, or the record is of no use."""
     try:
         return [RemoteFile(str(file["url"]), int(file["size"]), str(file["version"])) for file in read_json(folder / _LISTING, root=folder)]
     except (OSError, ValueError, TypeError, KeyError):

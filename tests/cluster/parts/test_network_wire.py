@@ -127,7 +127,7 @@ def test_a_service_that_works_for_long_is_waited_for(client: ServiceClient, serv
     service.hold.set()
     with socket.create_server((HOST, 0)) as silent:
         nobody = ServiceClient(f"{HOST}:{silent.getsockname()[1]}", TOKEN, None)
-        with pytest.raises(Unreachable, match="cannot be reached: nobody answers there"):
+        with pytest.raises(Unreachable, match="cannot be reached: nothing answers there"):
             nobody.ask("echo", {"value": 1}, ANSWER_S)
 
 

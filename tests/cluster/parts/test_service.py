@@ -17,6 +17,7 @@ import pytest
 
 from gnnkit.cluster.parts.client import Peer, RemoteOwners
 from gnnkit.cluster.parts.gate import first_line, second_line
+from gnnkit.cluster.parts.service import Turns
 from gnnkit.cluster.service_client import PROTOCOL_VERSION
 from gnnkit.errors import GnnkitError, PlanError, SamplingError, StoreError
 from gnnkit.kernels.keys import batch_key
@@ -387,3 +388,23 @@ def test_nobody_listens(tmp_path: Path) -> None:
         with pytest.raises(SamplingError, match=r"host 7 \(127\.0\.0\.1:\d+, part 1\) cannot be reached"):
             sample_with(sampler_over(here, 0, owners, peers, sampling_of(whole)), 0)
         owners.close()
+
+
+def test_a_wait_for_a_processor_has_a_deadline_and_leaves_no_turn_behind() -> None:
+    turns = Turns(1, timeout_s=0.05)
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with turns:
+            held.set()
+            assert done.wait(30)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(30)
+    with pytest.raises(SamplingError, match=r"no processor was free for the request within 0\.05 s"), turns:
+        pass
+    done.set()
+    holder.join(30)
+    with turns:  # the one that gave up has not taken it
+        turns.pause()
