@@ -1,6 +1,6 @@
-"""The one place that knows the ``ogb`` package: its tables of datasets, its evaluator, and what is wrong with it.
+"""The one place that knows the ``ogb`` package: its tables of datasets and its evaluator.
 
-``ogb`` is read as files wherever that is enough, because importing it changes the process (defect OGB-1).
+``ogb`` is read as files wherever that is enough, because importing it changes the process (defect OGB-1 of ``docs/defects.md``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -28,64 +27,6 @@ _PIP_LINE = 'pip install "ogb>=1.3.6"'
 # The variable that `import ogb` sets; see OGB-1.
 _SET_ON_IMPORT = "OUTDATED_IGNORE"
 _import_lock = threading.Lock()
-
-
-@dataclass(frozen=True, slots=True)
-class Defect:
-    """Something in a package we depend on that gnnkit works around.
-
-    Attributes:
-        id: What comments in the code call it.
-        affected: Versions seen to have it.
-        what: What goes wrong.
-        remedy: What gnnkit does instead.
-        remove_when: The condition under which the workaround can go.
-    """
-
-    id: str
-    affected: str
-    what: str
-    remedy: str
-    remove_when: str
-
-
-KNOWN_DEFECTS = (
-    Defect(
-        "OGB-1",
-        "<=1.3.6",
-        "`import ogb` sets the environment variable OUTDATED_IGNORE and starts a thread that asks PyPI for the newest version",
-        "the tables are read as files; for the evaluator, `outdated` is hidden during the import and the variable is put back",
-        "importing ogb neither sets variables nor opens connections",
-    ),
-    Defect(
-        "OGB-2",
-        "<=1.3.6",
-        "downloads and version checks ask on stdin, and leave by exit(-1) when the answer is no; a cut download starts anew",
-        "gnnkit downloads by itself and raises errors",
-        "ogb.utils.url takes its answer as an argument, raises, and resumes",
-    ),
-    Defect(
-        "OGB-3",
-        "<=1.3.6",
-        "processed caches and split_dict.pt are unpickled by torch.load without weights_only, which fails from torch 2.6 on",
-        "only the raw layout is read, and the splits of links by a reader that makes arrays and runs nothing",
-        "never: gnnkit unpickles nothing",
-    ),
-    Defect(
-        "OGB-4",
-        "<=1.3.6",
-        "read_csv_graph_raw renames species.csv.gz to node_species.csv.gz inside the tree, so read-only trees fail",
-        "both names are looked for and nothing is renamed",
-        "released archives hold node_species.csv.gz and older trees are gone",
-    ),
-    Defect(
-        "OGB-5",
-        "<=1.3.6",
-        "read_csv_heterograph_raw takes rows [num_edge, 2 num_edge) of a typed graph's edge features instead of the first num_edge",
-        "typed edge features are read from the start of the file",
-        "upstream slices by the running count; no node-level dataset has typed edge features today",
-    ),
-)
 
 
 def package_dir() -> Path:
