@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import queue
 import secrets
 import threading
 from collections.abc import Iterator, Mapping
@@ -50,7 +49,7 @@ class NetworkChildLoop:
         self._wire, self._watch = wire, watch
         self._ending = threading.Event()
         self._renewal: LeaseRenewal | None = None
-        self._idle: dict[str, queue.SimpleQueue[ServiceClient]] = {}
+        self._askers: dict[str, ServiceClient] = {}
         self._joined: JoinedServers | None = None
 
     def run(self) -> None:
@@ -174,17 +173,10 @@ class NetworkChildLoop:
         rank, timeout_s = int(body["rank"]), float(body["timeout_s"])
         assert self._joined is not None, "servers are called once they are joined"
         address = self._joined.servers[rank].address
-        waiting = self._idle.setdefault(address, queue.SimpleQueue())
         try:
-            asker = waiting.get_nowait()
-        except queue.Empty:
-            asker = self._asker(address)
-        try:
-            return asker.call(self._setup["client"], body["name"], args, timeout_s)
+            return self._askers.setdefault(address, self._asker(address)).call(self._setup["client"], body["name"], args, timeout_s)
         except Unreachable as error:
             raise SamplingError(f"server {rank}: {error}", "when it runs again at the same address, ask again") from error
-        finally:
-            waiting.put(asker)
 
     def _asker(self, address: str) -> ServiceClient:
         return ServiceClient(address, self._setup["token"], self._setup["ca"])

@@ -65,16 +65,6 @@ class ServiceSpec:
         return f"ServiceSpec(parts {list(self.parts)} of {self.store} at {self.ip})"  # without the token
 
 
-def check_free(spec: ServiceSpec) -> None:
-    """Refuses an address that is in use; see ``require_free``.
-
-    Raises:
-        PlanError: It is in use, or none of this host's.
-    """
-    hint = "choose another port, or end the process that has it; loaders of two stores need a port each"
-    require_free(spec.ip, spec.port, f"the parts of host {spec.host} cannot be served", hint)
-
-
 def require_free(ip: str, port: int, what: str, hint: str) -> None:
     """Refuses an address that is in use: a service itself would share it with another of the same user.
 
@@ -152,7 +142,8 @@ class PartService:
         self._started = Deadline(spec.start_timeout_s)
         # Reentrant: a forgotten loader's finalizer may run in the middle of anything.
         self._changed = threading.Condition(threading.RLock())
-        check_free(spec)
+        hint = "choose another port, or end the process that has it; loaders of two stores need a port each"
+        require_free(spec.ip, spec.port, f"the parts of host {spec.host} cannot be served", hint)
         self._waker = Waker()
         folder = RunFolder(spec.log_root, {"store": spec.store, "serves": list(spec.parts)})
         self._supervisor = Supervisor(self._process_options(), folder, self._set_up)

@@ -19,6 +19,7 @@ from gnnkit.distributed.connection import ConnectionChannel, DistSamplingProduce
 from gnnkit.distributed.dataset import DistDataset
 from gnnkit.distributed.dataset_values import trainers
 from gnnkit.distributed.dist_server import DistServer
+from gnnkit.distributed.glt_records import create_graph_store_worker_options, remote_options
 from gnnkit.distributed.graph_client import check_rank
 from gnnkit.distributed.loader_options import (
     KHopNeighborSamplerOptions,
@@ -27,11 +28,9 @@ from gnnkit.distributed.loader_options import (
     check_prefetch,
     check_worker_options,
     create_colocated_worker_options,
-    create_graph_store_worker_options,
     create_sampling_config,
     is_collocated,
     is_remote,
-    remote_options,
     resolve_sampler_options,
     stored,
 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gnnkit.distributed import graph_client
+from gnnkit.distributed import dist_server
 from gnnkit.distributed.dataset import DistDataset
 from gnnkit.distributed.loader_options import (
     KHopNeighborSamplerOptions,
@@ -389,7 +389,7 @@ class RemoteReceivingChannel(ChannelBase):
     def _request_some(self) -> None:
         for place, source in enumerate(self._sources):
             while not source.is_over and source.under_way < self.prefetch_size:
-                future = graph_client.async_request_server(source.server, "fetch_one_sampled_message", source.channel, self._epoch)
+                future = dist_server.async_request_server(source.server, "fetch_one_sampled_message", source.channel, self._epoch)
                 source.under_way += 1
                 future.add_done_callback(partial(_put, self._answers, self._generation, place))
 
@@ -506,16 +506,16 @@ class ServedProducer:
         self.output_channel.reset(epoch)
 
     def _create(self, server: int) -> Any:
-        return graph_client.async_request_server(server, _METHOD, self._inputs[server], self._config, self._options, self._sampler_options)
+        return dist_server.async_request_server(server, _METHOD, self._inputs[server], self._config, self._options, self._sampler_options)
 
     def _start(self, place: int, epoch: int) -> Any:
-        return graph_client.async_request_server(self.server_ranks[place], "start_new_epoch_sampling", self.producer_ids[place], epoch)
+        return dist_server.async_request_server(self.server_ranks[place], "start_new_epoch_sampling", self.producer_ids[place], epoch)
 
     def shutdown(self) -> None:
         """Gives the producers up. Repeating it does nothing."""
         held, self.producer_ids = list(zip(self.server_ranks, self.producer_ids, strict=False)), []
         for server, number in held:
             try:
-                graph_client.async_request_server(server, "destroy_sampling_producer", number).wait()
+                dist_server.async_request_server(server, "destroy_sampling_producer", number).wait()
             except GnnkitError as error:  # a server that is gone, or was left, has no producers of this process any more
                 _logger.info("%s", error)

@@ -747,8 +747,8 @@ class _Native(DistDataset):
         self.graph = partial(self._of, "edges", schema.edge_types, "weight")
         for kind, types, name in (("node", schema.node_types, "x"), ("edge", schema.edge_types, "edge_attr")):
             with_features: Any = {t: of_type for t, of_type in types.items() if name in of_type.arrays}
-            setattr(self, f"{kind}_features", partial(self._of, f"{kind}_features", with_features, name))
-            setattr(self, f"{kind}_pb", partial(self._of, f"{kind}_book", types))
+            setattr(self, f"{kind}_features", partial(self._of, "features", with_features, name))
+            setattr(self, f"{kind}_pb", partial(self._of, "book", types))
         self.node_labels = partial(self._read_labels, views)
 
     def _of(self, what: str, types: Any, name: str | None = None) -> Any:
@@ -759,7 +759,7 @@ class _Native(DistDataset):
         builder = PartBuilder(IdScheme(views.arrays, of_dataset=True), self.partition_idx, graph_mode, self._device)
         if what == "edges":
             name = views.store.options.weight
-        arguments = () if what.endswith("book") else (name,)
+        arguments = () if what == "book" else (name,)
         return views.unwrapped({graph_type: getattr(builder, what)(graph_type, *arguments) for graph_type in types})
 
     def _read_labels(self, views: StoreViews) -> Any:

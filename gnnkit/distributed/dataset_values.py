@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import torch
 from numpy.typing import NDArray
 
+from gnnkit.cluster.hosts import meeting_store
 from gnnkit.distributed import graph_client, process_group
 from gnnkit.distributed.store_views import LocalFeature, LocalGraph, get_total_ids, look_up
 from gnnkit.errors import DatasetError, GnnkitError, PlanError, StartTimeout, StoreError
@@ -369,7 +370,7 @@ def meeting_at(address: str, port: int, rank: int, world_size: int) -> Iterator[
         StartTimeout: Rank 0 was not reached in time.
     """
     try:
-        store = process_group.meeting_store(address, port, rank, world_size, timedelta(seconds=_JOIN_S))
+        store = meeting_store(address, port, rank, world_size, timedelta(seconds=_JOIN_S))
     except PlanError:
         raise
     except RuntimeError as error:  # torch has no error of its own for a deadline

@@ -12,7 +12,7 @@ from enum import Enum
 from multiprocessing.pool import ThreadPool
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.bounds import is_whole, shown, whole_number
+from gnnkit.bounds import whole_number
 from gnnkit.cluster.serving.connection import end_visit, join_folder
 from gnnkit.distributed.process_group import meeting_address
 from gnnkit.errors import LoaderClosed, PlanError, WorkerDied
@@ -416,63 +416,17 @@ def joined_backend() -> GraphStore:
     Raises:
         PlanError: It has joined none.
     """
-    return _joined().backend
+    return joined().backend
 
 
-def request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Any:
-    """Has a server do one of the things that ``DistServer`` can do, and waits for its answer.
-
-    Args:
-        server_rank: Which server.
-        func: A method of ``DistServer``, or its name. Only the name travels: what is no method of it is refused.
-        *args: Its arguments: numbers, texts, tensors, and records, lists and dicts of them.
-        **kwargs: More of them.
+def joined() -> ServersClient:
+    """The servers that this process has joined.
 
     Raises:
-        PlanError: This process has joined no servers, there is no such server, or no such method.
-        WorkerDied: The server is gone; names its rank.
-        GnnkitError: Whatever the server refuses with.
+        PlanError: It has joined none.
     """
-    from gnnkit.distributed.dist_server import DistServer, method_name
-
-    session = _session(server_rank)
-
-    def ask(name: str, values: dict[str, Any], convert: Callable[[Any], Any]) -> Any:
-        return convert(session.call(server_rank, name, values))
-
-    return getattr(DistServer.over(ask), method_name(func))(*args, **kwargs)
-
-
-def async_request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> torch.futures.Future[Any]:
-    """As ``request_server``, without waiting.
-
-    Returns:
-        A future of the answer; ``wait()`` gives it, or raises what ``request_server`` raises.
-
-    Raises:
-        PlanError: As ``request_server``; what has to do with the server itself comes from the future.
-    """
-    from gnnkit.distributed.dist_server import DistServer, method_name
-
-    session = _session(server_rank)
-
-    def ask(name: str, values: dict[str, Any], convert: Callable[[Any], Any]) -> Any:
-        return session.submit(server_rank, name, values, convert)
-
-    future: torch.futures.Future[Any] = getattr(DistServer.over(ask), method_name(func))(*args, **kwargs)
-    return future
-
-
-def _joined() -> ServersClient:
     with _lock:
         client = _client
     if client is None:
         raise PlanError("this process has joined no servers", "call init_client() or gnnkit.distributed.initialize() first")
     return client
-
-
-def _session(server_rank: int) -> ServersClient:
-    session = _joined()
-    if not is_whole(server_rank, 0, session.num_servers - 1):
-        raise PlanError(f"there is no server {shown(server_rank)}: there are {session.num_servers}", "servers count from 0")
-    return session

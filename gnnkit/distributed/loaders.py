@@ -14,9 +14,10 @@ from gnnkit.distributed.base_loader import BaseDistLoader, Mode, RemoteMode, dev
 from gnnkit.distributed.dataset import DistDataset
 from gnnkit.distributed.glt_records import AnchorSamplerInput, local_anchors, local_links, server_anchors, server_links
 from gnnkit.distributed.loader_options import SamplerOptions
-from gnnkit.distributed.remote_dataset import ABLPInputNodes, RemoteDistDataset
+from gnnkit.distributed.remote_dataset import RemoteDistDataset
 from gnnkit.distributed.resolve import DistributedContext, DistributedRuntimeInfo
 from gnnkit.distributed.sample_message import BatchMaker
+from gnnkit.distributed.server_values import ABLPInputNodes
 from gnnkit.errors import PlanError
 from gnnkit.loader.building import LabelReader
 from gnnkit.loader.inputs import LinkOptions

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from gnnkit.bounds import whole_number
-from gnnkit.distributed.seeds import even_bounds, is_labeled_homogeneous
+from gnnkit.distributed.graph_types import even_bounds, is_labeled_homogeneous
 from gnnkit.errors import PlanError
 from gnnkit.files import user_path
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, ArraySpec, EdgeDir, EdgeType, GraphSchema, NodeType, Quantization

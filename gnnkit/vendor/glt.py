@@ -10,11 +10,9 @@ import ctypes
 import importlib
 import importlib.machinery
 import importlib.util
-import os
 import platform
 import sys
 import threading
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +23,7 @@ from types import CodeType, ModuleType
 from typing import Any, Literal, NoReturn
 
 from gnnkit.errors import PlanError
+from gnnkit.vendor.undisturbed import undisturbed
 
 __all__ = ["GltStatus", "attribute", "load", "require_native", "status"]
 
@@ -178,7 +177,7 @@ def _import(what: str) -> ModuleType:
         _forget()  # what an import that failed elsewhere left behind
     stand_in = None if problem is None else StandIn(problem, NATIVE_FIX)
     try:
-        with _environment_as_it_was(), _quietly(), finding(Finder(stand_in, _replacements())):
+        with undisturbed(*_SET_ON_IMPORT), finding(Finder(stand_in, _replacements())):
             return importlib.import_module(PACKAGE)
     except Exception as error:
         _forget()
@@ -198,7 +197,7 @@ def _replacements() -> dict[str, dict[bytes, bytes]]:
     except RuntimeError:
         found[f"{PACKAGE}.loader"] = {b"torch.device(0)": b"torch.device('cuda', 0)"}  # GLT-3
     try:
-        with _quietly():
+        with undisturbed():
             importlib.import_module("torch_sparse")
     except Exception:  # whatever a library built for another torch raises: it cannot be used, GLT-2
         found[f"{PACKAGE}.utils.topo"] = {b"import torch_sparse": b"from gnnkit.vendor import glt_sparse as torch_sparse"}
@@ -210,27 +209,6 @@ def _forget() -> None:
     for name in [name for name in sys.modules if name == PACKAGE or name.startswith(f"{PACKAGE}.")]:
         if name != NATIVE or isinstance(sys.modules[name], StandIn):
             del sys.modules[name]
-
-
-@contextmanager
-def _environment_as_it_was() -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in _SET_ON_IMPORT}
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    with warnings.catch_warnings():
-        # What these packages' own imports deprecate is nothing that a user of gnnkit could change.
-        warnings.simplefilter("ignore")
-        yield
 
 
 PACKAGE = "graphlearn_torch"

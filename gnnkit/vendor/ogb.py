@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import csv
 import importlib.util
-import os
 import sys
 import threading
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -19,6 +17,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from gnnkit.errors import DatasetError
+from gnnkit.vendor.undisturbed import undisturbed
 
 Task = Literal["node", "link", "graph"]
 
@@ -85,21 +84,14 @@ def _import(module: str) -> ModuleType:
 def _quiet_import() -> Iterator[None]:
     """OGB-1: no thread that calls home, and the environment as it was."""
     missing = object()
-    before = os.environ.get(_SET_ON_IMPORT)
     outdated: Any = sys.modules.get("outdated", missing)
     # None in sys.modules makes `from outdated import ...` raise ImportError, for which ogb is prepared.
     sys.modules["outdated"] = None  # type: ignore[assignment]
     try:
-        with warnings.catch_warnings():
-            # What ogb's own imports deprecate is nothing that a user of gnnkit could change.
-            warnings.simplefilter("ignore")
+        with undisturbed(_SET_ON_IMPORT):
             yield
     finally:
         if outdated is missing:
             sys.modules.pop("outdated", None)
         else:
             sys.modules["outdated"] = outdated
-        if before is None:
-            os.environ.pop(_SET_ON_IMPORT, None)
-        else:
-            os.environ[_SET_ON_IMPORT] = before

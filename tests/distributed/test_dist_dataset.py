@@ -15,13 +15,12 @@ import torch
 from torch_geometric.data import Data
 
 import gnnkit
+from gnnkit import BuildOptions, Store
 from gnnkit.distributed import DistDataset, DistFeature, DistGraph, FeatureInfo, RangePartitionBook, get_ids_on_rank, reduce_dist_dataset
 from gnnkit.errors import DatasetError, PlanError, StoreError
 from gnnkit.events import ignore_events
 from gnnkit.storage.build import build_store
 from gnnkit.storage.glt_format import write_glt_partitions
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source
 
 TYPED = [

@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from gnnkit import GraphLoader
+from gnnkit import BuildOptions, GraphLoader
 from gnnkit.distributed import (
     DistDataset,
     DistributedRuntimeInfo,
@@ -30,7 +30,6 @@ from gnnkit.distributed import (
 from gnnkit.errors import LoaderClosed, PlanError, StoreError, WorkerDied
 from gnnkit.schema import EdgeDir
 from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
 from tests.backends.setups import descendants, is_gone
 from tests.distributed.loading import (
     NEGATIVE,
@@ -518,7 +517,7 @@ def test_a_worker_that_dies_is_an_error_and_the_next_epoch_is_whole(datasets: di
 
 
 def test_hosts_hold_the_parts_of_their_numbers(tmp_path: Path) -> None:
-    from gnnkit.backends.inprocess import InProcess
+    from gnnkit import InProcess
     from gnnkit.distributed import BaseDistLoader, NodeSamplerInput
     from gnnkit.distributed.loader_options import make_plan
 

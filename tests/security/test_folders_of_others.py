@@ -14,13 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gnnkit import GraphLoader
+from gnnkit import BuildOptions, GraphLoader, Store
 from gnnkit.errors import GnnkitError, PlanError, StoreError
 from gnnkit.files import private_folder, read_bounded
 from gnnkit.storage.build import build_store
 from gnnkit.storage.catalog import list_stores
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
 from tests.backends.setups import environment
 from tests.helpers.graphs import homogeneous_source, random_edges
 from tests.helpers.machine import slowness

@@ -14,15 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from gnnkit import Colocated, GraphLoader
+from gnnkit import BuildOptions, Colocated, GraphLoader, Store
 from gnnkit.errors import StoreError
 from gnnkit.events import ignore_events
 from gnnkit.jobs.context import Checkpoints
 from gnnkit.loader.inspection import batches_digest
 from gnnkit.storage.build import build_store
 from gnnkit.storage.glt_format import GltPartitionSource, write_glt_partitions
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
 from tests.cluster.hosts.setups import OPTIONS, build, expected
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges
 

@@ -18,6 +18,7 @@ import numpy as np
 import psutil
 import pytest
 
+from gnnkit import BuildOptions, Store
 from gnnkit.cluster.parts.client import RemoteOwners
 from gnnkit.cluster.service_client import ServiceClient
 from gnnkit.errors import SamplingError
@@ -26,8 +27,6 @@ from gnnkit.sampling.owned import PartOwner
 from gnnkit.sampling.owners import Expansion, Question
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
 from tests.cluster.parts.services import ERROR, LAST, TOKEN, Service, Speaker, owners_of, said_of
 from tests.helpers.graphs import homogeneous_source, random_edges
 from tests.helpers.waiting import wait_until

@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
+from gnnkit import LoaderPlan, Store, serve
 from gnnkit.errors import GnnkitError, PlanError
 from gnnkit.loader.inspection import batches_digest
-from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.ring import SharedBlock
 from gnnkit.runtime.wire import Wire, from_memory
-from gnnkit.serving import GraphStoreServers, serve
-from gnnkit.storage.store import Store
+from gnnkit.serving import GraphStoreServers
 from gnnkit.unpickling import PickleRefused, RestrictedUnpickler
 from tests.cluster.hosts.setups import OPTIONS, build, expected
 from tests.cluster.serving.clients import joined

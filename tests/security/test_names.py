@@ -14,19 +14,16 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 import gnnkit
-from gnnkit import GraphLoader
+from gnnkit import BuildOptions, GraphLoader, Store, partition
 from gnnkit.cli.app import run
 from gnnkit.datasets.ogb import open_ogb
 from gnnkit.errors import GnnkitError, StoreError
-from gnnkit.partitioning import partition
 from gnnkit.printable import clean, clean_block, printable
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import RunFolder, find_runs
 from gnnkit.storage.build import build_store
 from gnnkit.storage.catalog import list_stores
-from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.manifest import checksum
-from gnnkit.storage.store import Store
 from gnnkit.ui.runs import runs_card
 from tests.helpers.graphs import homogeneous_source, random_edges
 

@@ -13,10 +13,10 @@ import numpy as np
 import psutil
 import pytest
 
+from gnnkit import BuildOptions
 from gnnkit.cluster.parts.gate import first_line, second_line
 from gnnkit.cluster.service_client import PROTOCOL_VERSION, ServiceClient
 from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
 from tests.cluster.parts.services import TOKEN, Service, staged, told
 from tests.helpers.graphs import homogeneous_source, random_edges
 from tests.helpers.machine import slowness

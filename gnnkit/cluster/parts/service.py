@@ -11,7 +11,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,12 +29,15 @@ from gnnkit.cluster.service_client import (
 from gnnkit.errors import PlanError, SamplingError, StoreError
 from gnnkit.host import available_cpus
 from gnnkit.sampling.owned import PartOwner
-from gnnkit.sampling.owners import BadRequest
+from gnnkit.sampling.owners import BadRequest, Picks
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.waiting import Deadline
 
 logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+T = TypeVar("T")
 
 
 # Yielded where there is no value yet, so that it can be seen whether the client still waits: None is a value.
@@ -204,36 +207,25 @@ class Answers:
         """Answers a request for edges."""
         self.check(args)
         request = expand_from_args(args)
-        with self._turns:
-            owner, tables = self._take(request.weighted)
-            answer = owner.expand(request)
-        relations = tables.relations
-        num_edges = tables.row_bounds[len(tables.node_types) :, -1].tolist()
-        value = picks_to_value(answer, self.generation, relations[:, -1].tolist(), num_edges)
-        self._give_back(owner, tables, weighted=request.weighted)
-        return value
+
+        def value(picks: Mapping[int, Picks], tables: GraphTables) -> dict[str, Any]:
+            num_edges = tables.row_bounds[len(tables.node_types) :, -1].tolist()
+            return picks_to_value(picks, self.generation, tables.relations[:, -1].tolist(), num_edges)
+
+        return self._work(request.weighted, lambda owner: owner.expand(request), value)
 
     def question(self, args: dict[str, Any]) -> dict[str, Any]:
         """Answers a question about edges."""
         self.check(args)
         question = question_from_args(args)
-        weighted = question.what == "weights"
-        with self._turns:
-            owner, tables = self._take(weighted)
-            answer = owner.answer(question)
-        value = answer_to_value(answer)
-        self._give_back(owner, tables, weighted=weighted)
-        return value
+        return self._work(question.what == "weights", lambda owner: owner.answer(question), lambda answer, _: answer_to_value(answer))
 
     def rows(self, args: dict[str, Any]) -> Stream:
         """Answers a request for rows, message by message."""
         self.check(args)
         request = rows_from_args(args)
-        owner, tables = self._take(weighted=False)
-        with self._turns:
-            messages = owner.rows(request)
-        self._give_back(owner, tables, weighted=False)  # rows need none of its memory
-        return Stream(self._messages(messages))
+        # The messages need none of the owner's memory.
+        return Stream(self._messages(self._work(False, lambda owner: owner.rows(request), lambda messages, _: messages)))
 
     def _messages(self, messages: Iterator[NDArray[np.uint8]]) -> Generator[NDArray[np.uint8], None, None]:
         while True:
@@ -243,17 +235,18 @@ class Answers:
                 return
             yield rows
 
-    def _take(self, weighted: bool) -> tuple[PartOwner, GraphTables]:
+    def _work(self, weighted: bool, work: Callable[[PartOwner], T], value: Callable[[T, GraphTables], R]) -> R:
+        """Does ``work`` in a turn and makes a value of what it found, with memory that is used again unless one of them fails."""
+        with self._turns:
+            with self._lock:
+                tables, idle = self._tables[weighted], self._idle[weighted]
+                owner = idle.pop() if idle else None
+            owner = owner or PartOwner(tables, self._parts, self._turns.pause)
+            found = work(owner)
+        answer = value(found, tables)
         with self._lock:
-            tables = self._tables[weighted]
-            if self._idle[weighted]:
-                return self._idle[weighted].pop(), tables
-        return PartOwner(tables, self._parts, self._turns.pause), tables
-
-    def _give_back(self, owner: PartOwner, tables: GraphTables, *, weighted: bool) -> None:
-        with self._lock:
-            if self._tables[weighted] is tables:
-                self._idle[weighted].append(owner)
+            idle.append(owner)  # of no more use once the graph has moved
+        return answer
 
 
 class PartServer:

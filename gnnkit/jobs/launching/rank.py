@@ -174,7 +174,7 @@ def _store(place: JobPlace, fds: Sequence[int], timeout_s: float) -> Any:
     """The key-value store that the ranks meet at; rank 0 was handed its listener, so that nobody comes before it listens."""
     if place.world_size == 1:
         return None
-    from gnnkit.distributed.process_group import meeting_store
+    from gnnkit.cluster.hosts import meeting_store
 
     listener = socket.socket(fileno=fds[0]) if fds else None
     timeout = timedelta(seconds=timeout_s)

@@ -19,11 +19,9 @@ from typing import Any
 import numpy as np
 import psutil
 
-from gnnkit import GraphLoader
+from gnnkit import BuildOptions, GraphLoader, Store
 from gnnkit.loader.inspection import batches_digest
 from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
 from tests.distributed.ranks import TORCHRUN_VARIABLES
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges
 from tests.helpers.machine import ROOT

@@ -15,6 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
+from gnnkit import BuildOptions, Store
 from gnnkit.cluster.parts.client import Peer, RemoteOwners
 from gnnkit.cluster.parts.gate import first_line, second_line
 from gnnkit.cluster.parts.service import Turns
@@ -28,8 +29,6 @@ from gnnkit.sampling.owners import RowsRequest
 from gnnkit.sampling.subgraph import SampleRequest
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
 from tests.cluster.parts.services import (
     CALL,
     END,

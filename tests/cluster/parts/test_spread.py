@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gnnkit import BuildOptions, Store
 from gnnkit.errors import GnnkitError, PlanError, SamplingError, StoreError
 from gnnkit.kernels.keys import batch_key
 from gnnkit.plan import NeighborSampling
@@ -21,8 +22,6 @@ from gnnkit.sampling.owners import Expansion, Picks
 from gnnkit.sampling.remote import PartMap, hot_rows
 from gnnkit.sampling.subgraph import SampledSubgraph, SampleRequest
 from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
 from tests.cluster.parts.several_hosts import OwnersHere, inputs_of, sampled, sampler_on, spread_samplers
 from tests.helpers.batches import reference_batch, same
 from tests.helpers.graphs import homogeneous_source, random_edges, random_source

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gnnkit import BuildOptions, Store
 from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
 from tests.helpers.graphs import homogeneous_source
 from tests.helpers.http_files import FileServer, file_server
 
