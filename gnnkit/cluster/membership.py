@@ -32,9 +32,11 @@ logger = logging.getLogger(__name__)
 # Processes that are clients, or do something for one, call themselves so, then the client's id, "/" and something more.
 CLIENT_PREFIX = "client-"
 
-LEASE_BEAT_S = 1.0
-# A busy machine may keep a process from speaking for a while.
-SILENCE_S = 10.0
+# How often processes say that they are there, and the silence after which they are gone; a busy machine may keep one from speaking for a
+# while. The first two are those of leases and of a service that works on a request, as its client hears them.
+LEASE_BEAT_S, WIRE_SILENCE_S = 1.0, 6.0
+# Servers announce themselves more rarely; members of both kinds are gone after this silence.
+BEAT_S, SILENCE_S = 2.0, 10.0
 # Saying goodbye must not delay a close; a part service has more time, and says it for all processes of its trainer.
 _STOP_TIMEOUT_S, _UNHURRIED_S = 0.15, 2.0
 _RETRY_S = 0.1
@@ -164,8 +166,6 @@ class LeaseTable(Generic[K, V]):
 
 # Changes with the meaning of what servers tell each other and their clients.
 SERVING_VERSION = 2
-# A server announces itself so often; one that has not done so for ``SILENCE_S`` is gone.
-BEAT_S = 2.0
 # What a server may say of itself.
 JOINING, READY, DEGRADED = "joining", "ready", "degraded"
 

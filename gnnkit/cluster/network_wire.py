@@ -3,7 +3,7 @@
 A message is a head of 16 bytes (its kind, the bytes of its text, the bytes of its block), the text of a JSON tree, and the block of
 memory that the tree's arrays lie in. Blocks are sent from where they lie and received where they are to be. One request is under way on
 a connection at a time: a ``CALL`` is answered by any number of ``VALUE`` and an ``END``, by one ``LAST``, or by an ``ERROR``. While it is
-worked on, a ``BEAT`` goes out once a second: a client that receives nothing at all for ``SILENCE_S`` knows that the service is gone.
+worked on, a ``BEAT`` goes out once a second: a client that receives nothing at all for ``WIRE_SILENCE_S`` knows that the service is gone.
 
 Nothing that arrives is unpickled, and no memory is allocated before it is known that so much may come.
 """
@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.cluster.hosts import split_address
+from gnnkit.cluster.membership import LEASE_BEAT_S, WIRE_SILENCE_S
 from gnnkit.cluster.parts.gate import REFUSAL, WELCOME, first_line, keep_alive, second_line
 from gnnkit.cluster.serving.codec import from_pieces, to_pieces
 from gnnkit.errors import GnnkitError, PlanError, SamplingError
@@ -34,8 +35,6 @@ from gnnkit.host import available_memory
 from gnnkit.sampling.owners import BadRequest
 from gnnkit.waiting import Deadline
 
-# Between two signs of life of a service that works on a request; the longest silence that its client takes for one.
-BEAT_S, SILENCE_S = 1.0, 6.0
 _CONNECT_S = 2.5
 # A client that has begun a request goes on with it, and one that has asked reads the answer, or it is sent away.
 _STALLED_S = 60.0
@@ -189,13 +188,13 @@ class NetworkWire:
             BadRequest: The answer cannot be read.
         """
         try:
-            self._end.settimeout(max(0.001, deadline.within(SILENCE_S)))
+            self._end.settimeout(max(0.001, deadline.within(WIRE_SILENCE_S)))
             self._send(Kind.CALL, request.text, request.pieces)
             yield from self._answer(deadline, sizes)
         except TimeoutError as error:
             if deadline.has_passed:
                 raise OutOfTime("the deadline has passed") from error
-            raise Broken(f"nothing was heard for {SILENCE_S:g} s") from error
+            raise Broken(f"nothing was heard for {WIRE_SILENCE_S:g} s") from error
         except (OSError, EOFError) as error:
             raise Broken(_why(error)) from error
 
@@ -312,7 +311,7 @@ class NetworkWire:
             if events & (select.POLLRDHUP | select.POLLHUP | select.POLLERR):
                 self.is_gone = True
             # A client that reads nothing needs no sign of life, and would keep this thread from the others.
-            elif events & select.POLLOUT and time.monotonic() - self._said > BEAT_S / 2:
+            elif events & select.POLLOUT and time.monotonic() - self._said > LEASE_BEAT_S / 2:
                 self._send_all([memoryview(_HEAD.pack(Kind.BEAT, 0, 0))])
         except OSError:
             self.is_gone = True
@@ -371,7 +370,7 @@ class NetworkWire:
                 left_s = deadline.left_s
                 if not left_s:
                     raise TimeoutError
-                if left_s < SILENCE_S:
+                if left_s < WIRE_SILENCE_S:
                     self._end.settimeout(max(0.001, left_s))
             count = self._end.recv_into(view)
             if not count:
@@ -466,7 +465,7 @@ def _connect(address: str, token: str, ca: str | None, deadline: Deadline) -> Ne
         end = socket.create_connection((host, port), max(0.001, deadline.within(_CONNECT_S)))
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_alive(end)
-        end.settimeout(max(0.001, deadline.within(SILENCE_S)))
+        end.settimeout(max(0.001, deadline.within(WIRE_SILENCE_S)))
         first, second = first_line(token), second_line(token, _own_name())
         if ca is None:
             end.sendall(first + second)

@@ -51,19 +51,8 @@ _GLT_MODULES = {
     "sampler": ("EdgeSamplerInput", "NodeSamplerInput", "RemoteSamplerInput", "SamplingConfig", "SamplingType"),
     "typing": ("Split",),
 }
-# Classes of ours that are graphlearn-torch's too.
-_OVER_GLT = frozenset(
-    {
-        "BaseDistLoader",
-        "DistABLPLoader",
-        "DistLinkNeighborLoader",
-        "DistNeighborLoader",
-        "DistSamplingProducer",
-        "DistSubGraphLoader",
-        "RemoteDistSamplingWorkerOptions",
-        "RemoteReceivingChannel",
-    }
-)
+# Modules whose names need graphlearn-torch.
+_OVER_GLT = frozenset(f"{__name__}.{module}" for module in ("base_loader", "connection", "glt_records", "loaders"))
 # Ours: names, and the modules they live in; importing this package imports none of them.
 _STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text())
 _HOMES = {
@@ -76,15 +65,15 @@ __all__ = sorted(_HOMES)
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        if name in _OVER_GLT:
-            from gnnkit.vendor import glt  # its error names what was asked for
+        if _HOMES[name] in _OVER_GLT:
+            from gnnkit.vendor import glt  # metadata
 
-            glt.load(name)
+            glt.load(name)  # its error names what was asked for
         value = getattr(import_module(str(_HOMES[name])), name)
         globals()[name] = value
         return value
     if name in _GLT_HOMES:
-        from gnnkit.vendor import glt
+        from gnnkit.vendor import glt  # metadata
 
         # Looked up each time: a script may have graphlearn-torch installed while it runs, or replace one of its names.
         return glt.attribute(_GLT_HOMES[name], f"{__name__}.{name}")

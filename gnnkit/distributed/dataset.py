@@ -36,6 +36,7 @@ from gnnkit.files import user_path
 from gnnkit.schema import HOMOGENEOUS_NODE_TYPE, EdgeDir, EdgeType, NodeType
 from gnnkit.storage.arrays import dataset_ids
 from gnnkit.storage.catalog import default_store_dir, find_or_build
+from gnnkit.storage.glt_format import GltPartitionSource
 from gnnkit.storage.layout import MANIFEST_NAME, BuildOptions
 from gnnkit.storage.store import Store
 from gnnkit.vendor import glt
@@ -68,8 +69,6 @@ def open_partitions(root: Path, edge_dir: EdgeDir, labels: Any, store_dir: str |
             f"{root} is neither a store nor a partition directory of graphlearn-torch",
             f"give a folder with {MANIFEST_NAME} or {_GLT_META} in it",
         )
-    from gnnkit.storage.glt_format import GltPartitionSource
-
     source = GltPartitionSource(root, labels=labels, layout=layout)
     edge_types = source.schema.edge_types.values()
     with_edge = any(edges.arrays for edges in edge_types)

@@ -134,7 +134,7 @@ class DatasetValues:
         """
         from torch_geometric.data import Data, HeteroData
 
-        from gnnkit.datasets.pyg import PyGSource
+        from gnnkit.datasets.pyg import PyGSource  # PyG
 
         data: Any = Data() if self.is_homogeneous else HeteroData()
         for node_type in dict.fromkeys([end for t in self.edges for end in (t[0], t[2])] + list(self.x) + list(self.y)):

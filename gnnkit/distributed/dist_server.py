@@ -468,7 +468,7 @@ def init_server(  # noqa: PLR0913
 def _start(
     store: Store | Path, num_servers: int, rank: int, address: str, clients: bool | int, token: str | None, options: dict[str, Any]
 ) -> GraphStoreServers:
-    from gnnkit.serving import serve
+    from gnnkit.serving import serve  # processes
 
     servers = serve(
         store,

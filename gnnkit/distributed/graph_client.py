@@ -12,6 +12,7 @@ from enum import Enum
 from multiprocessing.pool import ThreadPool
 from typing import TYPE_CHECKING, Any
 
+from gnnkit.backends.graph_store import GraphStore
 from gnnkit.bounds import whole_number
 from gnnkit.cluster.serving.connection import end_visit, join_folder
 from gnnkit.distributed.process_group import meeting_address
@@ -21,7 +22,6 @@ from gnnkit.events import EventSink, ignore_events
 if TYPE_CHECKING:
     import torch
 
-    from gnnkit.backends.graph_store import GraphStore
     from gnnkit.cluster.network_child import NetworkChild
     from gnnkit.cluster.serving.connection import UnixServers
 
@@ -271,8 +271,8 @@ def open_session(backend: GraphStore, events: EventSink = ignore_events) -> Serv
     if backend.folder is not None:
         servers = join_folder(backend.folder, "trainer", backend.join_timeout_s, events)
         return ServersClient(servers, len(servers.connections), backend)
-    from gnnkit.backends.server_pool import servers_of
-    from gnnkit.cluster.network_child import NetworkChild
+    from gnnkit.backends.server_pool import servers_of  # network
+    from gnnkit.cluster.network_child import NetworkChild  # network
 
     child = NetworkChild(servers_of(backend))
     try:
@@ -357,8 +357,6 @@ def init_client(  # noqa: PLR0913
         StartTimeout: Not all servers were there in time; names those that are missing.
     """
     del num_rpc_threads, is_dynamic
-    from gnnkit.backends.graph_store import GraphStore
-
     num_clients = whole_number("num_clients", num_clients, 1)
     backend = GraphStore(address=meeting_address(master_addr, master_port), token=token, **options)
     join_servers(backend, num_servers, num_clients, client_rank, client_group_name, "init_client")
@@ -367,7 +365,7 @@ def init_client(  # noqa: PLR0913
 def join_servers(backend: GraphStore, num_servers: int | None, num_clients: int, rank: int, group_name: str | None, what: str) -> None:
     """Joins the servers of a backend as client ``rank``; see ``init_client``."""
     global _client
-    from gnnkit.ui.progress import make_sink
+    from gnnkit.ui.progress import make_sink  # rich
 
     check_free(what)
     client_context(num_servers or 1, num_clients, rank, group_name)  # a rank out of range is found before a server is asked

@@ -311,7 +311,7 @@ def _graph_store(plan: LoaderPlan) -> GraphStore | None:
 
 def _serve(role: Role, plan: LoaderPlan | None, file: Path | None, named: GraphStore | None) -> NoReturn:
     """Serves the plan's store until that is over, and ends the process."""
-    from gnnkit.serving import run_in_foreground, serve
+    from gnnkit.serving import run_in_foreground, serve  # processes
 
     options: dict[str, Any] = {}
     if named is not None:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gnnkit.backends.glt.data import OffsetIndex
 from gnnkit.bounds import whole_number
 from gnnkit.distributed.graph_types import even_bounds, is_labeled_homogeneous
 from gnnkit.errors import PlanError
@@ -230,19 +231,9 @@ class RangePartitionBook(PartitionBook):
         return torch.arange(self._starts[partition_idx], int(self.partition_bounds[partition_idx]), dtype=torch.int64)
 
     @property
-    def id2index(self) -> OffsetId2Index:
+    def id2index(self) -> OffsetIndex:
         """From an id of the part ``partition_idx`` to its row there."""
-        return OffsetId2Index(self._starts[self.partition_idx])
-
-
-class OffsetId2Index:
-    """Maps the ids of a range to rows: ``id - offset``."""
-
-    def __init__(self, offset: int) -> None:
-        self.offset = offset
-
-    def __getitem__(self, ids: torch.Tensor) -> torch.Tensor:
-        return ids - self.offset
+        return OffsetIndex(self._starts[self.partition_idx])
 
 
 class RenumberedPartitionBook(PartitionBook):

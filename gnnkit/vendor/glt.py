@@ -17,13 +17,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Literal, NoReturn
 
 from gnnkit.errors import PlanError
-from gnnkit.vendor.undisturbed import undisturbed
+from gnnkit.vendor.packages import package_folder, undisturbed
 
 __all__ = ["GltStatus", "attribute", "load", "require_native", "status"]
 
@@ -59,7 +59,7 @@ class GltStatus:
 
 def status() -> GltStatus:
     """Finds out what can be used, without importing graphlearn-torch; imports torch, which its library links to."""
-    folder = _package_dir()
+    folder = package_folder(PACKAGE)
     if folder is None:
         return _absent()
     try:
@@ -129,16 +129,6 @@ def _absent() -> GltStatus:
     return GltStatus("absent", None, "graphlearn-torch is not installed", _PYTHON_FIX)
 
 
-def _package_dir() -> Path | None:
-    try:
-        spec = importlib.util.find_spec(PACKAGE)
-    except (ValueError, ImportError):
-        return None
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    return Path(next(iter(spec.submodule_search_locations)))
-
-
 def _native_problem(folder: Path) -> str | None:
     """Why the native library in the package's ``folder`` cannot be used, as a sentence; None where it can."""
     loaded = sys.modules.get(NATIVE)
@@ -168,16 +158,17 @@ def _is_being_imported(package: ModuleType) -> bool:
 
 
 def _import(what: str) -> ModuleType:
-    folder = _package_dir()
+    folder = package_folder(PACKAGE)
     if folder is None:
         found = _absent()
         raise PlanError(f"{what} needs graphlearn-torch: {found.reason}", found.fix)
     problem = _native_problem(folder)
     if PACKAGE not in sys.modules:
         _forget()  # what an import that failed elsewhere left behind
-    stand_in = None if problem is None else StandIn(problem, NATIVE_FIX)
+    if problem is not None:
+        sys.modules[NATIVE] = StandIn(problem, NATIVE_FIX)
     try:
-        with undisturbed(*_SET_ON_IMPORT), finding(Finder(stand_in, _replacements())):
+        with undisturbed(*_SET_ON_IMPORT), finding(Finder(_replacements())):
             return importlib.import_module(PACKAGE)
     except Exception as error:
         _forget()
@@ -256,17 +247,6 @@ class StandIn(ModuleType):
         return _Missing(name, self._reason, self._fix)
 
 
-class _StandInLoader(Loader):
-    def __init__(self, module: StandIn) -> None:
-        self._module = module
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        return self._module
-
-    def exec_module(self, module: ModuleType) -> None:
-        """There is nothing to run."""
-
-
 class _PatchingLoader(importlib.machinery.SourceFileLoader):
     """Compiles a module after replacing text in its source; the compiled code is not cached."""
 
@@ -284,20 +264,17 @@ class _PatchingLoader(importlib.machinery.SourceFileLoader):
 
 
 class Finder(MetaPathFinder):
-    """Finds the stand-in, and modules whose source has to be changed; everything else is left to the next finder.
+    """Finds modules whose source has to be changed; everything else is left to the next finder.
 
     Args:
-        stand_in: What takes the place of the native module, or None where the real one loads.
         replacements: ``{prefix of module names: {old source text: new}}``.
     """
 
-    def __init__(self, stand_in: StandIn | None, replacements: Mapping[str, Mapping[bytes, bytes]]) -> None:
-        self._stand_in, self._replacements = stand_in, replacements
+    def __init__(self, replacements: Mapping[str, Mapping[bytes, bytes]]) -> None:
+        self._replacements = replacements
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
-        """The spec of the stand-in or of a module that is changed; None for every other."""
-        if fullname == NATIVE:
-            return None if self._stand_in is None else importlib.util.spec_from_loader(fullname, _StandInLoader(self._stand_in))
+        """The spec of a module that is changed; None for every other."""
         for prefix, replacements in self._replacements.items():
             if fullname == prefix or fullname.startswith(f"{prefix}."):
                 spec = importlib.machinery.PathFinder.find_spec(fullname, path)

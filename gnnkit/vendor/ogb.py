@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
+import importlib
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from gnnkit.errors import DatasetError
-from gnnkit.vendor.undisturbed import undisturbed
+from gnnkit.vendor.packages import package_folder, undisturbed
 
 Task = Literal["node", "link", "graph"]
 
@@ -34,13 +34,10 @@ def package_dir() -> Path:
     Raises:
         DatasetError: ``ogb`` is not installed.
     """
-    try:
-        spec = importlib.util.find_spec("ogb")
-    except (ValueError, ImportError):
-        spec = None
-    if spec is None or not spec.submodule_search_locations:
+    folder = package_folder("ogb")
+    if folder is None:
         raise DatasetError("the package 'ogb', whose tables describe OGB's datasets, is not installed", _PIP_LINE)
-    return Path(next(iter(spec.submodule_search_locations)))
+    return folder
 
 
 @lru_cache(maxsize=8)

@@ -168,7 +168,7 @@ def test_unknown_names_are_attribute_errors() -> None:
 
 def test_the_finder_leaves_when_its_block_ends() -> None:
     before = list(sys.meta_path)
-    with pytest.raises(ValueError), glt.finding(glt.Finder(None, {})):
+    with pytest.raises(ValueError), glt.finding(glt.Finder({})):
         raise ValueError
     assert sys.meta_path == before
 

@@ -113,14 +113,14 @@ class OffsetIndex:
     """From ids of one range to rows.
 
     Args:
-        first: The id of row 0.
+        offset: The id of row 0.
     """
 
-    def __init__(self, first: int) -> None:
-        self.first = first
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
 
     def __getitem__(self, ids: torch.Tensor) -> torch.Tensor:
-        return ids - self.first
+        return ids - self.offset
 
     def to(self, device: object) -> OffsetIndex:
         """Itself: it works on every device."""

@@ -87,7 +87,7 @@ class Glt:
         Raises:
             PlanError: graphlearn-torch cannot be used here, or cannot sample this plan.
         """
-        from gnnkit.vendor import glt
+        from gnnkit.vendor import glt  # metadata
 
         if sys.platform != "linux":
             raise PlanError(f"Glt() needs Linux, this is {sys.platform}", "use InProcess()")
@@ -100,7 +100,7 @@ class Glt:
 
             if not torch.cuda.is_available():
                 raise PlanError(f"graph_mode={self.graph_mode!r} samples on a GPU, and torch finds none", "graph_mode='CPU' needs none")
-        from gnnkit.backends.glt.stream import GltStream
+        from gnnkit.backends.glt.stream import GltStream  # processes
 
         return GltStream(self, plan, graph, events)
 

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.backends.base import END_OF_EPOCH, EndOfEpoch, StreamStatus, check_owner
-from gnnkit.backends.glt import driver
 from gnnkit.backends.session import SLICE_S
 from gnnkit.cluster.hosts import ONE_HOST, Hosts, environment_int, find_hosts, interface_to, listening_address
 from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError, StartTimeout, WorkerDied
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
 
 
 _LOOPBACK = "127.0.0.1"
+_MODULE = "gnnkit.backends.glt.driver"
 _numbers = itertools.count()
 # torch's RPC finds the others through a store that we have opened, as under torchrun it would find torchrun's: it opens none itself then.
 _OWN_STORE = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
@@ -223,7 +223,7 @@ class Fleet:
         check_descriptors(count)
         self._shared = graph.share_now() if plan.store is None else None
         folder = new_run(options.log_dir, {"store": None if plan.store is None else plan.store.path})
-        supervisor_options = SupervisorOptions(count, 1, module=driver.__name__, environment=self._cluster.environment())
+        supervisor_options = SupervisorOptions(count, 1, module=_MODULE, environment=self._cluster.environment())
         self.supervisor = Supervisor(supervisor_options, folder, _weak_set_up(weakref.ref(self)))
 
     def start(self) -> None:

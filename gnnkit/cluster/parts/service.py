@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.cluster.network_wire import BEAT_S, Gone, Head, Kind, NetworkWire, error_body
+from gnnkit.cluster.membership import LEASE_BEAT_S
+from gnnkit.cluster.network_wire import Gone, Head, Kind, NetworkWire, error_body
 from gnnkit.cluster.parts.gate import PortGate, most_connections
 from gnnkit.cluster.service_client import (
     PROTOCOL_VERSION,
@@ -299,7 +300,7 @@ class PartServer:
 
     def _beat(self) -> None:
         """Tells every client that waits for an answer that this process is there."""
-        while not self._closed.wait(BEAT_S):
+        while not self._closed.wait(LEASE_BEAT_S):
             with self._lock:
                 working = list(self._working)
                 self._drop_unread()

@@ -210,18 +210,27 @@ def _fetch_into(
     transfer: Transfer, url: str, manifest: Manifest, folder: Path, parts: list[int], events: EventSink, *, with_rest: bool
 ) -> None:
     names = [name for name in manifest.files if part_of(name) in parts or (with_rest and part_of(name) is None)]
-    total, left = sum(manifest.files[name].size for name in names), 0
+    total = sum(manifest.files[name].size for name in names)
     moves = []
     for name in names:
         entry, target = manifest.files[name], folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if not target.exists():  # else it came before, and was compared with its checksum then
             moves.append(Move(f"{url}/{name}", str(target), entry.size, entry.crc32))
-            left += entry.size
-    check_disk(folder, left, f"fetching {manifest.name}")
     of_parts = f", {len(parts)} of {manifest.num_parts} parts" if len(parts) < manifest.num_parts else ""
-    with Stage(events, "download", label=manifest.name, unit="B", total=float(total)) as stage:
-        stage.message(f"{manifest.name}: {format_bytes(left)} from {url} to {folder.parent}{of_parts}")
+    _download(transfer, moves, total, folder, manifest.name, f"from {url} to {folder.parent}{of_parts}", events)
+
+
+def _download(transfer: Transfer, moves: list[Move], total: int, folder: Path, name: str, where: str, events: EventSink) -> None:
+    """Fetches what is left of ``total`` bytes.
+
+    Raises:
+        GnnkitError: See ``Transfer.get``; or the disk is too small.
+    """
+    left = sum(move.size for move in moves)
+    check_disk(folder, left, f"fetching {name}")
+    with Stage(events, "download", label=name, unit="B", total=float(total)) as stage:
+        stage.message(f"{name}: {format_bytes(left)} {where}")
         try:
             transfer.get(moves, stage, total - left)
         except UrlUnreachable as cut:
@@ -362,7 +371,8 @@ def fetch_tables(url: str, what: str, is_table: Callable[[str], bool], events: E
             if missing and cut is not None:
                 raise cut.error
             if missing:
-                _fetch_files(transfer[0], url, folder, missing, events)
+                moves = [Move(file.url, str(_place(folder, file)), file.size, version=file.version) for file in missing]
+                _download(transfer[0], moves, sum(move.size for move in moves), folder, url, f"to {folder}", events)
             if cut is None:
                 _forget_others(folder, files)
                 write_whole(folder / _LISTING, json.dumps([asdict(file) for file in files]))
@@ -370,18 +380,6 @@ def fetch_tables(url: str, what: str, is_table: Callable[[str], bool], events: E
     except OSError as error:
         hint = "free some space, or set GNNKIT_HOME to a folder on another disk"
         raise DatasetError(f"{folder} cannot be written: {why_unwritable(error, folder)}", hint) from error
-
-
-def _fetch_files(transfer: Transfer, url: str, folder: Path, files: list[RemoteFile], events: EventSink) -> None:
-    total = sum(file.size for file in files)
-    check_disk(folder, total, f"fetching {url}")
-    moves = [Move(file.url, str(_place(folder, file)), file.size, version=file.version) for file in files]
-    with Stage(events, "download", label=url, unit="B", total=float(total)) as stage:
-        stage.message(f"{url}: {format_bytes(total)} to {folder}")
-        try:
-            transfer.get(moves, stage)
-        except UrlUnreachable as cut:
-            raise cut.error from cut
 
 
 def _place(folder: Path, file: RemoteFile) -> Path:

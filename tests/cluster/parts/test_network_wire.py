@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnkit.cluster import network_wire
+from gnnkit.cluster import membership
 from gnnkit.cluster.parts.gate import first_line, second_line
 from gnnkit.cluster.parts.service import PartServer, Stream
 from gnnkit.cluster.service_client import ServiceClient, Unreachable
@@ -118,7 +118,7 @@ def test_errors_say_where_they_come_from_and_leave_the_service_as_it_was(client:
 def test_a_service_that_works_for_long_is_waited_for(client: ServiceClient, service: Answering) -> None:
     """It gives signs of life; one that gives none does not answer, and neither does one that is late."""
     service.hold.clear()
-    timer = threading.Timer(network_wire.SILENCE_S + 2.0, service.hold.set)
+    timer = threading.Timer(membership.WIRE_SILENCE_S + 2.0, service.hold.set)
     timer.start()
     assert client.ask("held", {}, ANSWER_S) == "held"
     service.hold.clear()

@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
-from gnnkit import BuildOptions, Store
+from gnnkit import Store
 from gnnkit.cluster.parts.client import Peer, RemoteOwners
 from gnnkit.cluster.parts.gate import first_line, second_line
 from gnnkit.cluster.parts.service import Turns
@@ -28,7 +28,6 @@ from gnnkit.sampling.kinds import BatchSampler
 from gnnkit.sampling.owners import RowsRequest
 from gnnkit.sampling.subgraph import SampleRequest
 from gnnkit.sampling.tables import GraphTables
-from gnnkit.storage.build import build_store
 from tests.cluster.parts.services import (
     CALL,
     END,
@@ -45,7 +44,7 @@ from tests.cluster.parts.services import (
     told,
 )
 from tests.cluster.parts.several_hosts import inputs_of, sampled, sampler_on
-from tests.helpers.graphs import random_source
+from tests.helpers.graphs import built, random_source
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +54,7 @@ Sample = Callable[[int], Any]
 
 def typed_store(folder: Path, **options: Any) -> Store:
     source = random_source(np.random.default_rng(4), max_nodes=300, max_edges=3000, num_node_types=3, num_edge_types=5)
-    return build_store(source, folder, BuildOptions(**{"num_parts": 3, "partition": "random", "with_edge": True, **options}))
+    return built(source, folder, **{"num_parts": 3, "partition": "random", "with_edge": True, **options})
 
 
 def sampling_of(store: Store) -> NeighborSampling:
