@@ -313,7 +313,7 @@ class NetworkWire:
             # A client that reads nothing needs no sign of life, and would keep this thread from the others.
             elif events & select.POLLOUT and time.monotonic() - self._said > LEASE_BEAT_S / 2:
                 self._send_all([memoryview(_HEAD.pack(Kind.BEAT, 0, 0))])
-        except OSError:
+        except (OSError, ValueError):  # a connection that another thread has closed has no descriptor
             self.is_gone = True
         finally:
             self._sending.release()

@@ -310,8 +310,7 @@ def _type_of(given: Any, dataset: DistDataset | RemoteDistDataset, types: list[E
     """The links' type, None for a homogeneous graph; the links; and whether batches are plain."""
     if isinstance(given, tuple) and len(given) == 3 and all(isinstance(word, str) for word in given):
         given = (given, None)
-    default = HOMOGENEOUS_EDGE_TYPE if dataset.schema.is_homogeneous_with_labeled_edge_type else None
-    return type_of(given, types, default, ("edge_label_index", "edge", "links"))
+    return type_of(given, types, dataset.schema.default_edge_type, ("edge_label_index", "edge", "links"))
 
 
 def _refuse_links_by_server(links: Any) -> None:

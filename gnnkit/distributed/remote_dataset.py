@@ -20,7 +20,7 @@ from gnnkit.distributed.server_values import (
 )
 from gnnkit.distributed.store_views import AnyBook, DatasetSchema, FeatureInfo, Quantizations
 from gnnkit.errors import PlanError
-from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeDir, EdgeType, NodeType
+from gnnkit.schema import EdgeDir, EdgeType, NodeType
 
 
 class RemoteDistDataset:
@@ -113,7 +113,7 @@ class RemoteDistDataset:
 
     def fetch_edge_partition_book(self, edge_type: EdgeType | None = None) -> AnyBook:
         """Which part owns which edge; errors as ``fetch_node_partition_book``."""
-        book: AnyBook = dist_server.request_server(0, "get_edge_partition_book", self._edge_type(edge_type))
+        book: AnyBook = dist_server.request_server(0, "get_edge_partition_book", edge_type or self.schema.default_edge_type)
         return book
 
     # What each server has -----------------------------------------------------------------------------------------------------
@@ -178,7 +178,9 @@ class RemoteDistDataset:
             raise PlanError(
                 f"anchor_node_type={anchor_node_type!r} and supervision_edge_type={supervision_edge_type!r} go together", "give both"
             )
-        anchor, supervised = anchor_node_type or self._only_node_type(), supervision_edge_type or HOMOGENEOUS_EDGE_TYPE
+        anchor, supervised = self._node_type(anchor_node_type), supervision_edge_type or self.schema.default_edge_type
+        if anchor is None or supervised is None:
+            raise PlanError("anchor_node_type and supervision_edge_type are missing", f"edge types: {self.schema.edge_types}")
         slices = self._slices(rank, world_size)
         wanted = {s: FetchABLPInputRequest(split, anchor, supervised, part, max_labels_per_anchor_node) for s, part in slices.items()}
         found = _ask_all("get_ablp_input", wanted)
@@ -217,17 +219,7 @@ class RemoteDistDataset:
         return dict(compute_server_assignments(self.cluster_info.num_storage_nodes, world_size, rank))
 
     def _node_type(self, node_type: NodeType | None) -> NodeType | None:
-        labelled = self.schema.is_homogeneous_with_labeled_edge_type
-        return HOMOGENEOUS_NODE_TYPE if labelled and node_type is None else node_type
-
-    def _edge_type(self, edge_type: EdgeType | None) -> EdgeType | None:
-        labelled = self.schema.is_homogeneous_with_labeled_edge_type
-        return HOMOGENEOUS_EDGE_TYPE if labelled and edge_type is None else edge_type
-
-    def _only_node_type(self) -> NodeType:
-        if not self.schema.is_homogeneous_with_labeled_edge_type:
-            raise PlanError("anchor_node_type and supervision_edge_type are missing", f"edge types: {self.schema.edge_types}")
-        return HOMOGENEOUS_NODE_TYPE
+        return self.schema.default_node_type if node_type is None else node_type
 
 
 def _ask_all(method: str, requests: dict[int, Any]) -> dict[int, Any]:

@@ -62,8 +62,7 @@ def resolve_seeds(input_nodes: Any, dataset: DistDataset, runtime: DistributedRu
         PlanError: ``input_nodes`` is of a kind that does not fit the graph.
     """
     _refuse_servers(input_nodes)
-    default = HOMOGENEOUS_NODE_TYPE if dataset.schema.is_homogeneous_with_labeled_edge_type else None
-    node_type, ids, plain = type_of(input_nodes, dataset.get_node_types(), default, ("input_nodes", "node", "ids"))
+    node_type, ids, plain = type_of(input_nodes, dataset.get_node_types(), dataset.schema.default_node_type, ("input_nodes", "node", "ids"))
     _refuse_servers(ids)
     if ids is not None or isinstance(input_nodes, tuple):
         return node_type, to_seeds(ids), plain
@@ -147,9 +146,8 @@ def resolve_server_seeds(
         PlanError: ``input_nodes`` is of a kind that does not fit the graph, is empty, or names a server or a split that does not exist.
         DatasetError: A file is missing or holds no ids.
     """
-    default = HOMOGENEOUS_NODE_TYPE if dataset.schema.is_homogeneous_with_labeled_edge_type else None
     what = ("input_nodes", "node", "ids by server")
-    node_type, by_server, plain = type_of(input_nodes, dataset.fetch_node_types(), default, what, f"; {_WAY}")
+    node_type, by_server, plain = type_of(input_nodes, dataset.fetch_node_types(), dataset.schema.default_node_type, what, f"; {_WAY}")
     count = dataset.cluster_info.num_storage_nodes
     found = given_by_server(by_server, servers, count, _is_list_of_seeds)
     check_servers(found, count, _WAY)

@@ -130,6 +130,16 @@ class DatasetSchema:
                 f"expected {HOMOGENEOUS_EDGE_TYPE} and its label types",
             )
 
+    @property
+    def default_node_type(self) -> NodeType | None:
+        """The type that need not be named, of a homogeneous graph with labels; None for every other graph."""
+        return HOMOGENEOUS_NODE_TYPE if self.is_homogeneous_with_labeled_edge_type else None
+
+    @property
+    def default_edge_type(self) -> EdgeType | None:
+        """The same for edges."""
+        return HOMOGENEOUS_EDGE_TYPE if self.is_homogeneous_with_labeled_edge_type else None
+
     @classmethod
     def from_graph(cls, schema: GraphSchema, edge_dir: EdgeDir) -> DatasetSchema:
         """The schema of a stored graph.
