@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from gnnkit.cluster import membership
+from gnnkit.cluster.network_wire import NetworkWire
 from gnnkit.cluster.parts.gate import first_line, second_line
 from gnnkit.cluster.parts.service import PartServer, Stream
 from gnnkit.cluster.service_client import ServiceClient, Unreachable
@@ -235,3 +236,13 @@ def test_a_service_that_is_closed_answers_nobody() -> None:
         assert speaker.is_closed()
     with pytest.raises(ConnectionRefusedError):
         Speaker(service.address)
+
+
+def test_a_beat_over_a_connection_that_another_thread_has_closed_does_no_harm() -> None:
+    """The service's one thread of beats goes through all connections."""
+    here, there = socket.socketpair()
+    with there:
+        wire = NetworkWire(here)
+        wire.close()
+        wire.beat()
+        assert wire.is_gone
