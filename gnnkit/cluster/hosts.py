@@ -127,7 +127,7 @@ def _listed(counts: dict[int, int], nodes: Sequence[Sequence[int]]) -> str:
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # Processes that share these see the same files, shared memory, processes and interfaces.
 _NAMESPACES = ("ipc", "mnt", "net", "pid")
-_ROUTE_PROBE = ("192.0.2.1", 9)  # an address for documentation: decides the route, nothing is sent
+_ROUTE_PROBE = "192.0.2.1"  # an address for documentation: decides the route, nothing is sent
 
 
 def host_identity() -> str:
@@ -166,7 +166,7 @@ def own_facts(local_rank: int | None, local_world_size: int | None) -> RankFacts
         local_rank, local_world_size = environment_int("LOCAL_RANK"), environment_int("LOCAL_WORLD_SIZE")
         node_rank = environment_int("GROUP_RANK")
     address = store_host() or os.environ.get("MASTER_ADDR", "")
-    return RankFacts(host_identity(), local_rank, local_world_size, node_rank, address, route_address(), total_memory())
+    return RankFacts(host_identity(), local_rank, local_world_size, node_rank, address, source_address(_ROUTE_PROBE), total_memory())
 
 
 def exchange(facts: RankFacts, topic: str, timeout_s: float) -> list[RankFacts]:
@@ -200,16 +200,6 @@ def exchange(facts: RankFacts, topic: str, timeout_s: float) -> list[RankFacts]:
                 "every rank of the process group has to get here: all make the loader or call resolve_runtime, in the same way",
             ) from error
     return [RankFacts(**json.loads(store.get(key))) for key in keys]
-
-
-def route_address() -> str:
-    """The address from which packets to other hosts leave; empty without a route."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(_ROUTE_PROBE)
-            return str(probe.getsockname()[0])
-        except OSError:
-            return ""
 
 
 def store_host() -> str:
@@ -409,6 +399,52 @@ def source_address(target: str) -> str:
             return str(probe.getsockname()[0])
     except OSError:
         return ""
+
+
+def interface_to(address: str) -> str | None:
+    """Name of the interface by which packets to ``address`` leave; None where the system does not say."""
+    import psutil
+
+    own = source_address(address)
+    for name, addresses in psutil.net_if_addrs().items():
+        if own and any(item.address.split("%")[0] == own for item in addresses):
+            return name
+    # All of 127.0.0.0/8 is local, but only one address of it is listed.
+    return "lo" if own.startswith("127.") else None
+
+
+def meeting_store(
+    address: str, port: int, rank: int, world_size: int | None, timeout: timedelta, listener: socket.socket | None = None
+) -> Any:
+    """A key-value store for all ranks, which rank 0 keeps and which listens on ``address`` only; it is for the caller to hold.
+
+    Args:
+        address: Address or name of rank 0's host.
+        port: Port on which rank 0 listens.
+        rank: This process.
+        world_size: Number of processes; None where it is not known.
+        timeout: For reaching rank 0, and for each wait.
+        listener: For rank 0: a socket that listens there already; taken over. None opens one.
+
+    Raises:
+        PlanError: Rank 0 cannot listen there.
+        RuntimeError: Rank 0 was not reached in time.
+    """
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch.distributed has no list of its names
+
+    if rank != 0:
+        return TCPStore(address, port, world_size, False, timeout, wait_for_workers=False)
+    try:
+        # The store's own listener would be bound to every interface.
+        family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
+        listener = listener or socket.create_server((address, port), family=family, backlog=max(128, world_size or 0))
+    except OSError as error:
+        raise PlanError(
+            f"rank 0 cannot listen on {address}:{port}: {error.strerror or error}",
+            "the address must be one of the host of rank 0, with that port free",
+        ) from error
+    # The store owns the descriptor from here on.
+    return TCPStore(address, port, world_size, True, timeout, wait_for_workers=False, master_listen_fd=listener.detach(), use_libuv=False)
 
 
 def interface_address(interface: str) -> str:

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 # Processes that are clients, or do something for one, call themselves so, then the client's id, "/" and something more.
 CLIENT_PREFIX = "client-"
 
-# Saying goodbye must not keep anybody from closing; a part service has more time, and says it for all processes of its trainer.
+# Saying goodbye must not delay a close; a part service has more time, and says it for all processes of its trainer.
 _STOP_TIMEOUT_S, _UNHURRIED_S = 0.15, 2.0
 _RETRY_S = 0.1
 
@@ -107,7 +107,7 @@ class LeaseRenewal:
             thread.join(deadline.left_s)
 
     def _say_bye(self, tell: Tell) -> None:
-        with contextlib.suppress(Exception):  # nobody is there to miss this process
+        with contextlib.suppress(Exception):  # the service is gone, and counts no members
             tell("bye", self._name, self._host, self._farewell_s)
 
 
@@ -140,7 +140,7 @@ class LeaseTable(Generic[K, V]):
                 self._seen = {other: seen for other, seen in self._seen.items() if not str(other).startswith(name)}
 
     def replace(self, values: Mapping[K, V]) -> None:
-        """These are there, and nobody else."""
+        """Replaces all members by these."""
         with self._lock:
             self._seen = {name: (value, time.monotonic()) for name, value in values.items()}
 
@@ -372,7 +372,7 @@ class Membership:
         return {self.own.rank: self.own} | self._others.there()
 
     def missing(self) -> list[int]:
-        """Ranks that nobody has announced, or not lately."""
+        """Ranks that were not announced, or not lately."""
         known = self.members()
         return [rank for rank in range(self.own.num_servers) if rank not in known]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import queue
 import secrets
 import threading
 from collections.abc import Iterator, Mapping
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Between two questions whether everybody is there, and for one of them.
+# Between two questions whether all servers are there, and for one of them.
 _GAP_S, _CALL_S = 0.2, 5.0
 _FILE_S = 120.0
 # Nothing is said of servers that come within this time.
@@ -50,7 +49,7 @@ class NetworkChildLoop:
         self._wire, self._watch = wire, watch
         self._ending = threading.Event()
         self._renewal: LeaseRenewal | None = None
-        self._idle: dict[str, queue.SimpleQueue[ServiceClient]] = {}
+        self._askers: dict[str, ServiceClient] = {}
         self._joined: JoinedServers | None = None
 
     def run(self) -> None:
@@ -100,7 +99,7 @@ class NetworkChildLoop:
         self._wire.tell("joined", membership=membership, outline=str(outline))
 
     def _wait_for_all(self) -> dict[str, Any]:
-        """Asks whoever answers until every server is there and ready.
+        """Asks the servers that answer until every server is there and ready.
 
         Raises:
             StartTimeout: They were not in time; says which.
@@ -172,19 +171,12 @@ class NetworkChildLoop:
 
     def _call(self, body: Mapping[str, Any], args: Any) -> Any:
         rank, timeout_s = int(body["rank"]), float(body["timeout_s"])
-        assert self._joined is not None, "nobody calls servers before they are joined"
+        assert self._joined is not None, "servers are called once they are joined"
         address = self._joined.servers[rank].address
-        waiting = self._idle.setdefault(address, queue.SimpleQueue())
         try:
-            asker = waiting.get_nowait()
-        except queue.Empty:
-            asker = self._asker(address)
-        try:
-            return asker.call(self._setup["client"], body["name"], args, timeout_s)
+            return self._askers.setdefault(address, self._asker(address)).call(self._setup["client"], body["name"], args, timeout_s)
         except Unreachable as error:
             raise SamplingError(f"server {rank}: {error}", "when it runs again at the same address, ask again") from error
-        finally:
-            waiting.put(asker)
 
     def _asker(self, address: str) -> ServiceClient:
         return ServiceClient(address, self._setup["token"], self._setup["ca"])

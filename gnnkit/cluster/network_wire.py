@@ -3,7 +3,8 @@
 A message is a head of 16 bytes (its kind, the bytes of its text, the bytes of its block), the text of a JSON tree, and the block of
 memory that the tree's arrays lie in. Blocks are sent from where they lie and received where they are to be. One request is under way on
 a connection at a time: a ``CALL`` is answered by any number of ``VALUE`` and an ``END``, by one ``LAST``, or by an ``ERROR``. While it is
-worked on, a ``BEAT`` goes out once a second: whoever hears nothing at all for ``CONNECTION_SILENCE_S`` knows that nobody is there any more.
+worked on, a ``BEAT`` goes out once a second: a client that receives nothing at all for
+``CONNECTION_SILENCE_S`` knows that the service is gone.
 
 Nothing that arrives is unpickled, and no memory is allocated before it is known that so much may come.
 """
@@ -106,11 +107,11 @@ class Gone(Exception):
 
 
 class NotYet(Exception):
-    """The service cannot answer such a request yet; whoever asks tries again. Travels as such."""
+    """The service cannot answer such a request yet; the client tries again. Travels as such."""
 
 
 def error_body(error: BaseException) -> dict[str, Any]:
-    """An error as it travels to whoever asked: without a traceback, which is this host's own."""
+    """An error as it travels to the client: without a traceback, which is this host's own."""
     own = isinstance(error, GnnkitError)
     message = error.message if isinstance(error, GnnkitError) else f"{type(error).__name__}: {error}"
     kind = type(error).__name__ if own or isinstance(error, NotYet) else SamplingError.__name__
@@ -313,7 +314,7 @@ class NetworkWire:
             # A client that reads nothing needs no sign of life, and would keep this thread from the others.
             elif events & select.POLLOUT and time.monotonic() - self._said > BEAT_S / 2:
                 self._send_all([memoryview(_HEAD.pack(Kind.BEAT, 0, 0))])
-        except OSError:
+        except (OSError, ValueError):  # a connection that another thread has closed has no descriptor
             self.is_gone = True
         finally:
             self._sending.release()
@@ -434,7 +435,7 @@ def connect(address: str, token: str, ca: str | None, deadline: Deadline) -> Net
 
     Raises:
         TokenRefused: The service expects another token.
-        Broken: There is nobody, or nobody that speaks this language.
+        Broken: No service listens there, or one that speaks another protocol.
         OutOfTime: The deadline has passed.
     """
     for attempt in range(_MOST_ATTEMPTS):
@@ -483,7 +484,7 @@ def _connect(address: str, token: str, ca: str | None, deadline: Deadline) -> Ne
         if isinstance(error, TimeoutError) and deadline.has_passed:
             raise OutOfTime("the deadline has passed") from error
         if isinstance(error, TimeoutError):
-            raise Broken("nobody answers there") from error
+            raise Broken("nothing answers there") from error
         if end is not None and isinstance(error, (ConnectionResetError, BrokenPipeError, EOFError)):
             raise _SentAway(error) from error
         if isinstance(error, (OSError, EOFError)):
@@ -508,7 +509,7 @@ def _trusting(ca: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_verify_locations(cadata=ca)
-    # A certificate that is named is trusted, whoever has issued it.
+    # A certificate that is named is trusted, whatever its issuer.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VERIFY_X509_TRUSTED_FIRST
     return context
 

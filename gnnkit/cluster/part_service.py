@@ -65,18 +65,8 @@ class ServiceSpec:
         return f"ServiceSpec(parts {list(self.parts)} of {self.store} at {self.ip})"  # without the token
 
 
-def check_free(spec: ServiceSpec) -> None:
-    """Refuses an address that somebody listens on; see ``require_free``.
-
-    Raises:
-        PlanError: Somebody does, or the address is none of this host's.
-    """
-    hint = "choose another port, or end whoever has it; loaders of two stores need a port each"
-    require_free(spec.ip, spec.port, f"the parts of host {spec.host} cannot be served", hint)
-
-
 def require_free(ip: str, port: int, what: str, hint: str) -> None:
-    """Refuses an address that somebody listens on: a service itself would share it with another of the same user.
+    """Refuses an address that is in use: a service itself would share it with another of the same user.
 
     Args:
         ip: The address.
@@ -85,7 +75,7 @@ def require_free(ip: str, port: int, what: str, hint: str) -> None:
         hint: What to do about it.
 
     Raises:
-        PlanError: Somebody does, or the address is none of this host's.
+        PlanError: It is in use, or none of this host's.
     """
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -122,7 +112,7 @@ class PartService:
         spec: What it serves, with the port that it has.
         restarts: How often it was started again.
         failure: Why it does not come back, or None.
-        refused: Addresses from which somebody has come with another token.
+        refused: Addresses of clients that came with another token.
         finished: Set once it has ended for good.
 
     Raises:
@@ -152,7 +142,8 @@ class PartService:
         self._started = Deadline(spec.start_timeout_s)
         # Reentrant: a forgotten loader's finalizer may run in the middle of anything.
         self._changed = threading.Condition(threading.RLock())
-        check_free(spec)
+        hint = "choose another port, or end the process that has it; loaders of two stores need a port each"
+        require_free(spec.ip, spec.port, f"the parts of host {spec.host} cannot be served", hint)
         self._waker = Waker()
         folder = RunFolder(spec.log_root, {"store": spec.store, "serves": list(spec.parts)})
         self._supervisor = Supervisor(self._process_options(), folder, self._set_up)
@@ -281,12 +272,12 @@ class PartService:
         message.close()
 
     def _exited(self, ended: Exit) -> None:
-        """Has a service that has died started again, on the port that everybody knows."""
+        """Has a service that has died started again, on the port that clients know."""
         self._told_sources = set()
         if isinstance(ended.error, WorkerStopped):  # a person has had it ended
             self.failure, self._ending = ended.error, True
             return
-        if not self._has_been_up:  # nobody waits for a first start that has failed
+        if not self._has_been_up:  # a first start that has failed is not repeated
             self.failure = ended.error
             return
         if not self._is_up:
@@ -298,7 +289,7 @@ class PartService:
         self._is_up = False
 
     def _has_finished(self) -> bool:
-        """Whether nobody needs the service, and other hosts know; they need not find out by its silence then."""
+        """Whether the service is needed no more, and other hosts know; they need not find out by its silence then."""
         self._ending = self._ending or not (self._users or self.awaited())
         if not self._ending:
             return False
@@ -330,7 +321,7 @@ class PartService:
     def linger(self) -> None:
         """Closes what still uses the service, and waits for other hosts that do.
 
-        A process that ends because of an error waits for nobody: whoever started it is to learn of that soon.
+        A process that ends because of an error does not wait: its starter is to learn of that soon.
         """
         if os.getpid() != self._owner:
             return
@@ -366,7 +357,7 @@ def keep_service(spec: ServiceSpec, graph: GraphHandle, user: int, stop: Callabl
     Args:
         spec: What it serves, and where.
         graph: The graph.
-        user: Number of whoever needs it, for ``PartService.leave``.
+        user: Number of the user, for ``PartService.leave``.
         stop: Ends that user; called before the process ends.
 
     Raises:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from gnnkit.cluster.hosts import split_address
 from gnnkit.cluster.membership import JoinedServers
 from gnnkit.cluster.network_wire import Broken, Failed, OutOfTime, Request, TokenRefused
-from gnnkit.cluster.parts.client import Attempt, Peer, RemoteOwners, keep_freed_memory
+from gnnkit.cluster.parts.client import Peer, RemoteOwners, keep_freed_memory
 from gnnkit.cluster.parts.spreading import num_rows
 from gnnkit.cluster.service_client import PROTOCOL_VERSION, remote_error
 from gnnkit.cluster.serving.network_calls import UnknownChannel, walk_from_value
@@ -68,7 +68,7 @@ class Found(Enum):
 
 
 def probe(address: str, timeout_s: float) -> Found:
-    """Looks whether anybody listens at an address."""
+    """Looks whether a service listens at an address."""
     try:
         socket.create_connection(split_address(address), timeout_s).close()
     except ConnectionRefusedError:
@@ -223,23 +223,23 @@ class RemoteServers(RemoteOwners):
         deadline: Deadline = self._batch.deadline
         return deadline
 
-    def _may_ask_again(self, host: int, attempt: Attempt) -> bool:
+    def _may_ask_again(self, host: int, deadline: Deadline, is_new: bool) -> bool:
         """Until the deadline; but a server that refuses connections is gone, unless it is to be waited for.
 
         Raises:
             WorkerDied: It is gone.
         """
-        peer, left_s = self._peers[host], attempt.deadline.left_s
-        found = probe(peer.address, max(0.05, min(_PROBE_S, left_s)))
-        if found is Found.REFUSES and (not self._again or attempt.deadline.has_passed):
+        peer = self._peers[host]
+        found = probe(peer.address, max(0.05, deadline.within(_PROBE_S)))
+        if found is Found.REFUSES and (not self._again or deadline.has_passed):
             raise WorkerDied(
-                f"{self._where(host, peer)} is gone: nobody listens there",
+                f"{self._where(host, peer)} is gone: nothing listens there",
                 "when it runs again, iterate again; with max_restarts=... of the backend the loader waits for it by itself",
             )
-        return not attempt.deadline.has_passed and not self._closed.wait(_GAP_S)
+        return not deadline.has_passed and not self._closed.wait(_GAP_S)
 
     def close(self) -> None:
-        """Ends the connections; nobody is asked again."""
+        """Ends the connections; no server is asked again."""
         self._closed.set()
         super().close()
 
@@ -258,7 +258,7 @@ class RemoteServers(RemoteOwners):
         if isinstance(error, (Broken, OutOfTime)):
             state = {
                 Found.LISTENS: "it listens, and has not answered",
-                Found.REFUSES: "nobody listens there",
+                Found.REFUSES: "nothing listens there",
                 Found.SILENT: "it does not answer at all: it is stopped, or the network between is broken",
             }[probe(peer.address, _GAP_S)]
             return BatchTimeout(

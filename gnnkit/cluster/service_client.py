@@ -6,10 +6,11 @@ Ids are narrowed to 32 bits where the graph's fit. Edges are answered with array
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import astuple
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +28,15 @@ _LARGEST_INT32 = (1 << 31) - 1
 # Fields of ``Expansion`` with a number for each node.
 _BY_NODE = ("roots", "times", "since")
 _QUESTION_ARRAYS = ("nodes", "others", "node_roots", "other_roots")
-# What reading a value of another shape may end with.
-_MISFITS = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError)
+
+
+@contextlib.contextmanager
+def _reading(what: str) -> Iterator[None]:
+    """Turns the errors of reading a value of another shape into ``BadRequest``."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise BadRequest(f"the {what} cannot be read: {error}") from error
 
 
 def _list(values: Any) -> NDArray[Any]:
@@ -84,7 +92,7 @@ def expand_from_args(args: Mapping[str, Any]) -> Expansion:
     Raises:
         BadRequest: Something is missing or of the wrong kind.
     """
-    try:
+    with _reading("request"):
         fan_outs = ids_of(args["fan_outs"])
         if fan_outs.size and not -1 <= fan_outs.min() <= fan_outs.max() <= _LARGEST_INT32:
             raise BadRequest("a fan-out is out of range")
@@ -95,8 +103,6 @@ def expand_from_args(args: Mapping[str, Any]) -> Expansion:
         positions = tuple(map(bool, args["positions"]))
         key = int(args["key"]) & ((1 << 64) - 1)
         return Expansion(key, int(args["hop"]), fan_outs, nodes, *flags, roots, times, since, _variates_from(args["variates"]), positions)
-    except _MISFITS as error:
-        raise BadRequest(f"the request cannot be read: {error}") from error
 
 
 def _variates_from(value: Any) -> Variates | None:
@@ -121,7 +127,7 @@ def picks_to_value(answer: Mapping[int, Picks], generation: int, num_neighbors: 
 
 
 def _own(values: NDArray[Any] | None) -> NDArray[Any] | None:
-    """An array, or a copy of one that may still lie in the scratch of whoever answered."""
+    """An array, or a copy of one that may still lie in the scratch of the thread that answered."""
     return values if values is None or values.base is None else values.copy()
 
 
@@ -131,13 +137,11 @@ def picks_from_value(value: Any) -> tuple[int, dict[int, Picks]]:
     Raises:
         BadRequest: The value is none of its.
     """
-    try:
+    with _reading("answer"):
         found = {}
         for r, (counts, neighbors, positions) in value["picks"].items():
             found[int(r)] = Picks(_list(counts), _list(neighbors), None if positions is None else _list(positions))
         return int(value["generation"]), found
-    except _MISFITS as error:
-        raise BadRequest(f"the answer cannot be read: {error}") from error
 
 
 def question_to_args(question: Question, fingerprint: str) -> dict[str, Any]:
@@ -158,14 +162,12 @@ def question_from_args(args: Mapping[str, Any]) -> Question:
     Raises:
         BadRequest: Something is missing or of the wrong kind.
     """
-    try:
+    with _reading("request"):
         what = args["question"]
         if what not in ("degrees", "has_edges", "induce", "weights"):
             raise BadRequest(f"there is no question {what!r}")
         given = {name: ids_of(args[name]) for name in _QUESTION_ARRAYS}
         return Question(what, tuple(map(int, args["relations"])), wants_position=bool(args["positions"]), **given)
-    except _MISFITS as error:
-        raise BadRequest(f"the request cannot be read: {error}") from error
 
 
 def answer_to_value(answer: Answer) -> dict[str, Any]:
@@ -179,10 +181,8 @@ def answer_from_value(value: Any) -> Answer:
     Raises:
         BadRequest: The value is none of its.
     """
-    try:
+    with _reading("answer"):
         return {str(name): _list(values) for name, values in value.items()}
-    except _MISFITS as error:
-        raise BadRequest(f"the answer cannot be read: {error}") from error
 
 
 def rows_to_args(request: RowsRequest, fingerprint: str, num_rows: list[int]) -> dict[str, Any]:
@@ -201,11 +201,9 @@ def rows_from_args(args: Mapping[str, Any]) -> RowsRequest:
     Raises:
         BadRequest: Something is missing or of the wrong kind.
     """
-    try:
+    with _reading("request"):
         lists = tuple((int(bounds), ids_of(ids)) for bounds, ids in args["lists"])
         sections = tuple((int(table), int(which), int(width)) for table, which, width in args["sections"])
-    except _MISFITS as error:
-        raise BadRequest(f"the request cannot be read: {error}") from error
     return RowsRequest(lists, sections)
 
 
@@ -217,17 +215,35 @@ def remote_error(where: str, body: Mapping[str, Any]) -> GnnkitError:
     return own(f"{where}: {body.get('message')}", hint if isinstance(hint, str) else None)
 
 
+T = TypeVar("T")
 # A connection that breaks sooner than this after a call began was broken before: the service has made room for others, or was started
 # again.
-STALE_S = 1.0
+_STALE_S = 1.0
+
+
+def is_stale(deadline: Deadline, is_new: bool) -> bool:
+    """Whether a connection that broke may be one from before the service was started again."""
+    return not is_new and deadline.elapsed_s < _STALE_S
+
+
+def only_value(values: Iterable[T]) -> T:
+    """The one value of an answer.
+
+    Raises:
+        BadRequest: There are none, or several.
+    """
+    found = list(values)
+    if len(found) != 1:
+        raise BadRequest(f"{len(found)} messages instead of one")
+    return found[0]
 
 
 class Unreachable(Exception):
-    """Nobody answers there, or nobody that speaks this language; asking again may help."""
+    """No service answers there, or one that speaks another protocol; asking again may help."""
 
 
 class ServiceClient:
-    """A connection to one service, for one call at a time. It connects when it is first used, and again where it broke.
+    """Connections to one service, made when they are needed; any number of threads may use it. Each connection has one call at a time.
 
     Args:
         address: Where the service listens.
@@ -246,11 +262,10 @@ class ServiceClient:
         where: str | None = None,
         hint: str = "the servers' token is in the file that they were started with",
     ) -> None:
-        self.address, self._ca = address, ca
+        self.address, self._token, self._ca = address, token, ca
         self._where, self._hint = where or f"the server at {address}", hint
         self._lock = threading.Lock()
-        self._token = token
-        self._wire: NetworkWire | None = None
+        self._idle: list[NetworkWire] = []
 
     def ask(self, name: str, args: Mapping[str, Any], timeout_s: float) -> Any:
         """Has the service do or answer something.
@@ -266,27 +281,42 @@ class ServiceClient:
             GnnkitError: Whatever it refuses with.
         """
         request, deadline = Request.of(name, {"version": SERVING_VERSION, **args}), Deadline(timeout_s)
-        with self._lock:
-            is_old = self._wire is not None
-            try:
-                try:
-                    return self._ask(request, deadline)
-                except Broken:
-                    if not is_old or deadline.elapsed_s > STALE_S:
-                        raise
-                    self.close()
-                    return self._ask(request, deadline)
-            except BaseException as error:
-                self.close()
-                raise self._explain(error) from error
+        try:
+            return self.use(lambda wire: only_value(value for value, _ in wire.ask(request, deadline)), deadline)
+        except BaseException as error:
+            raise self._explain(error) from error
 
-    def _ask(self, request: Request, deadline: Deadline) -> Any:
-        if self._wire is None:
-            self._wire = connect(self.address, self._token, self._ca, deadline)
-        values = [value for value, _ in self._wire.ask(request, deadline)]
-        if len(values) != 1:
-            raise BadRequest(f"{len(values)} messages instead of one")
-        return values[0]
+    def use(self, work: Callable[[NetworkWire], T], deadline: Deadline, may_ask_again: Callable[[Deadline, bool], bool] = is_stale) -> T:
+        """Does something over a connection; over another one where that broke.
+
+        Args:
+            work: What is done, perhaps more than once.
+            deadline: Until when.
+            may_ask_again: Whether it is done again, given the deadline and whether the connection that broke was made for it.
+
+        Raises:
+            Broken: It is not done again.
+            Exception: See ``connect``, and what ``work`` raises.
+        """
+        with self._lock:
+            wire = self._idle.pop() if self._idle else None
+        is_new = wire is None
+        while True:
+            try:
+                if wire is None:
+                    wire = connect(self.address, self._token, self._ca, deadline)
+                answer = work(wire)
+            except BaseException as error:
+                if wire is not None:
+                    wire.close()
+                if not isinstance(error, Broken) or not may_ask_again(deadline, is_new):
+                    raise
+                self.close()  # the others are as old
+                wire, is_new = None, True
+            else:
+                with self._lock:
+                    self._idle.append(wire)
+                return answer
 
     def call(self, client: str, name: str, args: Any, timeout_s: float) -> Any:
         """Has the server answer a call, as ``ServerConnection.call`` does over a Unix socket.
@@ -305,10 +335,11 @@ class ServiceClient:
         return self.ask("call", {"client": client, "name": name, "args": args, "timeout_s": timeout_s}, timeout_s)
 
     def close(self) -> None:
-        """Ends the connection."""
-        if self._wire is not None:
-            self._wire.close()
-            self._wire = None
+        """Ends the connections that are not in use."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for wire in idle:
+            wire.close()
 
     def _explain(self, error: BaseException) -> BaseException:
         """The error to raise for what a call ended with."""

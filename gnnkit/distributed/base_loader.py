@@ -19,6 +19,7 @@ from gnnkit.distributed.connection import ConnectionChannel, DistSamplingProduce
 from gnnkit.distributed.dataset import DistDataset
 from gnnkit.distributed.dataset_values import trainers
 from gnnkit.distributed.dist_server import DistServer
+from gnnkit.distributed.glt_records import create_graph_store_worker_options, remote_options
 from gnnkit.distributed.graph_client import check_rank
 from gnnkit.distributed.loader_options import (
     KHopNeighborSamplerOptions,
@@ -27,11 +28,9 @@ from gnnkit.distributed.loader_options import (
     check_prefetch,
     check_worker_options,
     create_colocated_worker_options,
-    create_graph_store_worker_options,
     create_sampling_config,
     is_collocated,
     is_remote,
-    remote_options,
     resolve_sampler_options,
     stored,
 )
@@ -535,7 +534,7 @@ class BaseDistLoader(ProcessBound, DistLoader):
         data, event = ahead or self._collate(message)
         if self._transfer is not None:
             data = self._transfer.finish(data, event)
-            # Whoever lends a connection counts its batches: none is taken ahead of its time.
+            # The lender of a connection counts its batches: none is taken ahead of its time.
             if self._own is not None and self._transfer.looks_ahead and not self._is_borrowed:
                 self._ahead = self._take_ahead(self._own)
         return data

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gnnkit.distributed import graph_client
+from gnnkit.distributed import dist_server
 from gnnkit.distributed.dataset import DistDataset
 from gnnkit.distributed.loader_options import (
     KHopNeighborSamplerOptions,
@@ -50,7 +50,7 @@ _MS = 1000
 class ConnectionChannel(ChannelBase):
     """Hands out the batches of loaders as messages: one of each in turn, without those that have no more.
 
-    It has no memory and no process of its own. Whoever else iterates a loader advances the same epochs.
+    It has no memory and no process of its own. Iterating a loader elsewhere advances the same epochs.
 
     Args:
         worker_options: The options that it was made for.
@@ -70,7 +70,7 @@ class ConnectionChannel(ChannelBase):
         self._is_taken = False
 
     def take(self) -> None:
-        """Books the channel for a producer.
+        """Assigns the channel to a producer.
 
         Raises:
             PlanError: It belongs to another one already.
@@ -103,7 +103,7 @@ class ConnectionChannel(ChannelBase):
 
         Raises:
             StopIteration: The epoch is over, or none has begun.
-            LoaderClosed: Somebody else has begun a newer one, or closed the loader.
+            LoaderClosed: A newer one was begun elsewhere, or the loader was closed.
             GnnkitError: As ``BatchStream.recv``.
         """
         while self._turns:
@@ -272,7 +272,7 @@ class DistSamplingProducer:
         return self.output_channel
 
 
-# A request has a deadline of its own; this one is for whoever breaks his.
+# A request has a deadline of its own; this one is for a request that breaks it.
 _ANSWER_WAIT_S = 600.0
 
 
@@ -389,7 +389,7 @@ class RemoteReceivingChannel(ChannelBase):
     def _request_some(self) -> None:
         for place, source in enumerate(self._sources):
             while not source.is_over and source.under_way < self.prefetch_size:
-                future = graph_client.async_request_server(source.server, "fetch_one_sampled_message", source.channel, self._epoch)
+                future = dist_server.async_request_server(source.server, "fetch_one_sampled_message", source.channel, self._epoch)
                 source.under_way += 1
                 future.add_done_callback(partial(_put, self._answers, self._generation, place))
 
@@ -506,16 +506,16 @@ class ServedProducer:
         self.output_channel.reset(epoch)
 
     def _create(self, server: int) -> Any:
-        return graph_client.async_request_server(server, _METHOD, self._inputs[server], self._config, self._options, self._sampler_options)
+        return dist_server.async_request_server(server, _METHOD, self._inputs[server], self._config, self._options, self._sampler_options)
 
     def _start(self, place: int, epoch: int) -> Any:
-        return graph_client.async_request_server(self.server_ranks[place], "start_new_epoch_sampling", self.producer_ids[place], epoch)
+        return dist_server.async_request_server(self.server_ranks[place], "start_new_epoch_sampling", self.producer_ids[place], epoch)
 
     def shutdown(self) -> None:
         """Gives the producers up. Repeating it does nothing."""
         held, self.producer_ids = list(zip(self.server_ranks, self.producer_ids, strict=False)), []
         for server, number in held:
             try:
-                graph_client.async_request_server(server, "destroy_sampling_producer", number).wait()
+                dist_server.async_request_server(server, "destroy_sampling_producer", number).wait()
             except GnnkitError as error:  # a server that is gone, or was left, has no producers of this process any more
                 _logger.info("%s", error)

@@ -36,6 +36,7 @@ from gnnkit.files import user_path
 from gnnkit.schema import HOMOGENEOUS_NODE_TYPE, EdgeDir, EdgeType, NodeType
 from gnnkit.storage.arrays import dataset_ids
 from gnnkit.storage.catalog import default_store_dir, find_or_build
+from gnnkit.storage.glt_format import GltPartitionSource
 from gnnkit.storage.layout import MANIFEST_NAME, BuildOptions
 from gnnkit.storage.store import Store
 from gnnkit.vendor import glt
@@ -68,8 +69,6 @@ def open_partitions(root: Path, edge_dir: EdgeDir, labels: Any, store_dir: str |
             f"{root} is neither a store nor a partition directory of graphlearn-torch",
             f"give a folder with {MANIFEST_NAME} or {_GLT_META} in it",
         )
-    from gnnkit.storage.glt_format import GltPartitionSource
-
     source = GltPartitionSource(root, labels=labels, layout=layout)
     edge_types = source.schema.edge_types.values()
     with_edge = any(edges.arrays for edges in edge_types)
@@ -676,7 +675,7 @@ class _LazyAttribute:
 
 
 class _Split:
-    """A split of the store, until somebody gives another one."""
+    """A split of the store, until another one is assigned."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -747,8 +746,8 @@ class _Native(DistDataset):
         self.graph = partial(self._of, "edges", schema.edge_types, "weight")
         for kind, types, name in (("node", schema.node_types, "x"), ("edge", schema.edge_types, "edge_attr")):
             with_features: Any = {t: of_type for t, of_type in types.items() if name in of_type.arrays}
-            setattr(self, f"{kind}_features", partial(self._of, f"{kind}_features", with_features, name))
-            setattr(self, f"{kind}_pb", partial(self._of, f"{kind}_book", types))
+            setattr(self, f"{kind}_features", partial(self._of, "features", with_features, name))
+            setattr(self, f"{kind}_pb", partial(self._of, "book", types))
         self.node_labels = partial(self._read_labels, views)
 
     def _of(self, what: str, types: Any, name: str | None = None) -> Any:
@@ -759,7 +758,7 @@ class _Native(DistDataset):
         builder = PartBuilder(IdScheme(views.arrays, of_dataset=True), self.partition_idx, graph_mode, self._device)
         if what == "edges":
             name = views.store.options.weight
-        arguments = () if what.endswith("book") else (name,)
+        arguments = () if what == "book" else (name,)
         return views.unwrapped({graph_type: getattr(builder, what)(graph_type, *arguments) for graph_type in types})
 
     def _read_labels(self, views: StoreViews) -> Any:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import torch
 from numpy.typing import NDArray
 
+from gnnkit.cluster.hosts import meeting_store
 from gnnkit.distributed import graph_client, process_group
 from gnnkit.distributed.store_views import LocalFeature, LocalGraph, get_total_ids, look_up
 from gnnkit.errors import DatasetError, GnnkitError, PlanError, StartTimeout, StoreError
@@ -133,7 +134,7 @@ class DatasetValues:
         """
         from torch_geometric.data import Data, HeteroData
 
-        from gnnkit.datasets.pyg import PyGSource
+        from gnnkit.datasets.pyg import PyGSource  # PyG
 
         data: Any = Data() if self.is_homogeneous else HeteroData()
         for node_type in dict.fromkeys([end for t in self.edges for end in (t[0], t[2])] + list(self.x) + list(self.y)):
@@ -369,7 +370,7 @@ def meeting_at(address: str, port: int, rank: int, world_size: int) -> Iterator[
         StartTimeout: Rank 0 was not reached in time.
     """
     try:
-        store = process_group.meeting_store(address, port, rank, world_size, timedelta(seconds=_JOIN_S))
+        store = meeting_store(address, port, rank, world_size, timedelta(seconds=_JOIN_S))
     except PlanError:
         raise
     except RuntimeError as error:  # torch has no error of its own for a deadline
@@ -408,11 +409,11 @@ class Meeting:
             self._store.set("failed", json.dumps({"rank": self.rank, "message": error.message, "hint": error.hint or ""}))
 
     def hear(self, key: str, who: str, timeout_s: float) -> str:
-        """Waits until somebody has said something.
+        """Waits for what another process tells under a key.
 
         Raises:
             DatasetError: Another process has failed, or has ended.
-            StartTimeout: Nobody said it in time.
+            StartTimeout: It was not told in time.
         """
         return str(json.loads(self._wait(key, Deadline(timeout_s), who))["value"])
 
@@ -453,7 +454,7 @@ def store_of_parts(dataset: DistDataset, meeting: Meeting) -> Store:
         meeting: The processes that hold the parts; several may hold the same one.
 
     Raises:
-        PlanError: The parts do not fit each other, or one is nobody's.
+        PlanError: The parts do not fit each other, or one has no owner.
         DatasetError: They hold a node or an edge twice or not at all, or another process has failed.
         StoreError: The store cannot be made, or not be seen from here.
         StartTimeout: Not all came in time.
@@ -520,7 +521,7 @@ def _writers(records: list[dict[str, Any]], num_parts: int) -> list[int]:
     """The rank that writes each part: the first that has it.
 
     Raises:
-        PlanError: The ranks do not mean the same dataset, or a part is nobody's.
+        PlanError: The ranks do not mean the same dataset, or a part has no owner.
     """
     for name in ("num_parts", "edge_dir"):
         if len({record[name] for record in records}) > 1:
@@ -531,7 +532,7 @@ def _writers(records: list[dict[str, Any]], num_parts: int) -> list[int]:
     missing = sorted(set(range(num_parts)) - set(parts))
     if missing:
         raise PlanError(
-            f"the ranks came with the parts {parts} of {num_parts}, and part {missing[0]} is nobody's",
+            f"the ranks came with the parts {parts} of {num_parts}, and no rank has part {missing[0]}",
             "each rank gives its own: DistDataset(num_partitions, partition_idx, ...)",
         )
     return [parts.index(part) for part in range(num_parts)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
 
-from gnnkit.bounds import whole_number
+from gnnkit.bounds import is_whole, shown, whole_number
 from gnnkit.cluster.serving.spec import UNIX_PREFIX, required
 from gnnkit.cluster.serving.store_api import StoreApi
 from gnnkit.distributed import graph_client
@@ -19,7 +19,8 @@ from gnnkit.distributed.dataset import DistDataset
 from gnnkit.distributed.dataset_values import meeting_at
 from gnnkit.distributed.loader_options import stored
 from gnnkit.distributed.process_group import meeting_address
-from gnnkit.distributed.remote_dataset import (
+from gnnkit.distributed.sample_message import SampleMessage
+from gnnkit.distributed.server_values import (
     FetchABLPInputRequest,
     FetchNodesRequest,
     InitSamplingBackendRequest,
@@ -34,7 +35,6 @@ from gnnkit.distributed.remote_dataset import (
     tensors_of,
     types_of,
 )
-from gnnkit.distributed.sample_message import SampleMessage
 from gnnkit.distributed.store_views import AnyBook, DatasetSchema, FeatureInfo, Quantizations
 from gnnkit.errors import LoaderClosed, PlanError, near_matches
 from gnnkit.schema import EdgeDir, EdgeType, NodeType
@@ -211,7 +211,7 @@ class DistServer:
         return found
 
     def get_free_ports(self, num_ports: int) -> list[int]:
-        """Ports of the server's host that nobody listens on at this moment. Nothing of gnnkit needs them."""
+        """Ports of the server's host that are free at this moment. Nothing of gnnkit needs them."""
         return self._call("free_ports", {"count": num_ports}, list)
 
     def device_count(self) -> int:
@@ -232,11 +232,11 @@ class DistServer:
     # Sampling ---------------------------------------------------------------------------------------------------------------
 
     def init_sampling_backend(self, request: InitSamplingBackendRequest) -> int:
-        """The number of a sampling backend; the first who asks makes it, and everybody who asks for its name gets it.
+        """The number of a sampling backend; the first client that asks makes it, and all that ask for its name share it.
 
         Raises:
             PlanError: It exists with another configuration, or the configuration does not fit the graph.
-            WorkerDied: The server's workers cannot be started; everybody who waits for the backend is told.
+            WorkerDied: The server's workers cannot be started; every client that waits for the backend is told.
         """
         args = {"key": request.backend_key, "config": config_words(request.sampling_config, request.sampler_options)}
         return self._call("init_backend", args, int)
@@ -297,7 +297,7 @@ class DistServer:
         return self._call("create", {**args, **_input_words(sampler_input, sampling_config, sampler_options)}, int)
 
     def destroy_sampling_producer(self, producer_id: int) -> None:
-        """See ``destroy_sampling_input``."""
+        """``destroy_sampling_input`` by graphlearn-torch's name."""
         return self.destroy_sampling_input(producer_id)
 
     # The end ----------------------------------------------------------------------------------------------------------------
@@ -355,6 +355,47 @@ def _warn_of_backends(found: Any) -> None:
 
 def _input_words(sampler_input: Any, config: Any, options: Any = None) -> dict[str, Any]:
     return {"config": config_words(config, options), "node_type": sampler_input.input_type, "ids": plain_ids(sampler_input.node)}
+
+
+def request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Any:
+    """Has a server do one of the things that ``DistServer`` can do, and waits for its answer.
+
+    Args:
+        server_rank: Which server.
+        func: A method of ``DistServer``, or its name. Only the name travels: what is no method of it is refused.
+        *args: Its arguments: numbers, texts, tensors, and records, lists and dicts of them.
+        **kwargs: More of them.
+
+    Raises:
+        PlanError: This process has joined no servers, there is no such server, or no such method.
+        WorkerDied: The server is gone; names its rank.
+        GnnkitError: Whatever the server refuses with.
+    """
+    session = _session(server_rank)
+    server = DistServer.over(lambda name, values, convert: convert(session.call(server_rank, name, values)))
+    return getattr(server, method_name(func))(*args, **kwargs)
+
+
+def async_request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> torch.futures.Future[Any]:
+    """As ``request_server``, without waiting.
+
+    Returns:
+        A future of the answer; ``wait()`` gives it, or raises what ``request_server`` raises.
+
+    Raises:
+        PlanError: As ``request_server``; what has to do with the server itself comes from the future.
+    """
+    session = _session(server_rank)
+    server = DistServer.over(lambda name, values, convert: session.submit(server_rank, name, values, convert))
+    future: torch.futures.Future[Any] = getattr(server, method_name(func))(*args, **kwargs)
+    return future
+
+
+def _session(server_rank: int) -> graph_client.ServersClient:
+    session = graph_client.joined()
+    if not is_whole(server_rank, 0, session.num_servers - 1):
+        raise PlanError(f"there is no server {shown(server_rank)}: there are {session.num_servers}", "servers count from 0")
+    return session
 
 
 @dataclass
@@ -427,7 +468,7 @@ def init_server(  # noqa: PLR0913
 def _start(
     store: Store | Path, num_servers: int, rank: int, address: str, clients: bool | int, token: str | None, options: dict[str, Any]
 ) -> GraphStoreServers:
-    from gnnkit.serving import serve
+    from gnnkit.serving import serve  # processes
 
     servers = serve(
         store,
@@ -441,7 +482,7 @@ def _start(
     try:
         servers.wait()
     except LoaderClosed:
-        # Nobody here has them yet: they have ended because all clients came and left before this thread looked.
+        # They are in use nowhere yet: they have ended because all clients came and left before this thread looked.
         if not clients or servers.error_of(rank) is not None:
             servers.stop()
             raise

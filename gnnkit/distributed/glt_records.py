@@ -10,20 +10,17 @@ import torch
 from numpy.typing import NDArray
 
 from gnnkit.distributed.graph_client import get_context
-from gnnkit.distributed.loader_options import stored
-from gnnkit.distributed.remote_dataset import ABLPInputNodes
+from gnnkit.distributed.graph_types import even_bounds, message_passing_to_negative_label, message_passing_to_positive_label
+from gnnkit.distributed.loader_options import check_prefetch, stored
 from gnnkit.distributed.seeds import (
-    DEFAULT_HOMOGENEOUS_EDGE_TYPE,
     check_servers,
-    even_bounds,
     given_by_server,
-    message_passing_to_negative_label,
-    message_passing_to_positive_label,
     resolve_seeds,
     shard_nodes_by_process,
     to_seeds,
     type_of,
 )
+from gnnkit.distributed.server_values import ABLPInputNodes
 from gnnkit.errors import PlanError
 from gnnkit.loader.inputs import LinkOptions, label_type, resolve_input_links, to_rows
 from gnnkit.plan import AnchorLabels, InputAnchors, InputNodes, LabelLists, LabelOutput
@@ -115,6 +112,68 @@ def _own_servers() -> list[int]:
         return [rank % servers]
     bounds = even_bounds(servers, clients)
     return list(range(bounds[rank], bounds[rank + 1]))
+
+
+def create_graph_store_worker_options(
+    *,
+    dataset: Any,
+    compute_rank: int,
+    worker_key: str,
+    num_workers: int,
+    worker_concurrency: int,
+    channel_size: int | str,
+    prefetch_size: int,
+) -> Any:
+    """Makes the ``RemoteDistSamplingWorkerOptions`` of a loader whose batches servers sample.
+
+    Args:
+        dataset: The remote dataset: its ``cluster_info`` has ``num_storage_nodes``, ``storage_cluster_master_ip`` and
+            ``compute_cluster_world_size``, its ``fetch_free_ports_on_storage_cluster(num_ports)`` gives a port per trainer.
+        compute_rank: This trainer among all.
+        worker_key: Name of the servers' workers.
+        num_workers: Sampling processes per server.
+        worker_concurrency: Batches that each of them is given at a time.
+        channel_size: Memory for batches under way on each server.
+        prefetch_size: Batches requested ahead from each server, at most ``num_workers * worker_concurrency``.
+
+    Raises:
+        PlanError: A value is unusable, or graphlearn-torch is not installed.
+    """
+    check_prefetch(prefetch_size, num_workers * worker_concurrency)
+    info = dataset.cluster_info
+    if not 0 <= compute_rank < info.compute_cluster_world_size:
+        raise PlanError(f"there is no compute_rank {compute_rank} of {info.compute_cluster_world_size}")
+    ports = dataset.fetch_free_ports_on_storage_cluster(num_ports=info.compute_cluster_world_size)
+    return remote_options(
+        info,
+        ports[compute_rank],
+        num_workers=num_workers,
+        worker_concurrency=worker_concurrency,
+        buffer_size=channel_size,
+        prefetch_size=prefetch_size,
+        worker_key=worker_key,
+    )
+
+
+def remote_options(info: Any, master_port: int, *, num_workers: int, worker_concurrency: int, **more: Any) -> Any:
+    """``RemoteDistSamplingWorkerOptions`` for all servers of a run.
+
+    Args:
+        info: The run's ``GraphStoreInfo``.
+        master_port: Kept in the record; nothing listens there.
+        num_workers: See ``create_graph_store_worker_options``.
+        worker_concurrency: See ``create_graph_store_worker_options``.
+        **more: Further arguments of graphlearn-torch's class.
+    """
+    return RemoteDistSamplingWorkerOptions(
+        server_rank=list(range(info.num_storage_nodes)),
+        num_workers=num_workers,
+        worker_devices=[torch.device("cpu")] * num_workers,
+        worker_concurrency=worker_concurrency,
+        master_addr=info.storage_cluster_master_ip,
+        master_port=master_port,
+        **more,
+    )
 
 
 if TYPE_CHECKING:
@@ -251,8 +310,7 @@ def _type_of(given: Any, dataset: DistDataset | RemoteDistDataset, types: list[E
     """The links' type, None for a homogeneous graph; the links; and whether batches are plain."""
     if isinstance(given, tuple) and len(given) == 3 and all(isinstance(word, str) for word in given):
         given = (given, None)
-    default = DEFAULT_HOMOGENEOUS_EDGE_TYPE if dataset.schema.is_homogeneous_with_labeled_edge_type else None
-    return type_of(given, types, default, ("edge_label_index", "edge", "links"))
+    return type_of(given, types, dataset.schema.default_edge_type, ("edge_label_index", "edge", "links"))
 
 
 def _refuse_links_by_server(links: Any) -> None:
@@ -338,7 +396,7 @@ def local_anchors(
     assert node_type is not None, "the graph is typed"
     store = stored(dataset)
     known, labels = store.schema.edge_types, []
-    for edge_type in [DEFAULT_HOMOGENEOUS_EDGE_TYPE] if supervision is None else _types(supervision):
+    for edge_type in [HOMOGENEOUS_EDGE_TYPE] if supervision is None else _types(supervision):
         if edge_type[0] != node_type:
             raise PlanError(
                 f"the supervised type {edge_type} does not begin at the anchors, which are {node_type!r} nodes",
@@ -401,7 +459,7 @@ def _given_labels(edge_type: EdgeType, given: ABLPInputNodes | None, count: int,
 
 
 def _lists(rows: Any, count: int, edge_type: EdgeType) -> LabelLists:
-    """Labels ``[count, m]``, filled up with -1; none for anybody where there are no rows."""
+    """Labels ``[count, m]``, filled up with -1; no anchor has some where there are no rows."""
     found: NDArray[Any] = np.empty((count, 0), np.int64) if rows is None else np.asarray(rows.cpu())
     if found.ndim != 2 or len(found) != count or found.dtype.kind not in "iu":
         raise PlanError(f"the labels {edge_type} must be whole numbers [{count}, m], got {found.dtype} of shape {found.shape}")

@@ -12,7 +12,8 @@ from enum import Enum
 from multiprocessing.pool import ThreadPool
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.bounds import is_whole, shown, whole_number
+from gnnkit.backends.graph_store import GraphStore
+from gnnkit.bounds import whole_number
 from gnnkit.cluster.serving.connection import end_visit, join_folder
 from gnnkit.distributed.process_group import meeting_address
 from gnnkit.errors import LoaderClosed, PlanError, WorkerDied
@@ -21,7 +22,6 @@ from gnnkit.events import EventSink, ignore_events
 if TYPE_CHECKING:
     import torch
 
-    from gnnkit.backends.graph_store import GraphStore
     from gnnkit.cluster.network_child import NetworkChild
     from gnnkit.cluster.serving.connection import UnixServers
 
@@ -156,9 +156,9 @@ def _worker_group() -> DistContext | None:
     return DistContext(role, theirs.group_name, theirs.world_size, theirs.rank, theirs.global_world_size, theirs.global_rank)
 
 
-# Calls that are under way at a time, at most; further ones wait for their turn.
+# Calls that are under way at a time, at most; further ones wait.
 _MOST_CALLS = 32
-# A call may take so long unless somebody says otherwise: fetching waits for a batch.
+# A call may take so long unless the caller says otherwise: fetching waits for a batch.
 CALL_TIMEOUT_S = 180.0
 # Threads of calls notice within moments that the conversation is over.
 _STOP_TIMEOUT_S = 5.0
@@ -247,7 +247,7 @@ class ServersClient:
                 self._under_way -= 1
 
     def close(self) -> None:
-        """Leaves; calls that are under way or wait for their turn end with an error. Closing twice is fine."""
+        """Leaves; calls that are under way or wait end with an error. Closing twice is fine."""
         with self._lock:
             self._is_closed, threads, self._threads = True, self._threads, []
             for _ in threads:
@@ -271,8 +271,8 @@ def open_session(backend: GraphStore, events: EventSink = ignore_events) -> Serv
     if backend.folder is not None:
         servers = join_folder(backend.folder, "trainer", backend.join_timeout_s, events)
         return ServersClient(servers, len(servers.connections), backend)
-    from gnnkit.backends.server_pool import servers_of
-    from gnnkit.cluster.network_child import NetworkChild
+    from gnnkit.backends.server_pool import servers_of  # network
+    from gnnkit.cluster.network_child import NetworkChild  # network
 
     child = NetworkChild(servers_of(backend))
     try:
@@ -357,8 +357,6 @@ def init_client(  # noqa: PLR0913
         StartTimeout: Not all servers were there in time; names those that are missing.
     """
     del num_rpc_threads, is_dynamic
-    from gnnkit.backends.graph_store import GraphStore
-
     num_clients = whole_number("num_clients", num_clients, 1)
     backend = GraphStore(address=meeting_address(master_addr, master_port), token=token, **options)
     join_servers(backend, num_servers, num_clients, client_rank, client_group_name, "init_client")
@@ -367,10 +365,10 @@ def init_client(  # noqa: PLR0913
 def join_servers(backend: GraphStore, num_servers: int | None, num_clients: int, rank: int, group_name: str | None, what: str) -> None:
     """Joins the servers of a backend as client ``rank``; see ``init_client``."""
     global _client
-    from gnnkit.ui.progress import make_sink
+    from gnnkit.ui.progress import make_sink  # rich
 
     check_free(what)
-    client_context(num_servers or 1, num_clients, rank, group_name)  # a rank out of range is found before anybody is asked
+    client_context(num_servers or 1, num_clients, rank, group_name)  # a rank out of range is found before a server is asked
     with make_sink("auto") as events:
         session = open_session(backend, events)
     try:
@@ -416,63 +414,17 @@ def joined_backend() -> GraphStore:
     Raises:
         PlanError: It has joined none.
     """
-    return _joined().backend
+    return joined().backend
 
 
-def request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Any:
-    """Has a server do one of the things that ``DistServer`` can do, and waits for its answer.
-
-    Args:
-        server_rank: Which server.
-        func: A method of ``DistServer``, or its name. Only the name travels: what is no method of it is refused.
-        *args: Its arguments: numbers, texts, tensors, and records, lists and dicts of them.
-        **kwargs: More of them.
+def joined() -> ServersClient:
+    """The servers that this process has joined.
 
     Raises:
-        PlanError: This process has joined no servers, there is no such server, or no such method.
-        WorkerDied: The server is gone; names its rank.
-        GnnkitError: Whatever the server refuses with.
+        PlanError: It has joined none.
     """
-    from gnnkit.distributed.dist_server import DistServer, method_name
-
-    session = _session(server_rank)
-
-    def ask(name: str, values: dict[str, Any], convert: Callable[[Any], Any]) -> Any:
-        return convert(session.call(server_rank, name, values))
-
-    return getattr(DistServer.over(ask), method_name(func))(*args, **kwargs)
-
-
-def async_request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> torch.futures.Future[Any]:
-    """As ``request_server``, without waiting.
-
-    Returns:
-        A future of the answer; ``wait()`` gives it, or raises what ``request_server`` raises.
-
-    Raises:
-        PlanError: As ``request_server``; what has to do with the server itself comes from the future.
-    """
-    from gnnkit.distributed.dist_server import DistServer, method_name
-
-    session = _session(server_rank)
-
-    def ask(name: str, values: dict[str, Any], convert: Callable[[Any], Any]) -> Any:
-        return session.submit(server_rank, name, values, convert)
-
-    future: torch.futures.Future[Any] = getattr(DistServer.over(ask), method_name(func))(*args, **kwargs)
-    return future
-
-
-def _joined() -> ServersClient:
     with _lock:
         client = _client
     if client is None:
         raise PlanError("this process has joined no servers", "call init_client() or gnnkit.distributed.initialize() first")
     return client
-
-
-def _session(server_rank: int) -> ServersClient:
-    session = _joined()
-    if not is_whole(server_rank, 0, session.num_servers - 1):
-        raise PlanError(f"there is no server {shown(server_rank)}: there are {session.num_servers}", "servers count from 0")
-    return session

@@ -116,7 +116,7 @@ def find_role(planned: str | None = None, ip_config: str | None = None) -> Role:
         return Role(num_samplers=samplers)
     if mode == "standalone":
         return Role(num_samplers=samplers)
-    # As for DGL, whoever is not said to be a server is a client; a process with a server's number was meant to be one.
+    # As for DGL, a process that is not said to be a server is a client; one with a server's number was meant to be a server.
     kind = os.environ.get(ROLE) or ("" if os.environ.get(SERVER_ID) else "client")
     if kind == "server":
         return _server(ip_config or planned, samplers)
@@ -311,7 +311,7 @@ def _graph_store(plan: LoaderPlan) -> GraphStore | None:
 
 def _serve(role: Role, plan: LoaderPlan | None, file: Path | None, named: GraphStore | None) -> NoReturn:
     """Serves the plan's store until that is over, and ends the process."""
-    from gnnkit.serving import run_in_foreground, serve
+    from gnnkit.serving import run_in_foreground, serve  # processes
 
     options: dict[str, Any] = {}
     if named is not None:

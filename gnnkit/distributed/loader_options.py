@@ -15,8 +15,8 @@ from gnnkit.backends.inprocess import InProcess
 from gnnkit.bounds import whole_number
 from gnnkit.distributed.dataset import DistDataset
 from gnnkit.distributed.graph_client import joined_backend
+from gnnkit.distributed.graph_types import patch_fanout_for_sampling
 from gnnkit.distributed.resolve import DistributedRuntimeInfo
-from gnnkit.distributed.seeds import patch_fanout_for_sampling
 from gnnkit.errors import PlanError
 from gnnkit.loader.inputs import resolve_input_nodes
 from gnnkit.loader.planned import check_store_has, open_store
@@ -59,7 +59,7 @@ class KHopNeighborSamplerOptions(SamplerOptions):
     num_neighbors: Sequence[int] | Mapping[EdgeType, Sequence[int]]
 
     def check_num_neighbors(self, num_neighbors: Sequence[int] | Mapping[EdgeType, Sequence[int]]) -> None:
-        """See ``SamplerOptions``: both must be the same."""
+        """Refuses fan-outs that are not the same."""
         if _plain(num_neighbors) != _plain(self.num_neighbors):
             raise PlanError(
                 f"num_neighbors={num_neighbors} and sampler_options.num_neighbors={self.num_neighbors} differ", "give the same, or only one"
@@ -71,7 +71,7 @@ class PPRSamplerOptions(PPR, SamplerOptions):
     """The nodes with the largest personalised PageRank of each seed, see ``gnnkit.PPR``; the loader's fan-outs are not used."""
 
     def check_num_neighbors(self, num_neighbors: Sequence[int] | Mapping[EdgeType, Sequence[int]]) -> None:
-        """See ``SamplerOptions``: any will do."""
+        """Takes any fan-outs."""
 
 
 def resolve_sampler_options(
@@ -185,7 +185,7 @@ def create_colocated_worker_options(
     """
     if not isinstance(num_workers, int):
         raise PlanError(f"num_workers must be a whole number of at least 1, got {num_workers!r}")
-    # Checks the values, in the words of whoever gave them.
+    # Checks the values, under the names that the caller gave.
     Colocated(num_workers=num_workers, worker_concurrency=worker_concurrency, channel_size=channel_size)
     return _class("Mp", "create_colocated_worker_options")(
         num_workers=num_workers,
@@ -197,47 +197,6 @@ def create_colocated_worker_options(
         rpc_timeout=_RPC_TIMEOUT_S,
         channel_size=channel_size,
         pin_memory=pin_memory,
-    )
-
-
-def create_graph_store_worker_options(
-    *,
-    dataset: Any,
-    compute_rank: int,
-    worker_key: str,
-    num_workers: int,
-    worker_concurrency: int,
-    channel_size: int | str,
-    prefetch_size: int,
-) -> Any:
-    """Makes the ``RemoteDistSamplingWorkerOptions`` of a loader whose batches servers sample.
-
-    Args:
-        dataset: The remote dataset: its ``cluster_info`` has ``num_storage_nodes``, ``storage_cluster_master_ip`` and
-            ``compute_cluster_world_size``, its ``fetch_free_ports_on_storage_cluster(num_ports)`` gives a port per trainer.
-        compute_rank: This trainer among all.
-        worker_key: Name of the servers' workers.
-        num_workers: Sampling processes per server.
-        worker_concurrency: Batches that each of them is given at a time.
-        channel_size: Memory for batches under way on each server.
-        prefetch_size: Batches requested ahead from each server, at most ``num_workers * worker_concurrency``.
-
-    Raises:
-        PlanError: A value is unusable, or graphlearn-torch is not installed.
-    """
-    check_prefetch(prefetch_size, num_workers * worker_concurrency)
-    info = dataset.cluster_info
-    if not 0 <= compute_rank < info.compute_cluster_world_size:
-        raise PlanError(f"there is no compute_rank {compute_rank} of {info.compute_cluster_world_size}")
-    ports = dataset.fetch_free_ports_on_storage_cluster(num_ports=info.compute_cluster_world_size)
-    return remote_options(
-        info,
-        ports[compute_rank],
-        num_workers=num_workers,
-        worker_concurrency=worker_concurrency,
-        buffer_size=channel_size,
-        prefetch_size=prefetch_size,
-        worker_key=worker_key,
     )
 
 
@@ -253,29 +212,6 @@ def check_prefetch(prefetch_size: int, capacity: int) -> int:
             "raise worker_concurrency, or lower prefetch_size",
         )
     return prefetch_size
-
-
-def remote_options(info: Any, master_port: int, *, num_workers: int, worker_concurrency: int, **more: Any) -> Any:
-    """``RemoteDistSamplingWorkerOptions`` for all servers of a run.
-
-    Args:
-        info: The run's ``GraphStoreInfo``.
-        master_port: Kept in the record; nothing listens there.
-        num_workers: See ``create_graph_store_worker_options``.
-        worker_concurrency: See ``create_graph_store_worker_options``.
-        **more: Further arguments of graphlearn-torch's class.
-    """
-    from gnnkit.distributed.glt_records import RemoteDistSamplingWorkerOptions  # heavy: it is built on graphlearn-torch's
-
-    return RemoteDistSamplingWorkerOptions(
-        server_rank=list(range(info.num_storage_nodes)),
-        num_workers=num_workers,
-        worker_devices=[torch.device("cpu")] * num_workers,
-        worker_concurrency=worker_concurrency,
-        master_addr=info.storage_cluster_master_ip,
-        master_port=master_port,
-        **more,
-    )
 
 
 def is_collocated(options: Any) -> bool:
@@ -359,7 +295,7 @@ def make_plan(
 ) -> tuple[LoaderPlan, GraphHandle]:
     """The plan of one trainer's batches, and the graph that it is about.
 
-    The seeds are this trainer's own: they are dealt to nobody else. Without a seed in ``config`` the random seed is 0.
+    The seeds are this trainer's own: no other trainer gets them. Without a seed in ``config`` the random seed is 0.
 
     Args:
         dataset: A dataset of a store.

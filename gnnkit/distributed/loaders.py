@@ -14,9 +14,10 @@ from gnnkit.distributed.base_loader import BaseDistLoader, Mode, RemoteMode, dev
 from gnnkit.distributed.dataset import DistDataset
 from gnnkit.distributed.glt_records import AnchorSamplerInput, local_anchors, local_links, server_anchors, server_links
 from gnnkit.distributed.loader_options import SamplerOptions
-from gnnkit.distributed.remote_dataset import ABLPInputNodes, RemoteDistDataset
+from gnnkit.distributed.remote_dataset import RemoteDistDataset
 from gnnkit.distributed.resolve import DistributedContext, DistributedRuntimeInfo
 from gnnkit.distributed.sample_message import BatchMaker
+from gnnkit.distributed.server_values import ABLPInputNodes
 from gnnkit.errors import PlanError
 from gnnkit.loader.building import LabelReader
 from gnnkit.loader.inputs import LinkOptions
@@ -37,7 +38,7 @@ class DistNeighborLoader(BaseDistLoader):
     or ``to_device``, ``seed`` or ``random_seed``, ``num_workers``, ``worker_concurrency`` and ``channel_size`` or
     ``worker_options``. All but the first three are given by name, because the libraries order them differently.
 
-    Seeds that are given are this process's own: nobody deals them to other processes. Left out, the nodes of the dataset's part are
+    Seeds that are given are this process's own: no other process gets some of them. Left out, the nodes of the dataset's part are
     dealt to the processes of this host, and some may have one batch more than others; ``gnnkit.GraphLoader`` gives every process the
     same number.
 
@@ -280,7 +281,7 @@ def sort_nodes(contents: BatchContents) -> BatchContents:
 
 
 class DistSubGraphLoader(DistNeighborLoader):
-    """Samples the neighbourhoods of nodes and shows every edge among the nodes, self loops and edges that nobody drew included.
+    """Samples the neighbourhoods of nodes and shows every edge among the nodes, self loops and edges that were not drawn included.
 
     Nodes are distinct and in the order of their ids; ``mapping``, on the seeds' type, says where each seed is among them. ``edge_index``
     leads from the neighbour to the node that owns the edge, as in ``DistNeighborLoader``, in the order of the owners. There are no counts
@@ -357,7 +358,7 @@ Anchors: TypeAlias = Union["torch.Tensor", tuple[NodeType, "torch.Tensor"], Mapp
 class DistABLPLoader(DistNeighborLoader):
     """Samples the neighbourhoods of anchors and of their labels: supervised link prediction as GiGL does it.
 
-    Labels are edges of the graph whose relation ends in ``_gigl_positive`` or ``_gigl_negative``; nobody samples along them, and batches
+    Labels are edges of the graph whose relation ends in ``_gigl_positive`` or ``_gigl_negative``; they are not sampled, and batches
     do not show them. An anchor's labels are looked up batch by batch: one with many of them makes only its own batch larger. A batch has
     ``y_positive``, and ``y_negative`` where there are negatives: labels by the anchors' numbers in the batch. ``batch`` and ``batch_size``
     are those of the anchors alone, although neighbourhoods are sampled around labels too.

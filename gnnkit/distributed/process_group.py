@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import threading
 import traceback
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.bounds import is_whole
-from gnnkit.cluster.hosts import join_address, split_address
+from gnnkit.cluster.hosts import interface_to, join_address, meeting_store, split_address
 from gnnkit.cluster.serving.spec import UNIX_PREFIX
 from gnnkit.errors import PlanError, StartTimeout
 from gnnkit.files import read_text
@@ -107,7 +106,7 @@ def create(address: str, port: int, rank: int, world_size: int, timeout_s: float
     with _lock:
         try:
             store = meeting_store(address, port, rank, world_size, timeout)
-            with gloo_interface(interface_to(address, port)):
+            with gloo_interface(interface_to(address)):
                 dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
         except PlanError:  # a ValueError too, and one that says enough
             raise
@@ -115,7 +114,7 @@ def create(address: str, port: int, rank: int, world_size: int, timeout_s: float
             if dist.is_initialized():
                 dist.destroy_process_group()
             sys.excepthook = excepthook
-            # The error's frames hold the store, and with it the port, for as long as somebody keeps the error.
+            # The error's frames hold the store, and with it the port, for as long as the error is kept.
             store = None
             traceback.clear_frames(error.__traceback__)
             raise StartTimeout(
@@ -127,7 +126,7 @@ def create(address: str, port: int, rank: int, world_size: int, timeout_s: float
 
 
 def destroy_created() -> None:
-    """Destroys the default process group if ``create`` made it and nobody has replaced it; else does nothing."""
+    """Destroys the default process group if ``create`` made it and it was not replaced; else does nothing."""
     global _created
     import torch.distributed as dist
 
@@ -141,58 +140,6 @@ def destroy_created() -> None:
         # Torch prefixes tracebacks with the rank from the first group on, for good; a group that is gone has no ranks.
         if sys.excepthook is ours:
             sys.excepthook = before
-
-
-def meeting_store(address: str, port: int, rank: int, world_size: int, timeout: timedelta, listener: socket.socket | None = None) -> Any:
-    """A key-value store for all ranks, which rank 0 keeps and which listens on ``address`` only; it is for the caller to hold.
-
-    Args:
-        address: See ``create``.
-        port: See ``create``.
-        rank: See ``create``.
-        world_size: See ``create``.
-        timeout: For reaching rank 0, and for each wait.
-        listener: For rank 0: a socket that listens there already; taken over. None opens one.
-
-    Raises:
-        PlanError: Rank 0 cannot listen there.
-        RuntimeError: Rank 0 was not reached in time.
-    """
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch.distributed has no list of its names
-
-    if rank != 0:
-        return TCPStore(address, port, world_size, False, timeout, wait_for_workers=False)
-    try:
-        # The store's own listener would be bound to every interface.
-        listener = listener or socket.create_server((address, port), family=_family(address, port), backlog=max(128, world_size))
-    except OSError as error:
-        raise PlanError(
-            f"rank 0 cannot listen on {address}:{port}: {error.strerror or error}",
-            "the address must be one of the host of rank 0, with that port free",
-        ) from error
-    # The store owns the descriptor from here on.
-    return TCPStore(address, port, world_size, True, timeout, wait_for_workers=False, master_listen_fd=listener.detach(), use_libuv=False)
-
-
-def _family(address: str, port: int) -> socket.AddressFamily:
-    return socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
-
-
-def interface_to(address: str, port: int) -> str | None:
-    """Name of the interface by which packets to ``address`` leave; None where the system does not say."""
-    import psutil
-
-    try:
-        with socket.socket(_family(address, port), socket.SOCK_DGRAM) as probe:
-            probe.connect((address, port))  # decides the route, sends nothing
-            own = str(probe.getsockname()[0])
-    except OSError:
-        return None
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(item.address.split("%")[0] == own for item in addresses):
-            return name
-    # All of 127.0.0.0/8 is local, but only one address of it is listed.
-    return "lo" if own.startswith("127.") else None
 
 
 @contextmanager

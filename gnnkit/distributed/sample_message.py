@@ -15,7 +15,6 @@ from typing import Any, NoReturn, TypeAlias
 
 import torch
 
-from gnnkit.distributed.seeds import is_label_edge_type
 from gnnkit.distributed.store_views import EDGE_FEATURES, NODE_FEATURES, DatasetSchema, FeatureInfo
 from gnnkit.errors import SamplingError
 from gnnkit.loader.building import LabelReader
@@ -31,6 +30,7 @@ from gnnkit.schema import (
     NodeType,
     Quantization,
     edge_type_name,
+    is_label_edge_type,
     reverse_edge_type,
 )
 

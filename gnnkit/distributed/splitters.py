@@ -9,14 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.distributed import process_group
-from gnnkit.distributed.seeds import (
-    DEFAULT_HOMOGENEOUS_EDGE_TYPE,
-    is_label_edge_type,
-    message_passing_to_negative_label,
-    message_passing_to_positive_label,
-)
+from gnnkit.distributed.graph_types import message_passing_to_negative_label, message_passing_to_positive_label
 from gnnkit.errors import PlanError, near_matches
-from gnnkit.schema import EdgeType, NodeType, opposite_label_types
+from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeType, NodeType, is_label_edge_type, opposite_label_types
 from gnnkit.splitters import Split, cut, split_nodes, split_sizes
 
 if TYPE_CHECKING:
@@ -143,10 +138,10 @@ class DistNodeAnchorLinkSplitter:
             if self._types is not None:
                 raise PlanError("supervision_edge_types are given, and the edges are not by type", "give {edge type: edge_index}")
             return self._split([self._anchors(edge_index, "")])
-        if self._types is None and DEFAULT_HOMOGENEOUS_EDGE_TYPE not in edge_index:
+        if self._types is None and HOMOGENEOUS_EDGE_TYPE not in edge_index:
             raise PlanError("the edges are by type, and there are no supervision_edge_types", f"name some of {list(edge_index)}")
         anchors: dict[NodeType, list[NDArray[Any]]] = {}
-        for edge_type in [DEFAULT_HOMOGENEOUS_EDGE_TYPE] if self._types is None else self._types:
+        for edge_type in [HOMOGENEOUS_EDGE_TYPE] if self._types is None else self._types:
             for supervised in self._supervised(edge_type, edge_index):
                 found = self._anchors(edge_index[supervised], f" of {supervised}")
                 anchors.setdefault(supervised[2 * self._row], []).append(found)

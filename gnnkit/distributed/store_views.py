@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gnnkit.backends.glt.data import OffsetIndex
 from gnnkit.bounds import whole_number
-from gnnkit.distributed.seeds import even_bounds, is_labeled_homogeneous
+from gnnkit.distributed.graph_types import even_bounds, is_labeled_homogeneous
 from gnnkit.errors import PlanError
 from gnnkit.files import user_path
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, ArraySpec, EdgeDir, EdgeType, GraphSchema, NodeType, Quantization
@@ -129,6 +130,16 @@ class DatasetSchema:
                 f"expected {HOMOGENEOUS_EDGE_TYPE} and its label types",
             )
 
+    @property
+    def default_node_type(self) -> NodeType | None:
+        """The type that need not be named, of a homogeneous graph with labels; None for every other graph."""
+        return HOMOGENEOUS_NODE_TYPE if self.is_homogeneous_with_labeled_edge_type else None
+
+    @property
+    def default_edge_type(self) -> EdgeType | None:
+        """The same for edges."""
+        return HOMOGENEOUS_EDGE_TYPE if self.is_homogeneous_with_labeled_edge_type else None
+
     @classmethod
     def from_graph(cls, schema: GraphSchema, edge_dir: EdgeDir) -> DatasetSchema:
         """The schema of a stored graph.
@@ -226,23 +237,13 @@ class RangePartitionBook(PartitionBook):
         return int(self.partition_bounds[-1])
 
     def ids_of(self, partition_idx: int) -> torch.Tensor:
-        """See ``PartitionBook``."""
+        """The ids of one range."""
         return torch.arange(self._starts[partition_idx], int(self.partition_bounds[partition_idx]), dtype=torch.int64)
 
     @property
-    def id2index(self) -> OffsetId2Index:
+    def id2index(self) -> OffsetIndex:
         """From an id of the part ``partition_idx`` to its row there."""
-        return OffsetId2Index(self._starts[self.partition_idx])
-
-
-class OffsetId2Index:
-    """Maps the ids of a range to rows: ``id - offset``."""
-
-    def __init__(self, offset: int) -> None:
-        self.offset = offset
-
-    def __getitem__(self, ids: torch.Tensor) -> torch.Tensor:
-        return ids - self.offset
+        return OffsetIndex(self._starts[self.partition_idx])
 
 
 class RenumberedPartitionBook(PartitionBook):
@@ -264,7 +265,7 @@ class RenumberedPartitionBook(PartitionBook):
         return len(self._store_ids)
 
     def ids_of(self, partition_idx: int) -> torch.Tensor:
-        """See ``PartitionBook``."""
+        """The ids that the store numbers within one range."""
         low, high = self._bounds[partition_idx : partition_idx + 2]
         return torch.from_numpy(np.flatnonzero((self._store_ids >= low) & (self._store_ids < high)))
 
@@ -288,7 +289,7 @@ class LazyPartitionBook(PartitionBook):
         return self._num_ids
 
     def ids_of(self, partition_idx: int) -> torch.Tensor:
-        """See ``PartitionBook``."""
+        """The ids that the table gives to one part."""
         return torch.from_numpy(np.flatnonzero(self._parts() == partition_idx))
 
     def _parts(self) -> NDArray[Any]:
@@ -449,7 +450,7 @@ class DistGraph:
         partition_idx: The part here.
         local_graph: Its edges.
         node_pb: Which part owns which node: partition books, or tensors with each id's part.
-        edge_pb: The same for edges; None where nobody asks.
+        edge_pb: The same for edges; None where edges are not looked up.
 
     Raises:
         PlanError: There is no such part, or only some of graphs and books are dicts.
@@ -684,7 +685,7 @@ class StoreViews:
         return {t: LocalFeature(parts[t][part].arrays[name], spec, index(graph, t, part)) for t, spec in specs.items()}
 
     def dist_feature(self, part: int, of: Literal["node", "edge"]) -> DistFeature:
-        """See ``DistFeature.from_store``."""
+        """Features of nodes or edges, every part of the store mapped."""
         num_parts = self.store.require().num_parts
         check_part(part, num_parts)
         stores = [self.features(other, of) for other in range(num_parts)]

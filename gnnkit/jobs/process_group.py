@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.cluster.hosts import host_identity, interface_address, is_loopback, source_address
-from gnnkit.distributed.process_group import gloo_interface, interface_to, is_initialized, meeting_store
+from gnnkit.cluster.hosts import host_identity, interface_address, interface_to, is_loopback, meeting_store, source_address
+from gnnkit.distributed.process_group import gloo_interface, is_initialized
 from gnnkit.errors import PlanError, StartTimeout, WorkerDied
 from gnnkit.jobs.environment import JobPlace, device_key
 from gnnkit.runtime.wire import Waker
@@ -329,7 +329,7 @@ def _listening_interface(place: JobPlace, interface: str | None) -> str | None:
         PlanError: It cannot be told, or is of no use to other hosts.
     """
     if place.num_nodes == 1:
-        return interface_to("127.0.0.1", 9)
+        return interface_to("127.0.0.1")
     said = os.environ.get(INTERFACE) or interface
     own = interface_address(said) if said else source_address(place.master_addr)
     if said is None and (not own or is_loopback(own)) and place.master_addr:
@@ -338,7 +338,7 @@ def _listening_interface(place: JobPlace, interface: str | None) -> str | None:
             f"MASTER_ADDR={place.master_addr!r} {found}, so that the interface to the other nodes is not clear",
             f"set MASTER_ADDR to an address of rank 0's node that every node can reach, or {INTERFACE} to the interface's name",
         )
-    return interface_to(own, 9)
+    return interface_to(own)
 
 
 def _not_met(place: JobPlace, error: BaseException) -> StartTimeout:

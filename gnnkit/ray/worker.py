@@ -262,7 +262,7 @@ def _meet(task: RayTask, restarts: int) -> tuple[JobPlace, Any]:
     from ray.train import get_context
     from ray.train.collective import broadcast_from_rank_zero
 
-    from gnnkit.distributed.process_group import meeting_store
+    from gnnkit.cluster.hosts import meeting_store
 
     said = get_context()
     rank, count, node = said.get_world_rank(), said.get_world_size(), said.get_node_rank()

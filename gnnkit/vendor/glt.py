@@ -1,7 +1,7 @@
 """The one place that imports graphlearn-torch, whole where its native library fits, else with stand-ins.
 
 Nothing here runs when gnnkit is imported: ``load`` does, when a name that needs graphlearn-torch is used. What is worked
-around, and until when, is below.
+around, and until when: ``docs/defects.md``.
 """
 
 from __future__ import annotations
@@ -10,24 +10,22 @@ import ctypes
 import importlib
 import importlib.machinery
 import importlib.util
-import os
 import platform
 import sys
 import threading
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Literal, NoReturn
 
 from gnnkit.errors import PlanError
-from gnnkit.vendor.ogb import Defect
+from gnnkit.vendor.packages import package_folder, undisturbed
 
-__all__ = ["GltStatus", "KNOWN_DEFECTS", "attribute", "load", "require_native", "status"]
+__all__ = ["GltStatus", "attribute", "load", "require_native", "status"]
 
 GltKind = Literal["native", "python-only", "absent"]
 
@@ -61,7 +59,7 @@ class GltStatus:
 
 def status() -> GltStatus:
     """Finds out what can be used, without importing graphlearn-torch; imports torch, which its library links to."""
-    folder = _package_dir()
+    folder = package_folder(PACKAGE)
     if folder is None:
         return _absent()
     try:
@@ -131,16 +129,6 @@ def _absent() -> GltStatus:
     return GltStatus("absent", None, "graphlearn-torch is not installed", _PYTHON_FIX)
 
 
-def _package_dir() -> Path | None:
-    try:
-        spec = importlib.util.find_spec(PACKAGE)
-    except (ValueError, ImportError):
-        return None
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    return Path(next(iter(spec.submodule_search_locations)))
-
-
 def _native_problem(folder: Path) -> str | None:
     """Why the native library in the package's ``folder`` cannot be used, as a sentence; None where it can."""
     loaded = sys.modules.get(NATIVE)
@@ -170,16 +158,17 @@ def _is_being_imported(package: ModuleType) -> bool:
 
 
 def _import(what: str) -> ModuleType:
-    folder = _package_dir()
+    folder = package_folder(PACKAGE)
     if folder is None:
         found = _absent()
         raise PlanError(f"{what} needs graphlearn-torch: {found.reason}", found.fix)
     problem = _native_problem(folder)
     if PACKAGE not in sys.modules:
         _forget()  # what an import that failed elsewhere left behind
-    stand_in = None if problem is None else StandIn(problem, NATIVE_FIX)
+    if problem is not None:
+        sys.modules[NATIVE] = StandIn(problem, NATIVE_FIX)
     try:
-        with _environment_as_it_was(), _quietly(), finding(Finder(stand_in, _replacements())):
+        with undisturbed(*_SET_ON_IMPORT), finding(Finder(_replacements())):
             return importlib.import_module(PACKAGE)
     except Exception as error:
         _forget()
@@ -199,7 +188,7 @@ def _replacements() -> dict[str, dict[bytes, bytes]]:
     except RuntimeError:
         found[f"{PACKAGE}.loader"] = {b"torch.device(0)": b"torch.device('cuda', 0)"}  # GLT-3
     try:
-        with _quietly():
+        with undisturbed():
             importlib.import_module("torch_sparse")
     except Exception:  # whatever a library built for another torch raises: it cannot be used, GLT-2
         found[f"{PACKAGE}.utils.topo"] = {b"import torch_sparse": b"from gnnkit.vendor import glt_sparse as torch_sparse"}
@@ -211,129 +200,6 @@ def _forget() -> None:
     for name in [name for name in sys.modules if name == PACKAGE or name.startswith(f"{PACKAGE}.")]:
         if name != NATIVE or isinstance(sys.modules[name], StandIn):
             del sys.modules[name]
-
-
-@contextmanager
-def _environment_as_it_was() -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in _SET_ON_IMPORT}
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    with warnings.catch_warnings():
-        # What these packages' own imports deprecate is nothing that a user of gnnkit could change.
-        warnings.simplefilter("ignore")
-        yield
-
-
-KNOWN_DEFECTS = (
-    Defect(
-        "GLT-1",
-        "<=0.2.4",
-        "the native library is built for the CUDA builds of torch 2.3 and 2.4, and the package cannot be imported without it",
-        "where it does not load, a stand-in takes its place, whose members say what to install when they are used",
-        "wheels for current torch exist, or the package imports without its native library",
-    ),
-    Defect(
-        "GLT-2",
-        "<=0.2.4",
-        "`graphlearn_torch.utils.topo` imports torch_sparse, for which there are few wheels, to sort edges",
-        "where torch_sparse cannot be imported, that one module is given `gnnkit.vendor.glt_sparse` under its name",
-        "utils/topo.py no longer imports torch_sparse",
-    ),
-    Defect(
-        "GLT-3",
-        "<=0.2.4",
-        "five modules of `graphlearn_torch.loader` have the default argument torch.device(0), which raises without a GPU from torch 2.5 on",
-        "where it raises, these modules are compiled with torch.device('cuda', 0) instead",
-        "a release has the string 'cuda:0' there, as upstream's main branch does",
-    ),
-    Defect(
-        "GLT-4",
-        "<=0.2.4",
-        "importing it sets the environment variable TORCH_CPP_LOG_LEVEL",
-        "the variable is put back after the import",
-        "importing it leaves the environment alone",
-    ),
-    Defect(
-        "GLT-5",
-        "<=0.2.4",
-        "its RPC starts once per process, listens on every interface, runs any pickle and can hang at start",
-        "only Glt() starts it, in processes of its own, on one interface and with a rendezvous store on that interface",
-        "never: gnnkit has its own part service",
-    ),
-    Defect(
-        "GLT-6",
-        "<=0.2.4",
-        "RangePartitionBook refuses parts without nodes, which small types have; GLTPartitionBook takes 8 bytes a node",
-        "gnnkit has partition books of its own",
-        "RangePartitionBook takes empty ranges",
-    ),
-    Defect(
-        "GLT-7",
-        "<=0.2.4",
-        "DistGraph.get_edge_partitions fails on homogeneous graphs, and DistFeature[type, ids] on every graph",
-        "gnnkit has classes of its own under these names",
-        "both are fixed upstream and released",
-    ),
-    Defect(
-        "GLT-8",
-        "<=0.2.4",
-        "a batch whose sampling raises is logged and left out, and a worker that dies is not noticed: the loader waits for ever",
-        "Glt() has its sampler send the error instead, and watches its workers",
-        "errors are sent to the loader, and workers are watched",
-    ),
-    Defect(
-        "GLT-9",
-        "<=0.2.4",
-        "sampling on the CPU draws with replacement where a node has more neighbours than asked for; all workers get the same random seed",
-        "the first is documented; Glt() gives each worker a seed of its own",
-        "sampling without replacement is released",
-    ),
-    Defect(
-        "GLT-10",
-        "<=0.2.4",
-        "sampling a typed graph fails without any labels, and where only some node types or edge types have features",
-        "Glt() gives every type a row of features with labels in it; DistDataset of a graph without labels has one of no type",
-        "types without features or labels are left out of batches",
-    ),
-    Defect(
-        "GLT-11",
-        "<=0.2.4",
-        "sampling a homogeneous batch in which no seed has a neighbour fails",
-        "Glt() walks the hops of homogeneous graphs itself, with the native sampler",
-        "it does not fail",
-    ),
-    Defect(
-        "GLT-12",
-        "<=0.2.4",
-        "the shared-memory channel blocks for ever after a message larger than itself, ignores strides, and outlives killed processes",
-        "Glt() checks sizes before sending, sends contiguous copies, and has the system remove the memory with its last process",
-        "the channel does all three",
-    ),
-    Defect(
-        "GLT-13",
-        "<=0.2.4",
-        "the bound on a batch's nodes, which memory is set aside for, is no number for a fan-out of -1 and overflows for large ones",
-        "Glt() bounds it by the number of nodes",
-        "the bound is at most the number of nodes",
-    ),
-    Defect(
-        "GLT-14",
-        "<=0.2.4",
-        "weighted sampling returns neighbours of weight 0; a typed graph in which hop 1 found nothing is sampled from its seeds again",
-        "Glt() refuses weights, and fan-outs of 0 that are followed by others",
-        "neither happens",
-    ),
-)
 
 
 PACKAGE = "graphlearn_torch"
@@ -381,17 +247,6 @@ class StandIn(ModuleType):
         return _Missing(name, self._reason, self._fix)
 
 
-class _StandInLoader(Loader):
-    def __init__(self, module: StandIn) -> None:
-        self._module = module
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        return self._module
-
-    def exec_module(self, module: ModuleType) -> None:
-        """There is nothing to run."""
-
-
 class _PatchingLoader(importlib.machinery.SourceFileLoader):
     """Compiles a module after replacing text in its source; the compiled code is not cached."""
 
@@ -409,20 +264,17 @@ class _PatchingLoader(importlib.machinery.SourceFileLoader):
 
 
 class Finder(MetaPathFinder):
-    """Finds the stand-in, and modules whose source has to be changed; everything else is left to the next finder.
+    """Finds modules whose source has to be changed; everything else is left to the next finder.
 
     Args:
-        stand_in: What takes the place of the native module, or None where the real one loads.
         replacements: ``{prefix of module names: {old source text: new}}``.
     """
 
-    def __init__(self, stand_in: StandIn | None, replacements: Mapping[str, Mapping[bytes, bytes]]) -> None:
-        self._stand_in, self._replacements = stand_in, replacements
+    def __init__(self, replacements: Mapping[str, Mapping[bytes, bytes]]) -> None:
+        self._replacements = replacements
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
-        """See ``importlib.abc.MetaPathFinder``."""
-        if fullname == NATIVE:
-            return None if self._stand_in is None else importlib.util.spec_from_loader(fullname, _StandInLoader(self._stand_in))
+        """The spec of a module that is changed; None for every other."""
         for prefix, replacements in self._replacements.items():
             if fullname == prefix or fullname.startswith(f"{prefix}."):
                 spec = importlib.machinery.PathFinder.find_spec(fullname, path)

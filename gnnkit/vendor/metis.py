@@ -209,7 +209,7 @@ def _mapped(fd: int) -> NDArray[np.int64]:
 
 
 def _main() -> None:
-    """Cuts the graph that the command line names, and ends with whoever waits for it."""
+    """Cuts the graph that the command line names, and ends with the process that waits for it."""
     parent, *fds = map(int, sys.argv[1:7])
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # with the thread that waits, which ends with its process

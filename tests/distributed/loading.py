@@ -12,9 +12,9 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 import gnnkit
+from gnnkit import Store
 from gnnkit.datasets.pyg import PyGSource
 from gnnkit.distributed import DistDataset, message_passing_to_negative_label, message_passing_to_positive_label
-from gnnkit.storage.store import Store
 
 needs_glt = pytest.mark.skipif(
     importlib.util.find_spec("graphlearn_torch") is None, reason="graphlearn-torch is not installed; to enable: Python 3.10 or 3.11"

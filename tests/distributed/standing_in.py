@@ -16,5 +16,5 @@ def answer_requests(monkeypatch: pytest.MonkeyPatch, now: Callable[..., Any], la
         now: In place of ``request_server``.
         later: In place of ``async_request_server``.
     """
-    monkeypatch.setattr("gnnkit.distributed.graph_client.request_server", now)
-    monkeypatch.setattr("gnnkit.distributed.graph_client.async_request_server", later)
+    monkeypatch.setattr("gnnkit.distributed.dist_server.request_server", now)
+    monkeypatch.setattr("gnnkit.distributed.dist_server.async_request_server", later)

@@ -265,7 +265,7 @@ def test_a_producer_that_does_not_start_is_ended_once(dataset: DistDataset) -> N
 
 
 def test_options_of_workers() -> None:
-    from gnnkit.backends.colocated import Colocated
+    from gnnkit import Colocated
     from gnnkit.distributed import BaseDistLoader, MpDistSamplingWorkerOptions
     from gnnkit.distributed.loader_options import backend_of
 

@@ -375,7 +375,7 @@ def test_parts_of_a_typed_graph_with_weights_and_splits(edge_dir: Any) -> None:
 def test_parts_that_do_not_fit_are_an_error_at_every_rank() -> None:
     first, second = part_of(ring(), 0), part_of(ring(), 1)
     for given, message in (
-        ((first, first), "the parts [0, 0] of 2, and part 1 is nobody's"),
+        ((first, first), "the parts [0, 0] of 2, and no rank has part 1"),
         ((first, part_of(ring(), 1, "in")), "edge_dir ['out', 'in']"),
     ):
         assert all(message in str(error) and isinstance(error, PlanError) for error in put_together(*given))

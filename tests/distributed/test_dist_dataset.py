@@ -15,14 +15,13 @@ import torch
 from torch_geometric.data import Data
 
 import gnnkit
+from gnnkit import BuildOptions, Store
 from gnnkit.distributed import DistDataset, DistFeature, DistGraph, FeatureInfo, RangePartitionBook, get_ids_on_rank, reduce_dist_dataset
 from gnnkit.errors import DatasetError, PlanError, StoreError
 from gnnkit.events import ignore_events
 from gnnkit.storage.build import build_store
 from gnnkit.storage.glt_format import write_glt_partitions
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
-from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source
+from tests.helpers.graphs import ArraySource, built, homogeneous_source, random_edges, random_source
 
 TYPED = [
     BuildOptions(1),
@@ -169,7 +168,7 @@ def test_types_and_metadata(case: Case) -> None:
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Case:
     source = plain_source()
-    return source, build_store(source, tmp_path_factory.mktemp("plain") / "store", BuildOptions(3, "random", with_edge=True))
+    return source, built(source, tmp_path_factory.mktemp("plain") / "store", 3, "random", with_edge=True)
 
 
 def test_a_homogeneous_graph_has_single_values(plain: Case) -> None:
@@ -260,7 +259,7 @@ def test_what_does_not_fit_is_refused(plain: Case) -> None:
 
 
 def test_a_store_without_features_says_so(tmp_path: Path) -> None:
-    store = build_store(homogeneous_source(np.zeros((2, 0), np.int64), 3), tmp_path / "store", BuildOptions(1))
+    store = built(homogeneous_source(np.zeros((2, 0), np.int64), 3), tmp_path / "store", 1)
     dataset = DistDataset.from_store(store)
     assert dataset.get_node_feature() is None and dataset.node_features is None
     with pytest.raises(PlanError, match="no node features"):
@@ -296,7 +295,7 @@ def test_graphlearn_torch_s_directories_are_loaded(tmp_path: Path, kind: str, ed
 def test_compressed_edges_of_a_partition_directory_are_spelled_out(tmp_path: Path, layout: str) -> None:
     """As igbh's script compresses each part's folder; against the edges as they were."""
     source = plain_source(3)
-    write_glt_partitions(build_store(source, tmp_path / "store", BuildOptions(2, with_edge=True)), tmp_path / "parts", ignore_events)
+    write_glt_partitions(built(source, tmp_path / "store", 2, with_edge=True), tmp_path / "parts", ignore_events)
     for part in range(2):
         folder = tmp_path / "parts" / f"part{part}" / "graph"
         ends = {name: torch.load(folder / f"{name}.pt") for name in ("rows", "cols", "eids")}
@@ -321,7 +320,7 @@ def test_compressed_edges_of_a_partition_directory_are_spelled_out(tmp_path: Pat
 
 
 def test_edges_that_are_not_compressed_are_not_read_as_if(tmp_path: Path) -> None:
-    write_glt_partitions(build_store(plain_source(), tmp_path / "store", BuildOptions(1)), tmp_path / "parts", ignore_events)
+    write_glt_partitions(built(plain_source(), tmp_path / "store", 1), tmp_path / "parts", ignore_events)
     with pytest.raises(DatasetError, match="holds no offsets"):
         DistDataset().load(tmp_path / "parts", 0, "CPU", input_layout="CSR", store_dir=tmp_path / "stores")
     with pytest.raises(PlanError, match="layout"):
@@ -332,7 +331,7 @@ def test_edges_that_are_not_compressed_are_not_read_as_if(tmp_path: Path) -> Non
 @pytest.mark.parametrize("shape", [(40,), (40, 1)])
 def test_labels_of_a_partition_directory_may_be_elsewhere(tmp_path: Path, about: bool, shape: tuple[int, ...]) -> None:
     source = plain_source()
-    write_glt_partitions(build_store(source, tmp_path / "store", BuildOptions(2)), tmp_path / "partitions", ignore_events)
+    write_glt_partitions(built(source, tmp_path / "store", 2), tmp_path / "partitions", ignore_events)
     labels = torch.arange(40).flip(0)
     torch.save(labels.view(shape), tmp_path / "label.pt")
     if not about:
@@ -362,7 +361,7 @@ def test_loading_a_store_and_what_is_none(tmp_path: Path, plain: Case) -> None:
 
 @pytest.mark.parametrize("method", ["contiguous", "random"])
 def test_a_host_with_one_part_alone(method: Any, tmp_path: Path) -> None:
-    whole = build_store(plain_source(), tmp_path / "whole", BuildOptions(2, method, with_edge=True))
+    whole = built(plain_source(), tmp_path / "whole", 2, method, with_edge=True)
     alone = tmp_path / "alone"
     shutil.copytree(whole.path, alone, ignore=shutil.ignore_patterns("part0"))
     ours, theirs = DistDataset.from_store(alone, 1, 2), DistDataset.from_store(whole, 1)

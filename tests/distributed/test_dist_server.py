@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from gnnkit import LoaderPlan, Store
 from gnnkit.cluster.serving.server_api import ServerApi
 from gnnkit.distributed import (
     DistDataset,
@@ -26,10 +27,8 @@ from gnnkit.distributed import (
 )
 from gnnkit.distributed.dist_server import METHODS, method_name
 from gnnkit.errors import GnnkitError, PlanError, SamplingError, StoreError, WorkerDied
-from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.remote import error_from_json, error_to_json
 from gnnkit.runtime.wire import Message, in_memory
-from gnnkit.storage.store import Store
 from tests.distributed.loading import NUM_NODES, labelled, ring, stored
 from tests.distributed.social import NUM_USERS, TO_STORY, TO_USER, social
 

@@ -16,6 +16,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 import gnnkit
+from gnnkit import Store
 from gnnkit.cluster.serving.connection import ServerConnection
 from gnnkit.distributed import (
     DistDataset,
@@ -35,7 +36,6 @@ from gnnkit.distributed import (
     shutdown_client,
 )
 from gnnkit.errors import DatasetError, GnnkitError, LoaderClosed, PlanError, WorkerDied
-from gnnkit.storage.store import Store
 from tests.distributed.loading import NUM_NODES, TO, labelled, needs_glt, ring, seeds_of, stored
 from tests.helpers.batches import same
 from tests.helpers.waiting import wait_until

@@ -29,8 +29,6 @@ from gnnkit.distributed import (
 )
 from gnnkit.errors import LoaderClosed, PlanError, StoreError, WorkerDied
 from gnnkit.schema import EdgeDir
-from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
 from tests.backends.setups import descendants, is_gone
 from tests.distributed.loading import (
     NEGATIVE,
@@ -48,7 +46,7 @@ from tests.distributed.loading import (
     typed_ring,
 )
 from tests.helpers.batches import expected_epoch, same
-from tests.helpers.graphs import random_source
+from tests.helpers.graphs import built, random_source
 from tests.helpers.waiting import wait_until
 
 pytestmark = needs_glt
@@ -79,7 +77,7 @@ def test_repeated_ids_and_no_fan_outs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("edge_dir", ["in", "out"])
 def test_a_ring(book: str, edge_dir: EdgeDir, tmp_path: Path) -> None:
     if book == "parity":
-        store = build_store(by_parity(ring()), tmp_path / "store", BuildOptions(2, "given", edge_dir, with_edge=True))
+        store = built(by_parity(ring()), tmp_path / "store", 2, "given", edge_dir, with_edge=True)
     else:
         store = stored(ring(), tmp_path, 2, partition="contiguous", edge_dir=edge_dir)
     loader = make(DistDataset.from_store(store, 1), shuffle=True)
@@ -131,7 +129,7 @@ def test_batches_are_those_of_the_reference_sampler(graph: int, edge_dir: Any, n
     input_type = next(iter(source.splits))
     size = source.schema.node_types[input_type].num_nodes
     parts = min(2, size)
-    store = build_store(source, tmp_path / "store", BuildOptions(parts, "random", edge_dir=edge_dir, with_edge=True, weight="weight"))
+    store = built(source, tmp_path / "store", parts, "random", edge_dir=edge_dir, with_edge=True, weight="weight")
     seeds = np.random.default_rng(0).permutation(size)
     common = {"batch_size": 4, "shuffle": True, "seed": 9}
     for with_weight in (False, True):
@@ -518,7 +516,7 @@ def test_a_worker_that_dies_is_an_error_and_the_next_epoch_is_whole(datasets: di
 
 
 def test_hosts_hold_the_parts_of_their_numbers(tmp_path: Path) -> None:
-    from gnnkit.backends.inprocess import InProcess
+    from gnnkit import InProcess
     from gnnkit.distributed import BaseDistLoader, NodeSamplerInput
     from gnnkit.distributed.loader_options import make_plan
 

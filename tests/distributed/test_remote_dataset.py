@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch.futures import Future
 
 import gnnkit
+from gnnkit import Store
 from gnnkit.distributed import (
     ABLPInputNodes,
     DistDataset,
@@ -27,7 +28,6 @@ from gnnkit.distributed import (
     shutdown_client,
 )
 from gnnkit.errors import PlanError
-from gnnkit.storage.store import Store
 from tests.distributed.loading import NEGATIVE, POSITIVE, TO, labelled, ring, stored
 from tests.distributed.social import TO_STORY, TO_USER, social
 from tests.distributed.standing_in import answer_requests

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gnnkit.distributed.graph_client import DistContext, DistRole, client_context, server_context
+from gnnkit.distributed import DistContext, DistRole
+from gnnkit.distributed.graph_client import client_context, server_context
 from gnnkit.distributed.life_cycle import Role, find_role
 from gnnkit.distributed.process_group import DEFAULT_PORT, read_ip_config
 from gnnkit.errors import PlanError

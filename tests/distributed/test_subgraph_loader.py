@@ -11,10 +11,9 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 import gnnkit
-from gnnkit import GraphLoader
+from gnnkit import GraphLoader, Store
 from gnnkit.distributed import DistDataset, DistNeighborLoader, GraphStoreInfo, RemoteDistDataset, init_client, shutdown_client
 from gnnkit.errors import PlanError
-from gnnkit.storage.store import Store
 from tests.distributed.loading import POSITIVE, TO, dataset_of, labelled, needs_glt, stored
 from tests.helpers.batches import same
 from tests.helpers.graphs import random_edges

@@ -11,11 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from gnnkit import GraphLoader, InProcess
+from gnnkit import BuildOptions, GraphLoader, InProcess, Store
 from gnnkit.errors import StoreError
 from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
 from tests.helpers.graphs import random_source
 from tests.storage.checks import FAST_FOLDER
 

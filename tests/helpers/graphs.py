@@ -8,7 +8,7 @@ source = ArraySource(schema, {edge_type: edge_index}, ...)        # anything els
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +142,21 @@ def random_edges(rng: np.random.Generator, num_sources: int, num_targets: int, n
     if num_sources == num_targets and num_edges:
         edge_index[1, -1] = edge_index[0, -1]
     return edge_index[:, rng.permutation(num_edges)]
+
+
+def built(source: Any, folder: Path, *options: Any, **more: Any) -> Any:
+    """A store of a graph, built with the arguments of ``BuildOptions``."""
+    from gnnkit import BuildOptions
+    from gnnkit.storage.build import build_store
+
+    return build_store(source, folder, BuildOptions(*options, **more))
+
+
+def digests(batches: Iterable[Any]) -> list[str]:
+    """What each batch holds, in a few letters."""
+    from gnnkit.loader.inspection import batches_digest
+
+    return [batches_digest([batch]) for batch in batches]
 
 
 def split_store(folder: Path) -> Path:

@@ -24,11 +24,11 @@ REASONS = {
     ): "the demonstration trains for a minute; the command only passes scale and verdict on",
     (
         "tests/distributed/standing_in.py",
-        "gnnkit.distributed.graph_client.request_server",
+        "gnnkit.distributed.dist_server.request_server",
     ): "a real server keeps no list of what it was asked",
     (
         "tests/distributed/standing_in.py",
-        "gnnkit.distributed.graph_client.async_request_server",
+        "gnnkit.distributed.dist_server.async_request_server",
     ): "a real server cannot be made to answer late, wrongly and never, each when a test wants",
     (
         "tests/distributed/test_graph_store_loaders.py",

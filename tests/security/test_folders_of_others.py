@@ -14,15 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gnnkit import GraphLoader
+from gnnkit import GraphLoader, Store
 from gnnkit.errors import GnnkitError, PlanError, StoreError
 from gnnkit.files import private_folder, read_bounded
-from gnnkit.storage.build import build_store
 from gnnkit.storage.catalog import list_stores
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
 from tests.backends.setups import environment
-from tests.helpers.graphs import homogeneous_source, random_edges
+from tests.helpers.graphs import built, homogeneous_source, random_edges
 from tests.helpers.machine import slowness
 from tests.storage.checks import fast_folder
 
@@ -37,7 +34,7 @@ def whole() -> Iterator[Path]:
     rng = np.random.default_rng(5)
     source = homogeneous_source(random_edges(rng, 40, 40, 200), 40, x=rng.standard_normal((40, 4)).astype(np.float32))
     with fast_folder() as folder:
-        build_store(source, Path(folder) / "store", BuildOptions(2))
+        built(source, Path(folder) / "store", 2)
         yield Path(folder) / "store"
 
 

@@ -14,17 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from gnnkit import Colocated, GraphLoader
+from gnnkit import Colocated, GraphLoader, Store
 from gnnkit.errors import StoreError
 from gnnkit.events import ignore_events
 from gnnkit.jobs.context import Checkpoints
-from gnnkit.loader.inspection import batches_digest
-from gnnkit.storage.build import build_store
 from gnnkit.storage.glt_format import GltPartitionSource, write_glt_partitions
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
 from tests.cluster.hosts.setups import OPTIONS, build, expected
-from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges
+from tests.helpers.graphs import ArraySource, built, digests, homogeneous_source, random_edges
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("mount"), reason="mounting a small file system needs root")
 
@@ -68,11 +64,11 @@ def test_a_disk_that_fills_during_the_spool_of_a_build(disk: Path) -> None:
     source = Filling(inner.schema, inner.edges, inner.node_arrays, inner.edge_arrays, chunk_rows=1000, edges_are_cheap=False)
     source.disk = disk
     with pytest.raises(StoreError, match=r"the disk is full \([0-9.]+ k?B of 73.*nothing was left behind"):
-        build_store(source, disk / "store", BuildOptions(2))
+        built(source, disk / "store", 2)
     assert [path.name for path in disk.iterdir()] == ["filler"]
     (disk / "filler").unlink()
     source.disk = disk / "nowhere"
-    build_store(inner, disk / "store", BuildOptions(2)).verify()
+    built(inner, disk / "store", 2).verify()
 
 
 @pytest.mark.parametrize("nbytes", [0, 200_000])
@@ -96,7 +92,7 @@ def test_a_disk_that_fills_under_a_checkpoint(disk: Path, nbytes: int) -> None:
 def test_a_disk_that_fills_under_a_folder_for_graphlearn_torch(disk: Path, tmp_path: Path, nbytes: int) -> None:
     edges = random_edges(np.random.default_rng(0), 500, 500, 40_000)
     inner = homogeneous_source(edges, 500, x=np.ones((500, 200)), more=np.ones((500, 99)))
-    store = build_store(inner, tmp_path / "store", BuildOptions(2, with_edge=True))
+    store = built(inner, tmp_path / "store", 2, with_edge=True)
     filler = fill(disk)
     os.truncate(filler, filler.stat().st_size - nbytes)
     with pytest.raises(StoreError, match=r"the disk is full \([0-9.]+ [kM]?B of 73"):
@@ -113,14 +109,14 @@ def test_a_disk_that_fills_under_the_logs(disk: Path, tmp_path: Path) -> None:
     store: Store = build(tmp_path, 1)
     backend, whole = Colocated(1, log_dir=str(disk / "logs"), max_restarts=1), expected(store, epochs=3)
     with GraphLoader.from_store(store.path, backend=backend, progress=False, **OPTIONS) as loader:
-        assert [batches_digest([batch]) for batch in loader] == whole[0]
+        assert digests(loader) == whole[0]
         filler = fill(disk)
-        assert [batches_digest([batch]) for batch in loader] == whole[1]
+        assert digests(loader) == whole[1]
         other = Colocated(1, log_dir=str(disk / "other"))
         with GraphLoader.from_store(store.path, backend=other, progress=False, **OPTIONS) as late:
-            assert [batches_digest([batch]) for batch in late] == whole[0]
+            assert digests(late) == whole[0]
         (pid,) = [process.pid for process in loader.status().processes if process.pid != os.getpid()]
         os.kill(pid, signal.SIGKILL)
         with pytest.warns(RuntimeWarning, match="SIGKILL"):
-            assert [batches_digest([batch]) for batch in loader] == whole[2]
+            assert digests(loader) == whole[2]
         filler.unlink()

@@ -18,6 +18,7 @@ import numpy as np
 import psutil
 import pytest
 
+from gnnkit import Store
 from gnnkit.cluster.parts.client import RemoteOwners
 from gnnkit.cluster.service_client import ServiceClient
 from gnnkit.errors import SamplingError
@@ -25,11 +26,8 @@ from gnnkit.sampling import owned
 from gnnkit.sampling.owned import PartOwner
 from gnnkit.sampling.owners import Expansion, Question
 from gnnkit.sampling.tables import GraphTables
-from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
 from tests.cluster.parts.services import ERROR, LAST, TOKEN, Service, Speaker, owners_of, said_of
-from tests.helpers.graphs import homogeneous_source, random_edges
+from tests.helpers.graphs import built, homogeneous_source, random_edges
 from tests.helpers.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -43,7 +41,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     rng = np.random.default_rng(5)
     weights = {"weight": rng.random(NUM_EDGES).astype(np.float32)}
     source = homogeneous_source(random_edges(rng, NUM_NODES, NUM_NODES, NUM_EDGES), NUM_NODES, edge_arrays=weights)
-    return build_store(source, tmp_path_factory.mktemp("large") / "store", BuildOptions(1, weight="weight"))
+    return built(source, tmp_path_factory.mktemp("large") / "store", 1, weight="weight")
 
 
 @pytest.fixture(scope="module")

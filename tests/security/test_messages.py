@@ -11,18 +11,17 @@ from typing import Any
 
 import pytest
 
+from gnnkit import LoaderPlan, Store, serve
 from gnnkit.errors import GnnkitError, PlanError
-from gnnkit.loader.inspection import batches_digest
-from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.ring import SharedBlock
 from gnnkit.runtime.wire import Wire, from_memory
-from gnnkit.serving import GraphStoreServers, serve
-from gnnkit.storage.store import Store
+from gnnkit.serving import GraphStoreServers
 from gnnkit.unpickling import PickleRefused, RestrictedUnpickler
 from tests.cluster.hosts.setups import OPTIONS, build, expected
 from tests.cluster.serving.clients import joined
 from tests.cluster.serving.setups import ANSWER_S, Trainer, hear, worker_pids
+from tests.helpers.graphs import digests
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +78,7 @@ def test_a_worker_is_told_of_what_is_none(
             hear(trainer.worker, "nothing more")
         trainer.worker.close()
     with joined(servers.address, store) as loader:
-        assert [batches_digest([batch]) for batch in loader] == expected(store)[0]
+        assert digests(loader) == expected(store)[0]
     assert worker_pids(servers) == before
 
 

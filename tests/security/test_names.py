@@ -14,21 +14,17 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 import gnnkit
-from gnnkit import GraphLoader
+from gnnkit import GraphLoader, Store, partition
 from gnnkit.cli.app import run
 from gnnkit.datasets.ogb import open_ogb
 from gnnkit.errors import GnnkitError, StoreError
-from gnnkit.partitioning import partition
 from gnnkit.printable import clean, clean_block, printable
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import RunFolder, find_runs
-from gnnkit.storage.build import build_store
 from gnnkit.storage.catalog import list_stores
-from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.manifest import checksum
-from gnnkit.storage.store import Store
 from gnnkit.ui.runs import runs_card
-from tests.helpers.graphs import homogeneous_source, random_edges
+from tests.helpers.graphs import built, homogeneous_source, random_edges
 
 # Sets a terminal's title, colours, deletes a line, goes back to its beginning, and says it in one byte and from right to left.
 EVIL = "graph\x1b]0;owned\x07\x1b[31m\x1b[2K\r\x9b1A\u202e\udc9b\x7fend"
@@ -46,7 +42,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("stores")
     rng = np.random.default_rng(0)
     source = homogeneous_source(random_edges(rng, 20, 20, 60), 20, x=rng.standard_normal((20, 4)).astype(np.float32))
-    build_store(source, folder / "plain", BuildOptions(2))
+    built(source, folder / "plain", 2)
     evil = folder / os.fsdecode(EVIL.encode("utf-8", "surrogateescape"))
     (folder / "plain").rename(evil)
     value = json.loads((evil / "manifest.json").read_text())

@@ -14,10 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnkit import HGT, PPR, GraphLoader, Labor, LayerWise
+from gnnkit import HGT, PPR, GraphLoader, Labor, LayerWise, LoaderPlan, partition
 from gnnkit.errors import GnnkitError, PlanError
-from gnnkit.partitioning import partition
-from gnnkit.plan import LoaderPlan
 from gnnkit.plan.files import array_from_json, array_to_json
 from tests.loader.graphs import plain
 

@@ -14,9 +14,8 @@ import psutil
 import pytest
 
 import gnnkit
-from gnnkit import GraphLoader, GraphStore
-from gnnkit.serving import GraphStoreServers, serve
-from gnnkit.storage.store import Store
+from gnnkit import GraphLoader, GraphStore, Store, serve
+from gnnkit.serving import GraphStoreServers
 from tests.cluster.hosts.setups import OPTIONS, build
 from tests.cluster.serving.networked import family
 from tests.cluster.serving.setups import ANSWER_S, server_pids

@@ -15,10 +15,8 @@ import pytest
 
 from gnnkit.cluster.parts.gate import first_line, second_line
 from gnnkit.cluster.service_client import PROTOCOL_VERSION, ServiceClient
-from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
 from tests.cluster.parts.services import TOKEN, Service, staged, told
-from tests.helpers.graphs import homogeneous_source, random_edges
+from tests.helpers.graphs import built, homogeneous_source, random_edges
 from tests.helpers.machine import slowness
 from tests.helpers.waiting import wait_until
 
@@ -54,7 +52,7 @@ with ThreadPoolExecutor(4) as threads:
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     folder, rng = tmp_path_factory.mktemp("strangers"), np.random.default_rng(5)
     source = homogeneous_source(random_edges(rng, 40, 40, 200), 40, x=rng.standard_normal((40, 4)).astype(np.float32))
-    whole = build_store(source, folder / "store", BuildOptions(2, partition="random"))
+    whole = built(source, folder / "store", 2, partition="random")
     with Service(staged(whole, folder / "host", (1,)), folder / "logs") as service:
         yield service
 

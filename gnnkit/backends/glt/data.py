@@ -98,27 +98,29 @@ class IdScheme:
     graph: GraphArrays
     of_dataset: bool
 
-    def nodes(self, node_type: NodeType, part: int) -> NDArray[Any] | None:
-        """The ids of a part's nodes; None where they are its range of store ids."""
-        return self.graph.nodes[node_type][part].global_id if self.of_dataset else None
+    def ids(self, graph_type: NodeType | EdgeType, part: int) -> NDArray[Any] | None:
+        """The ids of a part's nodes or edges of a type; None where they are its range of the store's."""
+        if not self.of_dataset:
+            return None
+        return self.graph.nodes[graph_type][part].global_id if isinstance(graph_type, str) else self.graph.edges[graph_type][part].edge_id
 
-    def edges(self, edge_type: EdgeType, part: int) -> NDArray[Any] | None:
-        """The ids of a part's edges; None where they are its range of positions."""
-        return self.graph.edges[edge_type][part].edge_id if self.of_dataset else None
+    def bounds(self, graph_type: NodeType | EdgeType) -> NDArray[np.int64]:
+        """The bounds of the parts' ranges of the store's ids of a type."""
+        return self.graph.node_bounds[graph_type] if isinstance(graph_type, str) else self.graph.edge_bounds[graph_type]
 
 
 class OffsetIndex:
     """From ids of one range to rows.
 
     Args:
-        first: The id of row 0.
+        offset: The id of row 0.
     """
 
-    def __init__(self, first: int) -> None:
-        self.first = first
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
 
     def __getitem__(self, ids: torch.Tensor) -> torch.Tensor:
-        return ids - self.first
+        return ids - self.offset
 
     def to(self, device: object) -> OffsetIndex:
         """Itself: it works on every device."""
@@ -146,18 +148,10 @@ class PartBuilder:
         """The arrays."""
         return self.numbers.graph
 
-    def node_book(self, node_type: NodeType) -> Any:
-        """Which part owns which node."""
-        ids = [self.numbers.nodes(node_type, part) for part in range(self.graph.num_parts)]
-        return self._book(self.graph.node_bounds[node_type], ids)
-
-    def edge_book(self, edge_type: EdgeType) -> Any:
-        """Which part owns which edge."""
-        ids = [self.numbers.edges(edge_type, part) for part in range(self.graph.num_parts)]
-        return self._book(self.graph.edge_bounds[edge_type], ids)
-
-    def _book(self, bounds: NDArray[np.int64], ids: list[NDArray[Any] | None]) -> Any:
-        ends = [int(bound) for bound in bounds]
+    def book(self, graph_type: NodeType | EdgeType) -> Any:
+        """Which part owns which node or edge of a type."""
+        ids = [self.numbers.ids(graph_type, part) for part in range(self.graph.num_parts)]
+        ends = [int(bound) for bound in self.numbers.bounds(graph_type)]
         if not self.numbers.of_dataset and all(start < end for start, end in zip(ends[:-1], ends[1:], strict=True)):
             ranges = list(zip(ends[:-1], ends[1:], strict=True))
             return glt.attribute("partition.RangePartitionBook")(ranges, self.part)
@@ -182,9 +176,9 @@ class PartBuilder:
         np.cumsum(counts, out=indptr.numpy())
         indices = shared_empty((len(edges.indices),), torch.int64)
         indices.numpy()[:] = edges.indices
-        if self.numbers.nodes(other, 0) is not None:
+        if self.numbers.ids(other, 0) is not None:
             indices.copy_(torch.from_numpy(self._dataset_ids(other)[indices.numpy()]))
-        edge_ids, own = shared_empty((len(edges.indices),), torch.int64), self.numbers.edges(edge_type, self.part)
+        edge_ids, own = shared_empty((len(edges.indices),), torch.int64), self.numbers.ids(edge_type, self.part)
         edge_ids.numpy()[:] = np.arange(*graph.edge_bounds[edge_type][self.part : self.part + 2]) if own is None else own
         weights = None
         if weight is not None and weight in edges.arrays:
@@ -200,42 +194,40 @@ class PartBuilder:
         return glt.attribute("data.Graph")(topology, self.graph_mode, self.device if self.graph_mode != "CPU" else None)
 
     def _rows(self, node_type: NodeType) -> Any:
-        own = self.numbers.nodes(node_type, self.part)
+        own = self.numbers.ids(node_type, self.part)
         first, end = self.graph.node_bounds[node_type][self.part : self.part + 2]
         return slice(int(first), int(end)) if own is None else own
 
     def _dataset_ids(self, node_type: NodeType) -> NDArray[np.int64]:
-        parts = [self.numbers.nodes(node_type, part) for part in range(self.graph.num_parts)]
+        parts = [self.numbers.ids(node_type, part) for part in range(self.graph.num_parts)]
         return np.concatenate([np.asarray(ids, np.int64) for ids in parts if ids is not None])
 
-    def node_features(self, node_type: NodeType, name: str) -> Any:
-        """A ``Feature``: an array of the part's nodes."""
-        spec = self.graph.schema.node_types[node_type].arrays[name]
-        rows = _shared_rows(self.graph.nodes[node_type][self.part].arrays[name], spec)
-        return self._feature(rows, self.graph.node_bounds[node_type], self.numbers.nodes(node_type, self.part))
-
-    def edge_features(self, edge_type: EdgeType, name: str) -> Any:
-        """A ``Feature``: an array of the part's edges."""
-        spec = self.graph.schema.edge_types[edge_type].arrays[name]
-        rows = _shared_rows(self.graph.edges[edge_type][self.part].arrays[name], spec)
-        return self._feature(rows, self.graph.edge_bounds[edge_type], self.numbers.edges(edge_type, self.part))
+    def features(self, graph_type: NodeType | EdgeType, name: str) -> Any:
+        """A ``Feature``: an array of the part's nodes or edges of a type."""
+        if isinstance(graph_type, str):
+            spec, own = self.graph.schema.node_types[graph_type].arrays[name], self.graph.nodes[graph_type][self.part].arrays[name]
+        else:
+            spec, own = self.graph.schema.edge_types[graph_type].arrays[name], self.graph.edges[graph_type][self.part].arrays[name]
+        return self._feature(_shared_rows(own, spec), graph_type)
 
     def node_table(self, node_type: NodeType) -> Any:
-        """A ``Feature``: everything that the part's nodes carry; see ``Columns``."""
-        nodes, columns = self.graph.nodes[node_type][self.part], Columns.of_nodes(self.graph, node_type)
-        bounds = self.graph.node_bounds[node_type]
-        table = shared_empty((int(np.diff(bounds)[self.part]), columns.num_words), torch.float32)
-        columns.pack({N_ID: nodes.global_id, **by_shown_name(nodes.arrays)}, table.numpy())
-        return self._feature(table, bounds, self.numbers.nodes(node_type, self.part))
+        """A ``Feature``: all arrays that the part's nodes carry; see ``Columns``."""
+        nodes = self.graph.nodes[node_type][self.part]
+        return self._table(Columns.of_nodes(self.graph, node_type), {N_ID: nodes.global_id, **by_shown_name(nodes.arrays)}, node_type)
 
     def edge_table(self, edge_type: EdgeType, *, with_edge: bool) -> Any:
-        """A ``Feature``: everything that the part's edges carry, likewise."""
+        """A ``Feature``: all arrays that the part's edges carry, likewise."""
         edges, columns = self.graph.edges[edge_type][self.part], Columns.of_edges(self.graph, edge_type, with_edge=with_edge)
-        table = shared_empty((len(edges.indices), columns.num_words), torch.float32)
-        columns.pack({E_ID: edges.edge_id, **by_shown_name(edges.arrays)}, table.numpy())
-        return self._feature(table, self.graph.edge_bounds[edge_type], self.numbers.edges(edge_type, self.part))
+        return self._table(columns, {E_ID: edges.edge_id, **by_shown_name(edges.arrays)}, edge_type)
 
-    def _feature(self, rows: torch.Tensor, bounds: NDArray[np.int64], own: NDArray[Any] | None) -> Any:
+    def _table(self, columns: Columns, arrays: Mapping[str, NDArray[Any] | None], graph_type: NodeType | EdgeType) -> Any:
+        count = int(np.diff(self.numbers.bounds(graph_type))[self.part])
+        table = shared_empty((count, columns.num_words), torch.float32)
+        columns.pack(arrays, table.numpy())
+        return self._feature(table, graph_type)
+
+    def _feature(self, rows: torch.Tensor, graph_type: NodeType | EdgeType) -> Any:
+        bounds, own = self.numbers.bounds(graph_type), self.numbers.ids(graph_type, self.part)
         index: Any = OffsetIndex(int(bounds[self.part]))
         if own is not None:
             index = shared_empty((int(bounds[-1]),), torch.int64)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import connection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from gnnkit.backends.glt import batches
 from gnnkit.backends.glt.batches import ERROR, TAG, MessageReader, NodeRequest, SeedList, job, write
 from gnnkit.backends.glt.data import IdScheme, PartBuilder, unwrapped
-from gnnkit.cluster.hosts import environment_int
+from gnnkit.backends.glt.options import Glt
+from gnnkit.cluster.hosts import environment_int, meeting_store
 from gnnkit.errors import StartTimeout, StoreError, WorkerDied
 from gnnkit.plan import InputNodes, LoaderPlan, NeighborSampling
 from gnnkit.runtime.batches import BatchList
@@ -72,25 +73,21 @@ class GltPlace:
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """The user's options for graphlearn-torch's engine: see ``gnnkit.Glt``."""
+    """The plan, and the user's options for graphlearn-torch's engine."""
 
     plan: LoaderPlan
-    num_workers: int
-    graph_mode: Any
-    worker_concurrency: int
-    channel_bytes: int
-    rpc_timeout_s: float
+    backend: Glt
 
     @property
     def devices(self) -> list[torch.device]:
         """The device of each worker: those of one trainer share its GPU."""
         device = torch.device("cpu") if self.gpu is None else torch.device("cuda", self.gpu)
-        return [device] * self.num_workers
+        return [device] * self.backend.num_workers
 
     @property
     def gpu(self) -> int | None:
         """The trainer's GPU; None where sampling runs on the CPU."""
-        return None if self.graph_mode == "CPU" else (environment_int("LOCAL_RANK") or 0) % torch.cuda.device_count()
+        return None if self.backend.graph_mode == "CPU" else (environment_int("LOCAL_RANK") or 0) % torch.cuda.device_count()
 
 
 def listen(address: str, port: int) -> tuple[Any, int]:
@@ -106,28 +103,14 @@ def listen(address: str, port: int) -> tuple[Any, int]:
     Raises:
         OSError: The address or the port is not to be had.
     """
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    end = socket.socket(family)
-    end.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    end.bind((address, port))
-    end.listen(128)
+    end = socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET, backlog=128)
     port = int(end.getsockname()[1])
-    distributed: Any = torch.distributed
-    store = distributed.TCPStore(
-        address,
-        port,
-        is_master=True,
-        timeout=timedelta(seconds=_JOIN_S),
-        wait_for_workers=False,
-        master_listen_fd=end.detach(),
-        use_libuv=False,
-    )
-    return store, port
+    return meeting_store(address, port, 0, None, timedelta(seconds=_JOIN_S), end), port
 
 
 def part_dataset(graph: GraphArrays, part: int, options: EngineOptions) -> Any:
     """A ``DistDataset`` of graphlearn-torch's with one part's edges and features, in the store's ids."""
-    builder = PartBuilder(IdScheme(graph, of_dataset=False), part, options.graph_mode, options.gpu)
+    builder = PartBuilder(IdScheme(graph, of_dataset=False), part, options.backend.graph_mode, options.gpu)
     schema, homogeneous = graph.schema, graph.schema.is_homogeneous
     reader, used = MessageReader(options.plan, graph), fan_outs(options.plan, graph)
     nodes = {t: builder.node_table(t) for t in schema.node_types} if reader.needs_nodes else None
@@ -140,8 +123,8 @@ def part_dataset(graph: GraphArrays, part: int, options: EngineOptions) -> Any:
         edge_feature_partition=None if rows is None else unwrapped(rows, homogeneous=homogeneous),
         # Labels are among the features; of typed graphs it asks for some, whatever they are (GLT-10).
         whole_node_labels=None if homogeneous else {"": torch.empty(0)},
-        node_pb=unwrapped({t: builder.node_book(t) for t in schema.node_types}, homogeneous=homogeneous),
-        edge_pb=unwrapped({t: builder.edge_book(t) for t in used}, homogeneous=homogeneous),
+        node_pb=unwrapped({t: builder.book(t) for t in schema.node_types}, homogeneous=homogeneous),
+        edge_pb=unwrapped({t: builder.book(t) for t in used}, homogeneous=homogeneous),
         edge_dir=graph.edge_dir,
     )
 
@@ -176,7 +159,7 @@ def direct_seeds(options: EngineOptions, graph: GraphArrays) -> SeedList:
     """Returns the object that graphlearn-torch receives in place of a list of seeds."""
     inputs = options.plan.inputs
     assert isinstance(inputs, InputNodes), "Glt() has refused everything else"
-    return SeedList(None if graph.schema.is_homogeneous else inputs.node_type, options.channel_bytes)
+    return SeedList(None if graph.schema.is_homogeneous else inputs.node_type, options.backend.channel_bytes)
 
 
 logger = logging.getLogger(__name__)
@@ -186,20 +169,6 @@ _GROUP = "gnnkit"
 # Requests for messages that one server has at a time.
 _AHEAD = 2
 _WAIT_S = 0.2
-
-
-class GltEngine(Protocol):
-    """Something that samples jobs and answers with messages."""
-
-    lanes: int
-
-    def submit(self, lane: int, jobs: Sequence[NDArray[np.int64]]) -> None:
-        """Queues jobs for one of its workers."""
-        ...
-
-    def receive(self) -> dict[str, torch.Tensor] | None:
-        """The next message; None where there is none after a moment."""
-        ...
 
 
 class WorkerEngine:
@@ -213,10 +182,10 @@ class WorkerEngine:
 
     def __init__(self, graph: GraphArrays, place: GltPlace, options: EngineOptions) -> None:
         batches.install()
-        self.lanes = options.num_workers
+        self.lanes = options.backend.num_workers
         glt.attribute("distributed.init_worker_group")(place.num_parts, place.part, _GROUP)
         worker_options = glt.attribute("distributed.MpDistSamplingWorkerOptions")(
-            channel_size=options.channel_bytes, **_sampler_options(place, options)
+            channel_size=options.backend.channel_bytes, **_sampler_options(place, options)
         )
         self._loader = glt.attribute("distributed.DistLoader")(
             part_dataset(graph, place.part, options),
@@ -227,23 +196,23 @@ class WorkerEngine:
         )
 
     def submit(self, lane: int, jobs: Sequence[NDArray[np.int64]]) -> None:
-        """See ``GltEngine``."""
+        """Puts jobs into the queue of one worker."""
         batches.enqueue(self._loader._mp_producer, lane, list(jobs))
 
     def receive(self) -> dict[str, torch.Tensor] | None:
-        """See ``GltEngine``."""
+        """The next message of the channel."""
         return batches.receive(self._loader._channel)
 
 
 def _sampler_options(place: GltPlace, options: EngineOptions) -> dict[str, Any]:
     """Returns the arguments that both kinds of graphlearn-torch's worker options share."""
     return {
-        "num_workers": options.num_workers,
+        "num_workers": options.backend.num_workers,
         "worker_devices": options.devices,
-        "worker_concurrency": options.worker_concurrency,
+        "worker_concurrency": options.backend.worker_concurrency,
         "master_addr": place.samplers[0],
         "master_port": place.samplers[1],
-        "rpc_timeout": options.rpc_timeout_s,
+        "rpc_timeout": options.backend.rpc_timeout_s,
     }
 
 
@@ -259,7 +228,7 @@ def serve(graph: GraphArrays, place: GltPlace, options: EngineOptions) -> None:
         *place.group,
         num_clients=place.num_clients,
         num_rpc_threads=max(16, (_AHEAD + 2) * place.num_clients),
-        request_timeout=options.rpc_timeout_s,
+        request_timeout=options.backend.rpc_timeout_s,
         server_group_name=f"{_GROUP}_server",
     )
 
@@ -275,7 +244,7 @@ class ClientEngine:
 
     def __init__(self, graph: GraphArrays, place: GltPlace, options: EngineOptions) -> None:
         assert place.group is not None, "clients have a group"
-        self._servers, self._workers = place.num_parts, options.num_workers
+        self._servers, self._workers = place.num_parts, options.backend.num_workers
         self.lanes = self._servers * self._workers
         self._lock = threading.Lock()
         self._open, self._asked = [0] * self._servers, [0] * self._servers
@@ -286,7 +255,7 @@ class ClientEngine:
         )
         worker_options = glt.attribute("distributed.RemoteDistSamplingWorkerOptions")(
             server_rank=list(range(self._servers)),
-            buffer_size=options.channel_bytes,
+            buffer_size=options.backend.channel_bytes,
             prefetch_size=1,
             worker_key=f"{_GROUP}-{place.client}",
             **_sampler_options(place, options),
@@ -304,16 +273,16 @@ class ClientEngine:
             barrier()
 
     def submit(self, lane: int, jobs: Sequence[NDArray[np.int64]]) -> None:
-        """See ``GltEngine``."""
+        """Asks the server of a lane to queue jobs for its worker."""
         server, worker = divmod(lane, self._workers)
         with self._lock:
             self._open[server] += len(jobs)
         future = self._request(server, batches.submit, self._loader._producer_id_list[server], worker, list(jobs))
         future.add_done_callback(lambda done: self._failed(server, done))
-        self._answers.put({})  # has whoever waits for an answer ask for this one
+        self._answers.put({})  # wakes `receive`, which asks for this answer
 
     def receive(self) -> dict[str, torch.Tensor] | None:
-        """See ``GltEngine``.
+        """The next message of any server; None where there is none after a moment.
 
         Raises:
             WorkerDied: A server does not answer.
@@ -417,12 +386,12 @@ class GltLoop:
         self._batches, self._reader = BatchList(self._plan, handle), MessageReader(self._plan, handle.arrays)
         join = self._wire.next().body
         place = GltPlace.from_json(join["place"])
-        options = EngineOptions(plan=self._plan, **body["options"])
+        options = EngineOptions(self._plan, Glt(**body["options"]))
         if body["role"] == "server":
             serve(handle.arrays, place, options)
         else:
-            engine = ClientEngine if body["role"] == "client" else WorkerEngine
-            self._engine: GltEngine = engine(handle.arrays, place, options)
+            engine: type[ClientEngine | WorkerEngine] = ClientEngine if body["role"] == "client" else WorkerEngine
+            self._engine = engine(handle.arrays, place, options)
             threading.Thread(target=self._pump, name="gnnkit-pump", daemon=True).start()
         self._is_ready = True
         self._wire.tell("ready", lanes=0 if body["role"] == "server" else self._engine.lanes)
@@ -431,9 +400,9 @@ class GltLoop:
         self._wire.tell("failed", error=error_to_json(error))
 
     def _watch_workers(self) -> None:
-        """Ends this process when one of graphlearn-torch's workers has ended, which nobody else would notice (GLT-8)."""
+        """Ends this process when one of graphlearn-torch's workers has ended, which graphlearn-torch does not notice (GLT-8)."""
         known: dict[int, Any] = {}
-        ended = threading.Event()  # never set: there is nobody yet to wait for
+        ended = threading.Event()  # never set: there is no worker yet to wait for
         while True:
             for child in multiprocessing.active_children():
                 known[child.pid or 0] = child

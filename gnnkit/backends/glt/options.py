@@ -38,7 +38,7 @@ class Glt:
             host uses loopback.
         rpc_timeout_s: Seconds that one of its requests may take.
         log_dir: Folder for the processes' logs; None: as for ``Colocated``.
-        drawn_by: Whose draws batches are, for whoever reads a plan; nothing else is possible.
+        drawn_by: The library that draws the batches, as a plan shows it; no other value is possible.
 
     Raises:
         PlanError: A value is unusable.
@@ -88,7 +88,7 @@ class Glt:
         Raises:
             PlanError: graphlearn-torch cannot be used here, or cannot sample this plan.
         """
-        from gnnkit.vendor import glt
+        from gnnkit.vendor import glt  # metadata
 
         if sys.platform != "linux":
             raise PlanError(f"Glt() needs Linux, this is {sys.platform}", "use InProcess()")
@@ -101,7 +101,7 @@ class Glt:
 
             if not torch.cuda.is_available():
                 raise PlanError(f"graph_mode={self.graph_mode!r} samples on a GPU, and torch finds none", "graph_mode='CPU' needs none")
-        from gnnkit.backends.glt.stream import GltStream
+        from gnnkit.backends.glt.stream import GltStream  # processes
 
         return GltStream(self, plan, graph, events)
 

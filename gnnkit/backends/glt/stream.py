@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import socket
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.backends.base import END_OF_EPOCH, EndOfEpoch, StreamStatus, check_owner
-from gnnkit.backends.glt import driver
-from gnnkit.cluster.hosts import ONE_HOST, Hosts, environment_int, find_hosts, listening_address
+from gnnkit.cluster.hosts import ONE_HOST, Hosts, environment_int, find_hosts, interface_to, listening_address
 from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError, StartTimeout, WorkerDied
 from gnnkit.events import EventSink, Stage
 from gnnkit.plan import LoaderPlan
@@ -43,6 +41,7 @@ if TYPE_CHECKING:
 
 
 _LOOPBACK = "127.0.0.1"
+_MODULE = "gnnkit.backends.glt.driver"
 _numbers = itertools.count()
 # torch's RPC finds the others through a store that we have opened, as under torchrun it would find torchrun's: it opens none itself then.
 _OWN_STORE = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
@@ -135,7 +134,7 @@ class GltGroup:
         return found
 
     def place(self, member: GltProcess, own: dict[str, int], met: dict[str, Any]) -> dict[str, Any]:
-        """Returns the place of a process, as JSON values for ``backends.glt.setup.GltPlace``.
+        """Returns the place of a process, as JSON values for ``gnnkit.backends.glt.loop.GltPlace``.
 
         Args:
             member: The process.
@@ -175,23 +174,16 @@ class GltGroup:
 
     def environment(self) -> dict[str, str]:
         """Variables of the processes."""
-        found = {**_OWN_STORE, "TP_SOCKET_IFNAME": _interface_of(self.address)}
+        interface = interface_to(self.address)
+        if interface is None:
+            raise PlanError(f"no interface of this host has the address {self.address}", "name one: Glt(interface='eth0')")
+        found = {**_OWN_STORE, "TP_SOCKET_IFNAME": interface}  # torch's RPC takes names
         if self._options.graph_mode != "CPU":  # children see no GPU otherwise
             import torch
 
             every = ",".join(map(str, range(torch.cuda.device_count())))
             found["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", every)
         return found
-
-
-def _interface_of(address: str) -> str:
-    """The interface that has an address: torch's RPC takes names."""
-    import psutil
-
-    for name, items in psutil.net_if_addrs().items():
-        if any(item.address == address and item.family in (socket.AF_INET, socket.AF_INET6) for item in items):
-            return name
-    raise PlanError(f"no interface of this host has the address {address}", "name one: Glt(interface='eth0')")
 
 
 def _group_store() -> Any:
@@ -231,7 +223,7 @@ class Fleet:
         check_descriptors(count)
         self._shared = graph.share_now() if plan.store is None else None
         folder = new_run(options.log_dir, {"store": None if plan.store is None else plan.store.path})
-        supervisor_options = SupervisorOptions(count, 1, module=driver.__name__, environment=self._cluster.environment())
+        supervisor_options = SupervisorOptions(count, 1, module=_MODULE, environment=self._cluster.environment())
         self.supervisor = Supervisor(supervisor_options, folder, _weak_set_up(weakref.ref(self)))
 
     def start(self) -> None:
@@ -270,13 +262,7 @@ class Fleet:
             role=member.role,
             address=self._cluster.address,
             open=self._cluster.opens() if child.rank == 0 else {},
-            options={
-                "num_workers": self._options.num_workers,
-                "graph_mode": self._options.graph_mode,
-                "worker_concurrency": self._options.worker_concurrency,
-                "channel_bytes": self._options.channel_bytes,
-                "rpc_timeout_s": self._options.rpc_timeout_s,
-            },
+            options=asdict(self._options),
             log=str(child.log),
         )
 

@@ -8,16 +8,19 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
-from gnnkit.cluster.network_wire import Broken, Failed, NetworkWire, OutOfTime, Request, TokenRefused, connect
+from gnnkit.cluster.network_wire import Broken, Failed, NetworkWire, OutOfTime, Request, TokenRefused
 from gnnkit.cluster.service_client import (
-    STALE_S,
+    ServiceClient,
     answer_from_value,
     expand_to_args,
+    is_stale,
+    only_value,
     picks_from_value,
     question_to_args,
     remote_error,
@@ -66,19 +69,6 @@ class Peer:
         return {int(host): cls(str(peer["address"]), tuple(peer["parts"]), peer.get("server")) for host, peer in peers.items()}
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """A call whose connection broke.
-
-    Attributes:
-        deadline: Until when it may take.
-        is_new: Whether the connection was made for it.
-    """
-
-    deadline: Deadline
-    is_new: bool
-
-
 class Traffic:
     """Bytes of all messages so far, without the transport's own. Safe to use from several threads.
 
@@ -125,40 +115,35 @@ class RemoteOwners:
         at_once: int,
         ca: str | None = None,
     ) -> None:
-        self._ca = ca
         self._peers, self._fingerprint, self._timeout_s = dict(peers), fingerprint, timeout_s
-        self._token = token
+        self._clients = {host: ServiceClient(peer.address, token, ca) for host, peer in peers.items()}
         self._num_rows = num_rows
         self.traffic = Traffic()
         self._lock = threading.Lock()
-        self._idle: dict[int, list[NetworkWire]] = {host: [] for host in peers}
         self._generations: dict[int, int] = {}
         self._threads = ThreadPoolExecutor(at_once, "gnnkit-part-calls")
 
     def close(self) -> None:
         """Ends the connections; calls under way come to their end first."""
         self._threads.shutdown()
-        with self._lock:
-            for wires in self._idle.values():
-                for wire in wires:
-                    wire.close()
-                wires.clear()
+        for client in self._clients.values():
+            client.close()
 
     def expand(self, requests: Mapping[int, Expansion]) -> Callable[[], Mapping[int, Mapping[int, Picks]]]:
-        """See ``PartOwners.expand``."""
+        """Asks hosts for neighbours; the result waits for all of them."""
         asked = {host: expand_to_args(request, self._fingerprint, self._num_rows) for host, request in requests.items()}
         calls = {host: self._begin_ask(host, Request.of("expand", args), self._picks_reader(host)) for host, args in asked.items()}
         return lambda: _wait(calls)
 
     def answer(self, questions: Mapping[int, Question]) -> Callable[[], Mapping[int, Answer]]:
-        """See ``PartOwners.answer``."""
+        """Asks hosts about edges; the result waits for all of them."""
         asked = {host: Request.of("question", question_to_args(question, self._fingerprint)) for host, question in questions.items()}
         calls = {host: self._begin_ask(host, request, answer_from_value) for host, request in asked.items()}
         return lambda: _wait(calls)
 
     def rows(self, requests: Mapping[int, RowsRequest], take: Callable[[int, int, int], None]) -> Callable[[], None]:
-        """See ``PartOwners.rows``."""
-        # All requests before the first call: nobody would wait for calls under way where making one fails.
+        """Asks hosts for rows, which ``take`` receives; the result waits for all of them."""
+        # All requests before the first call: calls under way would not be waited for where making one fails.
         asked = {host: Request.of("rows", rows_to_args(request, self._fingerprint, self._num_rows)) for host, request in requests.items()}
         calls = {host: self._begin_rows(host, asked[host], request, take) for host, request in requests.items()}
 
@@ -187,10 +172,7 @@ class RemoteOwners:
         """
 
         def ask(wire: NetworkWire, deadline: Deadline) -> T:
-            values = [value for value, nbytes in self._counted(wire.ask(request, deadline), request)]
-            if len(values) != 1:
-                raise BadRequest(f"{len(values)} messages instead of one")
-            return read(values[0])
+            return read(only_value(value for value, _ in self._counted(wire.ask(request, deadline), request)))
 
         return self._begin(host, ask)
 
@@ -223,33 +205,18 @@ class RemoteOwners:
 
     def _call(self, host: int, ask: Callable[[NetworkWire, Deadline], T], deadline: Deadline) -> T:
         """One call; made again as far as ``_may_ask_again`` says."""
-        peer = self._peers[host]
-        with self._lock:
-            wire = self._idle[host].pop() if self._idle[host] else None
-        attempt = Attempt(deadline, wire is None)
-        while True:
-            try:
-                if wire is None:
-                    wire = connect(peer.address, self._token, self._ca, deadline)
-                answer = ask(wire, deadline)
-            except BaseException as error:
-                if wire is not None:
-                    wire.close()
-                if not isinstance(error, Broken) or not self._may_ask_again(host, attempt):
-                    raise self._explain(host, peer, error) from error
-                with self._lock:
-                    stale, self._idle[host] = self._idle[host], []
-                for idle in stale:
-                    idle.close()
-                wire, attempt = None, replace(attempt, is_new=True)
-            else:
-                with self._lock:
-                    self._idle[host].append(wire)
-                return answer
+        again = partial(self._may_ask_again, host)
+        try:
+            return self._clients[host].use(lambda wire: ask(wire, deadline), deadline, again)
+        except BaseException as error:
+            explained = self._explain(host, self._peers[host], error)
+            if explained is error:
+                raise
+            raise explained from error
 
-    def _may_ask_again(self, host: int, attempt: Attempt) -> bool:
-        """Whether a call whose connection broke is made again: once where it may be one from before the service was started again."""
-        return not attempt.is_new and attempt.deadline.elapsed_s < STALE_S
+    def _may_ask_again(self, host: int, deadline: Deadline, is_new: bool) -> bool:
+        """Whether a call whose connection broke is made again; ``is_new``: the connection was made for it."""
+        return is_stale(deadline, is_new)
 
     def _explain(self, host: int, peer: Peer, error: BaseException) -> BaseException:
         """The error to raise for what a call ended with."""

@@ -1,7 +1,7 @@
 """The gate: the listener at the port of a server or part service, which admits who has shown the token.
 
-Whoever connects says a line with a proof that he has the token, then agrees on encryption where the service has a certificate, and says
-a second line, with another proof and his name: what was overheard before encryption began is of no use behind it. Then the connection
+A client sends a line with a proof that it has the token, then agrees on encryption where the service has a certificate, and sends a
+second line, with another proof and its name: what was overheard before encryption began is of no use behind it. Then the connection
 itself is handed on.
 
 Strangers hold at most ``MOST_PENDING`` connections with ``MOST_SAID`` bytes each, for at most ``PENDING_S`` seconds.
@@ -46,7 +46,7 @@ def next_connection(listener: socket.socket) -> socket.socket | None:
         end, _ = listener.accept()
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-            logger.warning("nobody can be let in: %s", error)
+            logger.warning("no connection can be let in: %s", error)
             raise
         return None
     end.setblocking(False)
@@ -105,7 +105,7 @@ class _Pending:
     Attributes:
         end: The connection.
         deadline: It is closed then.
-        said: What it has said and nobody has looked at.
+        said: What it has said and the gate has not read.
         count: Bytes that it has said.
         is_known: Whether its first line was right.
     """
@@ -124,9 +124,9 @@ class PortGate:
         ip: The address to listen on, and no other.
         port: The port; 0 for any free one.
         token: What peers have to know.
-        enter: Called with the connection of whoever is let in, which blocks, and with his name.
+        enter: Called with the connection of a client that is let in, which blocks, and with its name.
         tls: PEM of the certificate, with those that it was issued by, and of the key; None: what travels is not encrypted.
-        refused: Called with the address of whoever has shown another token; must be quick.
+        refused: Called with the address of a client that has shown another token; must be quick.
 
     Attributes:
         port: The port.
@@ -153,7 +153,7 @@ class PortGate:
         self.port = int(self._listener.getsockname()[1])
         self._selector = selectors.DefaultSelector()
         self._pending: dict[_Pending, None] = {}
-        self._pause: Deadline | None = None  # in which nobody is let in
+        self._pause: Deadline | None = None  # in which no connection is let in
         self._strangers, self._next_log = 0, Deadline(0.0)
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._closed = False
@@ -161,7 +161,7 @@ class PortGate:
         self._thread.start()
 
     def close(self) -> None:
-        """Lets nobody in any more."""
+        """Lets no further connection in."""
         self._closed = True
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # which ends the thread's wait
@@ -181,12 +181,12 @@ class PortGate:
             pending.end.close()
 
     def _wait_s(self) -> float | None:
-        """Seconds until somebody has to be sent away or may come again; None while there is nobody."""
+        """Seconds until a connection has to be sent away or the pause ends; None while there is neither."""
         deadlines = [pending.deadline for pending in self._pending] + ([] if self._pause is None else [self._pause])
         return min((deadline.left_s for deadline in deadlines), default=None)
 
     def _look(self) -> None:
-        """Sends away whoever has said nothing for too long; listens again."""
+        """Sends away connections that have said nothing for too long; listens again."""
         for pending in [pending for pending in self._pending if pending.deadline.has_passed]:
             self._send_away(pending)
         if self._pause is not None and self._pause.has_passed:
@@ -248,7 +248,7 @@ class PortGate:
         """Reads until there is a line; whether the connection is still one to decide about.
 
         Raises:
-            PermissionError: It says too much, or what nobody has asked for.
+            PermissionError: It says too much, or what was not asked for.
             OSError: There is nothing more at this moment, or the connection is broken.
         """
         if pending not in self._pending:

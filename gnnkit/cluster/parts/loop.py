@@ -26,7 +26,7 @@ class PartServiceLoop:
     """Obeys; see ``gnnkit.cluster.parts`` for the messages.
 
     Args:
-        wire: The connection to whoever started this process.
+        wire: The connection to the process that started this one.
         watch: The process's watchman.
     """
 
@@ -47,7 +47,7 @@ class PartServiceLoop:
             server = PartServer(body["ip"], body["port"], body["token"], calls, refused=self._refuse)
         except EOFError:
             return
-        except BaseException as error:  # whoever started this process raises it
+        except BaseException as error:  # the process that started this one raises it
             self._wire.tell("failed", error=error_to_json(error))
             raise
         logger.info("listening on %s, port %d", body["ip"], server.port)

@@ -11,7 +11,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,15 +30,18 @@ from gnnkit.errors import PlanError, SamplingError, StoreError
 from gnnkit.host import available_cpus
 from gnnkit.runtime.beats import BEAT_S
 from gnnkit.sampling.owned import PartOwner
-from gnnkit.sampling.owners import BadRequest
+from gnnkit.sampling.owners import BadRequest, Picks
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.waiting import Deadline
 
 logger = logging.getLogger(__name__)
 
+R = TypeVar("R")
+T = TypeVar("T")
 
-# Yielded where there is no value yet, so that it can be seen whether anybody still waits: None is a value.
+
+# Yielded where there is no value yet, so that it can be seen whether the client still waits: None is a value.
 PENDING = object()
 
 
@@ -52,11 +55,13 @@ class Stream(NamedTuple):
     values: Generator[Any, None, None]
 
 
-# Arguments by name are answered with a value of the codec, or several. Errors go to whoever asked.
+# Arguments by name are answered with a value of the codec, or several. Errors go to the client.
 Answer = Callable[[dict[str, Any]], Any]
 
 # Answers worked out at the same time, at most: this host's own sampling has the other processors.
 _MOST_AT_ONCE = 16
+# Longest wait for a processor. Turns last milliseconds, and clients have given their requests up by then.
+_TURN_S = 600.0
 # What one client, which is a process, may have under way: requests, and their bytes together.
 _MOST_CALLS, _MOST_BYTES = 1024, 256 << 20
 # The longest that a request which is too many waits for one that is ending.
@@ -67,25 +72,33 @@ _MOST_CONNECTIONS = 8192
 _MOST_UNSENT, _UNREAD_S = 256 << 20, 5.0
 
 
+_BUSY_HINT = "look at the load of the host that serves the parts"
+
+
 class Turns:
     """Turns at the processors, in the order in which they were asked for; a context manager takes one.
 
     Args:
         count: How many are taken at a time, at most.
+        timeout_s: Longest wait for one. A thread that has a turn gives it back in any case, so only its work can be late.
     """
 
-    def __init__(self, count: int) -> None:
-        self._free, self._lock = count, threading.Lock()
+    def __init__(self, count: int, timeout_s: float = _TURN_S) -> None:
+        self._free, self._timeout_s, self._lock = count, timeout_s, threading.Lock()
         self._waiting: deque[threading.Event] = deque()
 
     def __enter__(self) -> None:
         mine = threading.Event()
         with self._lock:
-            if self._free:
+            if self._free > 0:
                 self._free -= 1
                 return
             self._waiting.append(mine)
-        mine.wait()  # those before are in a piece of their work
+        if not mine.wait(self._timeout_s):  # those before are in a piece of their work
+            with self._lock:
+                if not mine.is_set():
+                    self._waiting.remove(mine)
+                    raise SamplingError(f"no processor was free for the request within {self._timeout_s:g} s", _BUSY_HINT)
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
@@ -95,10 +108,15 @@ class Turns:
                 self._free += 1
 
     def pause(self) -> None:
-        """Lets those who wait have their turn, and takes another; for whoever has one."""
+        """Gives the turn to a waiting thread and takes another; for a thread that has one."""
         if self._waiting:
             self.__exit__()
-            self.__enter__()
+            try:
+                self.__enter__()
+            except SamplingError:
+                with self._lock:
+                    self._free -= 1  # the block that has called gives a turn back at its end
+                raise
 
 
 class Underway:
@@ -190,56 +208,46 @@ class Answers:
         """Answers a request for edges."""
         self.check(args)
         request = expand_from_args(args)
-        with self._turns:
-            owner, tables = self._take(request.weighted)
-            answer = owner.expand(request)
-        relations = tables.relations
-        num_edges = tables.row_bounds[len(tables.node_types) :, -1].tolist()
-        value = picks_to_value(answer, self.generation, relations[:, -1].tolist(), num_edges)
-        self._give_back(owner, tables, weighted=request.weighted)
-        return value
+
+        def value(picks: Mapping[int, Picks], tables: GraphTables) -> dict[str, Any]:
+            num_edges = tables.row_bounds[len(tables.node_types) :, -1].tolist()
+            return picks_to_value(picks, self.generation, tables.relations[:, -1].tolist(), num_edges)
+
+        return self._work(request.weighted, lambda owner: owner.expand(request), value)
 
     def question(self, args: dict[str, Any]) -> dict[str, Any]:
         """Answers a question about edges."""
         self.check(args)
         question = question_from_args(args)
-        weighted = question.what == "weights"
-        with self._turns:
-            owner, tables = self._take(weighted)
-            answer = owner.answer(question)
-        value = answer_to_value(answer)
-        self._give_back(owner, tables, weighted=weighted)
-        return value
+        return self._work(question.what == "weights", lambda owner: owner.answer(question), lambda answer, _: answer_to_value(answer))
 
     def rows(self, args: dict[str, Any]) -> Stream:
         """Answers a request for rows, message by message."""
         self.check(args)
         request = rows_from_args(args)
-        owner, tables = self._take(weighted=False)
-        with self._turns:
-            messages = owner.rows(request)
-        self._give_back(owner, tables, weighted=False)  # rows need none of its memory
-        return Stream(self._messages(messages))
+        # The messages need none of the owner's memory.
+        return Stream(self._messages(self._work(False, lambda owner: owner.rows(request), lambda messages, _: messages)))
 
     def _messages(self, messages: Iterator[NDArray[np.uint8]]) -> Generator[NDArray[np.uint8], None, None]:
         while True:
-            with self._turns:  # not while a message is being sent: a slow reader keeps nobody waiting
+            with self._turns:  # not while a message is being sent: a slow reader holds no turn
                 rows = next(messages, None)
             if rows is None:
                 return
             yield rows
 
-    def _take(self, weighted: bool) -> tuple[PartOwner, GraphTables]:
+    def _work(self, weighted: bool, work: Callable[[PartOwner], T], value: Callable[[T, GraphTables], R]) -> R:
+        """Does ``work`` in a turn and makes a value of what it found, with memory that is used again unless one of them fails."""
+        with self._turns:
+            with self._lock:
+                tables, idle = self._tables[weighted], self._idle[weighted]
+                owner = idle.pop() if idle else None
+            owner = owner or PartOwner(tables, self._parts, self._turns.pause)
+            found = work(owner)
+        answer = value(found, tables)
         with self._lock:
-            tables = self._tables[weighted]
-            if self._idle[weighted]:
-                return self._idle[weighted].pop(), tables
-        return PartOwner(tables, self._parts, self._turns.pause), tables
-
-    def _give_back(self, owner: PartOwner, tables: GraphTables, *, weighted: bool) -> None:
-        with self._lock:
-            if self._tables[weighted] is tables:
-                self._idle[weighted].append(owner)
+            idle.append(owner)  # of no more use once the graph has moved
+        return answer
 
 
 class PartServer:
@@ -291,7 +299,7 @@ class PartServer:
         return self._gate.port
 
     def _beat(self) -> None:
-        """Says to everybody who waits for an answer that this process is there."""
+        """Tells every client that waits for an answer that this process is there."""
         while not self._closed.wait(BEAT_S):
             with self._lock:
                 working = list(self._working)
@@ -309,7 +317,7 @@ class PartServer:
             total -= nbytes
 
     def close(self) -> None:
-        """Ends all connections; nobody is answered any more."""
+        """Ends all connections, and answers no more."""
         self._closed.set()
         self._gate.close()
         with self._lock:
@@ -441,7 +449,7 @@ def lease_calls(check: Callable[[dict[str, Any]], None], heard: Callable[[str, s
     def act(what: str, head: dict[str, Any]) -> dict[str, Any]:
         name, host = head.get("name"), head.get("host")
         if not isinstance(name, str) or not 0 < len(name) <= _MOST_NAME or isinstance(host, bool) or not isinstance(host, int) or host < 0:
-            raise BadRequest("the visit names nobody")
+            raise BadRequest("the visit names no process and host")
         check(head)
         heard(what, name, host)
         return {}

@@ -64,7 +64,7 @@ class Spreading:
         warm()  # the kernels that only this module has imported
         addresses = {host: peer.address for host, peer in peers.items()}
         self._renewal = lease_renewal(here, addresses, hosts["token"], store.fingerprint, ca=hosts.get("ca"))
-        # Whoever started this process has been waiting since then, and is to hear which host is missing.
+        # The starter of this process has been waiting since then, and is to hear which host is missing.
         left_s = float(hosts["start_timeout_s"]) - _age_s()
         self._renewal.begin(max(1.0, _SHARE * left_s))
 

@@ -144,7 +144,7 @@ def _path(manifest: Manifest) -> Path:
 
 
 def _known(url: str) -> Manifest | None:
-    """The manifest that was there the last time; None where nobody has asked, or the record is of no use."""
+    """The manifest that was there the last time; None where it was never asked for, or the record is of no use."""
     folder = record_folder(url)
     try:
         return parse_manifest(read_bounded(folder / MANIFEST_NAME, root=folder), url)
@@ -210,18 +210,27 @@ def _fetch_into(
     transfer: Transfer, url: str, manifest: Manifest, folder: Path, parts: list[int], events: EventSink, *, with_rest: bool
 ) -> None:
     names = [name for name in manifest.files if part_of(name) in parts or (with_rest and part_of(name) is None)]
-    total, left = sum(manifest.files[name].size for name in names), 0
+    total = sum(manifest.files[name].size for name in names)
     moves = []
     for name in names:
         entry, target = manifest.files[name], folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if not target.exists():  # else it came before, and was compared with its checksum then
             moves.append(Move(f"{url}/{name}", str(target), entry.size, entry.crc32))
-            left += entry.size
-    check_disk(folder, left, f"fetching {manifest.name}")
     of_parts = f", {len(parts)} of {manifest.num_parts} parts" if len(parts) < manifest.num_parts else ""
-    with Stage(events, "download", label=manifest.name, unit="B", total=float(total)) as stage:
-        stage.message(f"{manifest.name}: {format_bytes(left)} from {url} to {folder.parent}{of_parts}")
+    _download(transfer, moves, total, folder, manifest.name, f"from {url} to {folder.parent}{of_parts}", events)
+
+
+def _download(transfer: Transfer, moves: list[Move], total: int, folder: Path, name: str, where: str, events: EventSink) -> None:
+    """Fetches what is left of ``total`` bytes.
+
+    Raises:
+        GnnkitError: See ``Transfer.get``; or the disk is too small.
+    """
+    left = sum(move.size for move in moves)
+    check_disk(folder, left, f"fetching {name}")
+    with Stage(events, "download", label=name, unit="B", total=float(total)) as stage:
+        stage.message(f"{name}: {format_bytes(left)} {where}")
         try:
             transfer.get(moves, stage, total - left)
         except UrlUnreachable as cut:
@@ -229,7 +238,7 @@ def _fetch_into(
 
 
 def _put_in_place(manifest: Manifest, folder: Path, path: Path, parts: list[int], *, is_there: bool) -> None:
-    """Moves what was fetched to its place: a part at a time, or all of the store. A part that nobody asked for is not complete."""
+    """Moves what was fetched to its place: a part at a time, or all of the store. A part that was not asked for is not complete."""
     for part in parts:
         (folder / part_folder(part)).mkdir(exist_ok=True)
     for other in set(range(manifest.num_parts)) - set(parts):
@@ -362,7 +371,8 @@ def fetch_tables(url: str, what: str, is_table: Callable[[str], bool], events: E
             if missing and cut is not None:
                 raise cut.error
             if missing:
-                _fetch_files(transfer[0], url, folder, missing, events)
+                moves = [Move(file.url, str(_place(folder, file)), file.size, version=file.version) for file in missing]
+                _download(transfer[0], moves, sum(move.size for move in moves), folder, url, f"to {folder}", events)
             if cut is None:
                 _forget_others(folder, files)
                 write_whole(folder / _LISTING, json.dumps([asdict(file) for file in files]))
@@ -372,18 +382,6 @@ def fetch_tables(url: str, what: str, is_table: Callable[[str], bool], events: E
         raise DatasetError(f"{folder} cannot be written: {why_unwritable(error, folder)}", hint) from error
 
 
-def _fetch_files(transfer: Transfer, url: str, folder: Path, files: list[RemoteFile], events: EventSink) -> None:
-    total = sum(file.size for file in files)
-    check_disk(folder, total, f"fetching {url}")
-    moves = [Move(file.url, str(_place(folder, file)), file.size, version=file.version) for file in files]
-    with Stage(events, "download", label=url, unit="B", total=float(total)) as stage:
-        stage.message(f"{url}: {format_bytes(total)} to {folder}")
-        try:
-            transfer.get(moves, stage)
-        except UrlUnreachable as cut:
-            raise cut.error from cut
-
-
 def _place(folder: Path, file: RemoteFile) -> Path:
     """The place of a file of this content: another version of it has another place."""
     digest = hashlib.sha256(json.dumps(asdict(file), sort_keys=True).encode()).hexdigest()[:16]
@@ -391,7 +389,7 @@ def _place(folder: Path, file: RemoteFile) -> Path:
 
 
 def _known_files(folder: Path) -> list[RemoteFile] | None:
-    """The files that were there the last time; None where nobody has asked, or the record is of no use."""
+    """The files that were there the last time; None where it was never asked for, or the record is of no use."""
     try:
         return [RemoteFile(str(file["url"]), int(file["size"]), str(file["version"])) for file in read_json(folder / _LISTING, root=folder)]
     except (OSError, ValueError, TypeError, KeyError):

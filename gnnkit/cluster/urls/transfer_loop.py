@@ -184,7 +184,7 @@ class TransferLoop:
                 taking.take(piece, outcome.result())
             except _Changed as changed:
                 if is_last or not taking.was_begun(piece.file):
-                    hint = "whoever keeps it there has to put it again: gnnkit push --overwrite"
+                    hint = "the owner of the store has to put it again: gnnkit push --overwrite"
                     raise _Refused(f"{piece.file['url']}: {changed}", hint) from changed
                 self._tell_moved(-piece.file["size"])
                 again.append(dict(piece.file))
@@ -249,7 +249,7 @@ class TransferLoop:
                 hint = _final_hint(cause)
                 if hint is not None:
                     raise _Refused(f"cannot {verb} {url}: {_words(cause)}", hint) from cause
-                # Libraries try again themselves, for seconds; without a network nobody wants to wait for all of it.
+                # Libraries try again themselves, for seconds; without a network that is too long to wait.
                 late = attempts < PATIENT.attempts and contact.has_passed
                 if late or attempt == attempts:
                     text = f"cannot {verb} {url}: {_words(cause)} ({attempt} attempt{'s' if attempt > 1 else ''})"

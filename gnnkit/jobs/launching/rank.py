@@ -175,7 +175,7 @@ def _store(place: JobPlace, fds: Sequence[int], timeout_s: float) -> Any:
     """The key-value store that the ranks meet at; rank 0 was handed its listener, so that no rank connects before it listens."""
     if place.world_size == 1:
         return None
-    from gnnkit.distributed.process_group import meeting_store  # torch
+    from gnnkit.cluster.hosts import meeting_store  # torch
 
     listener = socket.socket(fileno=fds[0]) if fds else None
     timeout = timedelta(seconds=timeout_s)

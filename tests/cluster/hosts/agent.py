@@ -19,6 +19,7 @@ from gnnkit import GraphLoader
 from gnnkit.backends import backend_from_json
 from gnnkit.errors import GnnkitError
 from gnnkit.loader.inspection import batches_digest
+from tests.helpers.graphs import digests
 
 loaders: dict[str, GraphLoader] = {}
 running: dict[str, Iterator[Any]] = {}
@@ -65,7 +66,7 @@ def set_epoch(name: str, number: int) -> None:
 
 
 def take(name: str, count: int | None = None) -> list[str]:
-    return [batches_digest([batch]) for batch in itertools.islice(running[name], count)]
+    return digests(itertools.islice(running[name], count))
 
 
 def status(name: str) -> dict[str, Any]:

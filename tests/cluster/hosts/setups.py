@@ -19,13 +19,9 @@ from typing import Any
 import numpy as np
 import psutil
 
-from gnnkit import GraphLoader
-from gnnkit.loader.inspection import batches_digest
-from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
+from gnnkit import GraphLoader, Store
 from tests.distributed.ranks import TORCHRUN_VARIABLES
-from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges
+from tests.helpers.graphs import ArraySource, built, digests, homogeneous_source, random_edges
 from tests.helpers.machine import ROOT
 from tests.helpers.namespaces import NamespaceHost
 from tests.helpers.waiting import wait_until
@@ -53,7 +49,7 @@ def source(num_nodes: int = 120) -> ArraySource:
 
 def build(folder: Path, num_parts: int, **options: Any) -> Store:
     """The store of ``source`` in random parts."""
-    return build_store(source(), folder / "whole", BuildOptions(num_parts=num_parts, partition="random", with_edge=True, **options))
+    return built(source(), folder / "whole", num_parts=num_parts, partition="random", with_edge=True, **options)
 
 
 def stage(store: Store, folder: Path, parts: Sequence[int]) -> Path:
@@ -65,7 +61,7 @@ def stage(store: Store, folder: Path, parts: Sequence[int]) -> Path:
 def expected(store: Store, epochs: int = 1, **options: Any) -> list[list[str]]:
     """The digests of an epoch's batches, sampled in this process from the whole store."""
     with GraphLoader.from_store(store.path, backend="inprocess", progress=False, **{**OPTIONS, **options}) as loader:
-        return [[batches_digest([batch]) for batch in loader] for _ in range(epochs)]
+        return [digests(loader) for _ in range(epochs)]
 
 
 class Nursery:

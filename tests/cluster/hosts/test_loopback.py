@@ -15,9 +15,8 @@ import psutil
 import pytest
 import torch
 
-from gnnkit import GraphLoader
+from gnnkit import GraphLoader, Store
 from gnnkit.cluster.network_wire import TokenRefused, connect
-from gnnkit.storage.store import Store
 from gnnkit.waiting import Deadline
 from tests.cluster.hosts.setups import OPTIONS, TOKEN, Host, ended, expected, source, stage
 from tests.helpers.machine import in_time

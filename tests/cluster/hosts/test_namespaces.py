@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gnnkit.storage.store import Store
+from gnnkit import Store
 from tests.cluster.hosts.setups import OPTIONS, TOKEN, Host, ended, expected, stage
 from tests.helpers.machine import in_time
 from tests.helpers.namespaces import INTERFACE, network

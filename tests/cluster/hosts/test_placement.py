@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from gnnkit import Colocated, GraphLoader
+from gnnkit import Colocated, GraphLoader, LoaderPlan, Store
 from gnnkit.backends import backend_from_json
 from gnnkit.cluster.hosts import Hosts, find_hosts, join_address, listening_address, place, split_address
 from gnnkit.errors import PlanError, StoreError
-from gnnkit.plan import LoaderPlan, Placement
-from gnnkit.storage.store import Store
+from gnnkit.plan import Placement
 from tests.cluster.hosts.setups import OPTIONS, source, stage
 
 ADDRESSES = ("127.0.0.2:7000", "127.0.0.3:7000")

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from gnnkit import Store
 from gnnkit.cluster.parts.client import Peer, RemoteOwners
 from gnnkit.cluster.parts.gate import first_line, second_line
 from gnnkit.cluster.serving.codec import to_pieces
@@ -23,7 +24,6 @@ from gnnkit.runtime.supervisor import ChildProcess, SupervisorOptions, end_all
 from gnnkit.sampling.kinds import BatchSampler
 from gnnkit.sampling.remote import PartMap, hot_rows, spread_sampler
 from gnnkit.sampling.tables import GraphTables
-from gnnkit.storage.store import Store
 from tests.cluster.parts.several_hosts import inputs_of
 
 TOKEN = "a token of the tests"

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gnnkit.cluster.network_wire import NetworkWire
 from gnnkit.cluster.parts.gate import first_line, second_line
 from gnnkit.cluster.parts.service import PartServer, Stream
 from gnnkit.cluster.service_client import ServiceClient, Unreachable
@@ -127,7 +128,7 @@ def test_a_service_that_works_for_long_is_waited_for(client: ServiceClient, serv
     service.hold.set()
     with socket.create_server((HOST, 0)) as silent:
         nobody = ServiceClient(f"{HOST}:{silent.getsockname()[1]}", TOKEN, None)
-        with pytest.raises(Unreachable, match="cannot be reached: nobody answers there"):
+        with pytest.raises(Unreachable, match="cannot be reached: nothing answers there"):
             nobody.ask("echo", {"value": 1}, ANSWER_S)
 
 
@@ -235,3 +236,13 @@ def test_a_service_that_is_closed_answers_nobody() -> None:
         assert speaker.is_closed()
     with pytest.raises(ConnectionRefusedError):
         Speaker(service.address)
+
+
+def test_a_beat_over_a_connection_that_another_thread_has_closed_does_no_harm() -> None:
+    """The service's one thread of beats goes through all connections."""
+    here, there = socket.socketpair()
+    with there:
+        wire = NetworkWire(here)
+        wire.close()
+        wire.beat()
+        assert wire.is_gone

@@ -15,8 +15,10 @@ import numpy as np
 import psutil
 import pytest
 
+from gnnkit import Store
 from gnnkit.cluster.parts.client import Peer, RemoteOwners
 from gnnkit.cluster.parts.gate import first_line, second_line
+from gnnkit.cluster.parts.service import Turns
 from gnnkit.cluster.service_client import PROTOCOL_VERSION
 from gnnkit.errors import GnnkitError, PlanError, SamplingError, StoreError
 from gnnkit.kernels.keys import batch_key
@@ -26,9 +28,6 @@ from gnnkit.sampling.kinds import BatchSampler
 from gnnkit.sampling.owners import RowsRequest
 from gnnkit.sampling.subgraph import SampleRequest
 from gnnkit.sampling.tables import GraphTables
-from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
 from tests.cluster.parts.services import (
     CALL,
     END,
@@ -45,7 +44,7 @@ from tests.cluster.parts.services import (
     told,
 )
 from tests.cluster.parts.several_hosts import inputs_of, sampled, sampler_on
-from tests.helpers.graphs import random_source
+from tests.helpers.graphs import built, random_source
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +54,7 @@ Sample = Callable[[int], Any]
 
 def typed_store(folder: Path, **options: Any) -> Store:
     source = random_source(np.random.default_rng(4), max_nodes=300, max_edges=3000, num_node_types=3, num_edge_types=5)
-    return build_store(source, folder, BuildOptions(**{"num_parts": 3, "partition": "random", "with_edge": True, **options}))
+    return built(source, folder, **{"num_parts": 3, "partition": "random", "with_edge": True, **options})
 
 
 def sampling_of(store: Store) -> NeighborSampling:
@@ -387,3 +386,23 @@ def test_nobody_listens(tmp_path: Path) -> None:
         with pytest.raises(SamplingError, match=r"host 7 \(127\.0\.0\.1:\d+, part 1\) cannot be reached"):
             sample_with(sampler_over(here, 0, owners, peers, sampling_of(whole)), 0)
         owners.close()
+
+
+def test_a_wait_for_a_processor_has_a_deadline_and_leaves_no_turn_behind() -> None:
+    turns = Turns(1, timeout_s=0.05)
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with turns:
+            held.set()
+            assert done.wait(30)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(30)
+    with pytest.raises(SamplingError, match=r"no processor was free for the request within 0\.05 s"), turns:
+        pass
+    done.set()
+    holder.join(30)
+    with turns:  # the one that gave up has not taken it
+        turns.pause()

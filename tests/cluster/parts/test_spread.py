@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gnnkit import BuildOptions, Store
 from gnnkit.errors import GnnkitError, PlanError, SamplingError, StoreError
 from gnnkit.kernels.keys import batch_key
 from gnnkit.plan import NeighborSampling
@@ -21,11 +22,9 @@ from gnnkit.sampling.owners import Expansion, Picks
 from gnnkit.sampling.remote import PartMap, hot_rows
 from gnnkit.sampling.subgraph import SampledSubgraph, SampleRequest
 from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
 from tests.cluster.parts.several_hosts import OwnersHere, inputs_of, sampled, sampler_on, spread_samplers
 from tests.helpers.batches import reference_batch, same
-from tests.helpers.graphs import homogeneous_source, random_edges, random_source
+from tests.helpers.graphs import built, homogeneous_source, random_edges, random_source
 
 MAX_SEEDS = 12
 
@@ -98,7 +97,7 @@ def plain_store(folder: Path, **options: Any) -> Store:
     source = homogeneous_source(
         random_edges(rng, 70, 70, m), n, edge_arrays={"edge_attr": rng.standard_normal((m, 3)).astype(np.float32)}, **arrays
     )
-    return build_store(source, folder, BuildOptions(**{"num_parts": 3, "partition": "random", "with_edge": True, **options}))
+    return built(source, folder, **{"num_parts": 3, "partition": "random", "with_edge": True, **options})
 
 
 SAMPLING = NeighborSampling({("node", "to", "node"): (4, -1, 2)}, with_edge=True)
@@ -139,7 +138,7 @@ def test_rows_travel_in_several_messages(tmp_path: Path, monkeypatch: pytest.Mon
 def test_each_host_is_asked_once_a_hop_and_once_for_rows(tmp_path: Path) -> None:
     rng = np.random.default_rng(8)
     source = random_source(rng, max_nodes=60, max_edges=400, num_node_types=3, num_edge_types=5)
-    store = build_store(source, tmp_path / "store", BuildOptions(3, "random"))
+    store = built(source, tmp_path / "store", 3, "random")
     sampling = NeighborSampling({edge_type: (3, 3) for edge_type in source.edges})
     samplers = spread_samplers(store.arrays(), sampling, PLACEMENT)
     request = next(requests(store, 4))

@@ -8,10 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
-from tests.helpers.graphs import homogeneous_source
+from gnnkit import Store
+from tests.helpers.graphs import built, homogeneous_source
 from tests.helpers.http_files import FileServer, file_server
 
 
@@ -26,7 +24,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
         y=rng.integers(0, 5, count),
         splits={"train": np.arange(0, count, 9)},
     )
-    return build_store(source, tmp_path_factory.mktemp("built") / "store", BuildOptions(num_parts=2))
+    return built(source, tmp_path_factory.mktemp("built") / "store", num_parts=2)
 
 
 @pytest.fixture

@@ -15,11 +15,10 @@ import pyarrow.parquet as parquet
 import pytest
 
 import gnnkit
-from gnnkit import GraphLoader
+from gnnkit import GraphLoader, Store
 from gnnkit.cli.app import run
 from gnnkit.errors import DatasetError, PlanError, StoreError
 from gnnkit.events import Event, ignore_events
-from gnnkit.storage.store import Store
 from tests.helpers.batches import digest
 from tests.helpers.bucket_servers import BUCKET, SECRET, gs_server, s3_server
 

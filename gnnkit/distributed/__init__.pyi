@@ -1,0 +1,75 @@
+"""The public names and the modules they live in: what type checkers read, and ``gnnkit.distributed`` itself when a name is first used."""
+
+from typing import Any
+
+from gnnkit.distributed.base_loader import BaseDistLoader as BaseDistLoader
+from gnnkit.distributed.connection import DistSamplingProducer as DistSamplingProducer
+from gnnkit.distributed.connection import RemoteReceivingChannel as RemoteReceivingChannel
+from gnnkit.distributed.dataset import DistDataset as DistDataset
+from gnnkit.distributed.dataset import reduce_dist_dataset as reduce_dist_dataset
+from gnnkit.distributed.dist_server import DistServer as DistServer
+from gnnkit.distributed.dist_server import async_request_server as async_request_server
+from gnnkit.distributed.dist_server import get_server as get_server
+from gnnkit.distributed.dist_server import init_server as init_server
+from gnnkit.distributed.dist_server import request_server as request_server
+from gnnkit.distributed.dist_server import wait_and_shutdown_server as wait_and_shutdown_server
+from gnnkit.distributed.glt_records import RemoteDistSamplingWorkerOptions as RemoteDistSamplingWorkerOptions
+from gnnkit.distributed.graph_client import DistContext as DistContext
+from gnnkit.distributed.graph_client import DistRole as DistRole
+from gnnkit.distributed.graph_client import get_context as get_context
+from gnnkit.distributed.graph_client import get_sampler_pool as get_sampler_pool
+from gnnkit.distributed.graph_client import init_client as init_client
+from gnnkit.distributed.graph_client import shutdown_client as shutdown_client
+from gnnkit.distributed.graph_types import DEFAULT_HOMOGENEOUS_EDGE_TYPE as DEFAULT_HOMOGENEOUS_EDGE_TYPE
+from gnnkit.distributed.graph_types import DEFAULT_HOMOGENEOUS_NODE_TYPE as DEFAULT_HOMOGENEOUS_NODE_TYPE
+from gnnkit.distributed.graph_types import is_label_edge_type as is_label_edge_type
+from gnnkit.distributed.graph_types import label_edge_type_to_message_passing_edge_type as label_edge_type_to_message_passing_edge_type
+from gnnkit.distributed.graph_types import message_passing_to_negative_label as message_passing_to_negative_label
+from gnnkit.distributed.graph_types import message_passing_to_positive_label as message_passing_to_positive_label
+from gnnkit.distributed.graph_types import patch_fanout_for_sampling as patch_fanout_for_sampling
+from gnnkit.distributed.graph_types import reverse_edge_type as reverse_edge_type
+from gnnkit.distributed.graph_types import select_label_edge_types as select_label_edge_types
+from gnnkit.distributed.graph_types import worker_seed_ranges as worker_seed_ranges
+from gnnkit.distributed.life_cycle import exit_client as exit_client
+from gnnkit.distributed.life_cycle import initialize as initialize
+from gnnkit.distributed.life_cycle import is_initialized as is_initialized
+from gnnkit.distributed.loader_options import DEFAULT_NUM_CPU_THREADS as DEFAULT_NUM_CPU_THREADS
+from gnnkit.distributed.loader_options import KHopNeighborSamplerOptions as KHopNeighborSamplerOptions
+from gnnkit.distributed.loader_options import PPRSamplerOptions as PPRSamplerOptions
+from gnnkit.distributed.loader_options import SamplerOptions as SamplerOptions
+from gnnkit.distributed.loader_options import create_sampling_config as create_sampling_config
+from gnnkit.distributed.loader_options import resolve_sampler_options as resolve_sampler_options
+from gnnkit.distributed.loaders import DistABLPLoader as DistABLPLoader
+from gnnkit.distributed.loaders import DistLinkNeighborLoader as DistLinkNeighborLoader
+from gnnkit.distributed.loaders import DistNeighborLoader as DistNeighborLoader
+from gnnkit.distributed.loaders import DistSubGraphLoader as DistSubGraphLoader
+from gnnkit.distributed.remote_dataset import RemoteDistDataset as RemoteDistDataset
+from gnnkit.distributed.resolve import DEFAULT_MASTER_INFERENCE_PORT as DEFAULT_MASTER_INFERENCE_PORT
+from gnnkit.distributed.resolve import DistributedContext as DistributedContext
+from gnnkit.distributed.resolve import DistributedRuntimeInfo as DistributedRuntimeInfo
+from gnnkit.distributed.resolve import GraphStoreInfo as GraphStoreInfo
+from gnnkit.distributed.resolve import get_graph_store_info as get_graph_store_info
+from gnnkit.distributed.resolve import resolve_runtime as resolve_runtime
+from gnnkit.distributed.seeds import shard_nodes_by_process as shard_nodes_by_process
+from gnnkit.distributed.server_values import ABLPInputNodes as ABLPInputNodes
+from gnnkit.distributed.server_values import FetchABLPInputRequest as FetchABLPInputRequest
+from gnnkit.distributed.server_values import FetchNodesRequest as FetchNodesRequest
+from gnnkit.distributed.server_values import InitSamplingBackendRequest as InitSamplingBackendRequest
+from gnnkit.distributed.server_values import RegisterBackendRequest as RegisterBackendRequest
+from gnnkit.distributed.server_values import ServerSlice as ServerSlice
+from gnnkit.distributed.server_values import compute_server_assignments as compute_server_assignments
+from gnnkit.distributed.splitters import DistNodeAnchorLinkSplitter as DistNodeAnchorLinkSplitter
+from gnnkit.distributed.splitters import DistNodeSplitter as DistNodeSplitter
+from gnnkit.distributed.splitters import select_ssl_positive_label_edges as select_ssl_positive_label_edges
+from gnnkit.distributed.store_views import DatasetSchema as DatasetSchema
+from gnnkit.distributed.store_views import DistFeature as DistFeature
+from gnnkit.distributed.store_views import DistGraph as DistGraph
+from gnnkit.distributed.store_views import FeatureInfo as FeatureInfo
+from gnnkit.distributed.store_views import PartitionBook as PartitionBook
+from gnnkit.distributed.store_views import RangePartitionBook as RangePartitionBook
+from gnnkit.distributed.store_views import build_partition_book as build_partition_book
+from gnnkit.distributed.store_views import get_ids_on_rank as get_ids_on_rank
+from gnnkit.distributed.store_views import get_total_ids as get_total_ids
+
+# Graphlearn-torch's own names.
+def __getattr__(name: str) -> Any: ...
