@@ -35,7 +35,7 @@ class DriverChild:
 
     def __init__(self, engine: Ray, advice: str) -> None:
         self._engine, self._advice = engine, advice
-        # What was heard and nobody has asked for yet.
+        # Messages that have arrived and were not asked for yet.
         self._said: list[Message] = []
 
     def __enter__(self: D) -> D:
@@ -100,7 +100,7 @@ class RayTasks(DriverChild):
     """Functions that nodes of a cluster call; see ``gnnkit.datasets.tables.hosts.HostTasks``."""
 
     def map(self, function: Callable[..., T], shared: Any, calls: Sequence[tuple[tuple[Any, ...], int]]) -> Iterator[tuple[int, str, T]]:
-        """See ``HostTasks``.
+        """Yields the number of each call, the node that made it, and its result, as they end.
 
         Raises:
             GnnkitError: What a function raises.

@@ -81,11 +81,11 @@ class Ray(Engine):
 
     @property
     def num_procs(self) -> int:
-        """See ``Engine``."""
+        """The ranks of a launch."""
         return self.num_workers
 
     def directory(self, given: str | Path | None) -> str | None:
-        """See ``Engine``; a URL of Ray's storage stays as it is."""
+        """The directory of a launch; a URL of Ray's storage stays as it is."""
         return str(given) if "://" in str(given) else super().directory(given)
 
     def start(self, spec: LaunchSpec, inputs: RankInputs, events: EventSink) -> LaunchedRanks:

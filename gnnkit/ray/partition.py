@@ -56,7 +56,7 @@ def build_on_ray(engine: Ray, source: GraphSource, path: Path, options: BuildOpt
             build_parts(_shared_job(task, source, totals), (), wait_timeout_s=START_S)
             driver.build(events)
     found = build_parts(_shared_job(job, source, GraphTotals()), (), finish=True)
-    assert found is not None, "whoever finishes has a store, or an error"
+    assert found is not None, "finish gives a store, or an error"
     return found
 
 

@@ -165,7 +165,7 @@ class _RankOnRay:
         place, store = _meet(task, self._restarts)
         os.environ.update(place.variables())
         plan = LoaderPlan.from_json(task.plan)
-        # Whoever opens this store in this process meanwhile shares the graph with its extra attributes.
+        # Every loader that opens this store in this process meanwhile shares the graph with its extra attributes.
         graph = carry_extra(plan.store.path, extra) if extra is not None and plan.store is not None else None
         directory = Path(task.directory or os.getcwd())
 
@@ -197,7 +197,7 @@ class _RankOnRay:
         return result
 
     def _tell_error(self, error: BaseException) -> None:
-        """Writes down and tells the first error; those that follow from it are nobody's concern."""
+        """Logs and reports the first error; those that follow from it are left out."""
         if not self._has_failed:
             self._has_failed = True
             logger.error("the function has failed", exc_info=error)
@@ -256,7 +256,7 @@ class _Tee(io.TextIOBase):
 def _meet(task: RayTask, restarts: int) -> tuple[JobPlace, Any]:
     """This rank's place, and the store that the ranks meet at; None for a single one.
 
-    Rank 0 listens before anybody else knows where, so that no other program can take the port.
+    Rank 0 listens before the other ranks know where, so that no other program can take the port.
     """
     import ray
     from ray.train import get_context
@@ -290,7 +290,7 @@ class RayCheckpoints(Checkpoints):
     """
 
     def write(self, objects: Mapping[str, Any], loader: Mapping[str, Any]) -> Path | None:
-        """See ``Checkpoints``; the file goes to the storage, and none of this host is left."""
+        """Writes a checkpoint to the storage; none is left on this host."""
         from ray.train import Checkpoint, report
 
         if not self.is_writer:

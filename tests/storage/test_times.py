@@ -13,13 +13,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import gnnkit
+from gnnkit import BuildOptions, Store
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.runtime.graph_memory import SharedGraph, share
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, ArraySpec, EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from gnnkit.storage.build import build_store, repartition
-from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.manifest import write_manifest
-from gnnkit.storage.store import Store
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, spec_of
 from tests.storage.checks import assert_holds, effective_times, fast_folder, files_of
 
@@ -112,7 +111,7 @@ def test_partitioners_that_look_at_the_topology(partition: Any, tmp_path: Path) 
 @pytest.mark.parametrize("edge_dir", ["in", "out"])
 def test_a_graph_in_memory_has_the_same_edges_as_a_store(edge_dir: Any, tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
-    from gnnkit.datasets.pyg import graph_from_pyg
+    from gnnkit.datasets import graph_from_pyg
 
     source = timed_source(5)
     data = as_pyg(source)
@@ -226,7 +225,7 @@ def test_what_is_no_time_is_refused(arrays: dict[str, Any], time_attr: str, text
     torch = pytest.importorskip("torch")
     from torch_geometric.data import Data
 
-    from gnnkit.datasets.pyg import graph_from_pyg
+    from gnnkit.datasets import graph_from_pyg
 
     edges = np.array([[0, 1, 2], [1, 2, 3]])
     source = homogeneous_source(edges, 5, **arrays)
