@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from gnnkit.errors import PlanError, WorkerDied
 from gnnkit.events import Event, EventSink, ignore_events
+from gnnkit.ray.cluster import Cluster
 from gnnkit.ray.job import driver_environment, driver_options
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import new_run
 from gnnkit.runtime.supervisor import Exit, Supervisor
 from gnnkit.runtime.wire import Message, Waker, from_memory, in_memory
 from gnnkit.waiting import SLICE_S, Deadline
-
-if TYPE_CHECKING:
-    from gnnkit.ray.options import Ray
 
 # That Ray may take to be there.
 START_S = 600.0
@@ -33,7 +31,7 @@ class DriverChild:
         advice: What to do when it is gone.
     """
 
-    def __init__(self, engine: Ray, advice: str) -> None:
+    def __init__(self, engine: Cluster, advice: str) -> None:
         self._engine, self._advice = engine, advice
         # Messages that have arrived and were not asked for yet.
         self._said: list[Message] = []

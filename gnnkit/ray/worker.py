@@ -20,11 +20,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gnnkit.cluster.serving.spec import remember_token
 from gnnkit.host import without_collections
 from gnnkit.jobs.context import Checkpoints, Logged
 from gnnkit.jobs.environment import JobPlace
 from gnnkit.jobs.launching.packing import pack_result, unpack_code
 from gnnkit.jobs.launching.rank import carry_extra, progress_of
+from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.remote import error_to_json
 
 if TYPE_CHECKING:
@@ -153,10 +155,8 @@ class _RankOnRay:
     def _train(self) -> Any:
         task = self._task
         with without_collections():
-            from gnnkit.cluster.serving.spec import remember_token
-            from gnnkit.jobs.running import run_training
-            from gnnkit.plan import LoaderPlan
-            from gnnkit.sampling.collate import load_batch_classes
+            from gnnkit.jobs.running import run_training  # torch
+            from gnnkit.sampling.collate import load_batch_classes  # torch
 
             train, transform, extra = unpack_code(task.code)
             load_batch_classes()
@@ -262,7 +262,7 @@ def _meet(task: RayTask, restarts: int) -> tuple[JobPlace, Any]:
     from ray.train import get_context
     from ray.train.collective import broadcast_from_rank_zero
 
-    from gnnkit.distributed.process_group import meeting_store
+    from gnnkit.distributed.process_group import meeting_store  # torch
 
     said = get_context()
     rank, count, node = said.get_world_rank(), said.get_world_size(), said.get_node_rank()

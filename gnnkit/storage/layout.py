@@ -465,6 +465,11 @@ class StoreNumbering:
         """Nodes of the type."""
         return int(self.bounds[-1])
 
+    @property
+    def map(self) -> NDArray[Any]:
+        """The same as kernels take it: empty for the identity."""
+        return np.empty(0, np.int32) if self.store_id is None else self.store_id
+
     def to_store(self, first: int, last: int) -> NDArray[Any]:
         """Store ids of the dataset ids ``[first, last)``."""
         return np.arange(first, last) if self.store_id is None else self.store_id[first:last]

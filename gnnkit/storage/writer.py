@@ -515,8 +515,7 @@ class EdgeTypeBuild:
     def _count(self) -> None:
         context, largest = self.context, 0.0
         threads = context.num_threads
-        owner_map = NO_MAP if self.owners.store_id is None else self.owners.store_id
-        num_owners, num_others = self.owners.num_nodes, self.others.num_nodes
+        owner_map, num_owners, num_others = self.owners.map, self.owners.num_nodes, self.others.num_nodes
         bounds = [num_owners * k // threads for k in range(threads + 1)]
         for batch in context.graph.edge_batches(self.edge_type, [self.weight] if self.weight else []):
             owner, other = self._ends(batch)
@@ -584,13 +583,12 @@ class EdgeTypeBuild:
 
     def _fill_by_rereading(self, ranges: list[OwnerRange]) -> None:
         threads, pool = self.context.num_threads, self.context.pool
-        owner_map = NO_MAP if self.owners.store_id is None else self.owners.store_id
-        other_map = NO_MAP if self.others.store_id is None else self.others.store_id
+        maps = self.owners.map, self.others.map
         waves = [ranges[k : k + threads] for k in range(0, len(ranges), threads)]
         for wave in waves:
             buffers = [self._allocate(owner_range) for owner_range in wave]
             for batch in self.context.graph.edge_batches(self.edge_type, self.names):
-                wait_all(pool.submit(self._place, batch, (owner_map, other_map), *work) for work in zip(wave, buffers, strict=True))
+                wait_all(pool.submit(self._place, batch, maps, *work) for work in zip(wave, buffers, strict=True))
                 self.context.stage.advance(len(batch.source) * EDGE_BYTES / len(waves))
             wait_all(pool.submit(self._write, *work) for work in zip(wave, buffers, strict=True))
 
@@ -602,7 +600,7 @@ class EdgeTypeBuild:
 
     def _fill_in_order(self, ranges: list[OwnerRange]) -> None:
         """Reads the edges once; a range is in memory from its first edge to its last."""
-        pool, maps = self.context.pool, (NO_MAP, NO_MAP if self.others.store_id is None else self.others.store_id)
+        pool, maps = self.context.pool, (NO_MAP, self.others.map)
         lows, highs = (np.array(ends, np.int64) for ends in ([r.low for r in ranges], [r.high for r in ranges]))
         left = np.array([r.last - r.first for r in ranges], np.int64)
         buffers: dict[int, RangeBuffers] = {}

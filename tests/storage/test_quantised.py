@@ -23,15 +23,13 @@ from gnnkit.schema import (
     HOMOGENEOUS_EDGE_TYPE,
     HOMOGENEOUS_NODE_TYPE,
     ArraySpec,
-    EdgeTypeSchema,
     GraphSchema,
-    NodeTypeSchema,
     Quantization,
     reverse_edge_type,
 )
 from gnnkit.storage.convert import dequantize_rows
 from gnnkit.storage.manifest import write_manifest
-from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, spec_of
+from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, typed_source
 from tests.storage.checks import build_store, fast_folder, files_of
 
 needs_glt = pytest.mark.skipif(
@@ -333,11 +331,7 @@ def typed_graph() -> ArraySource:
         on: {"edge_attr": rng.standard_normal((150, 3)).astype(np.float32)},
         cites: {"pos": rng.random((200, 2)), "y": rng.random((200, 2)).astype(np.float32)},
     }
-    schema = GraphSchema(
-        {t: NodeTypeSchema(n, {k: spec_of(v) for k, v in nodes[t].items()}) for t, n in (("paper", 50), ("tag", 20))},
-        {t: EdgeTypeSchema(e.shape[1], {k: spec_of(v) for k, v in edge_arrays[t].items()}) for t, e in edges.items()},
-    )
-    return ArraySource(schema, edges, nodes, edge_arrays, splits={"paper": {"train": np.arange(0, 50, 2)}})
+    return typed_source({"paper": 50, "tag": 20}, edges, nodes, edge_arrays, splits={"paper": {"train": np.arange(0, 50, 2)}})
 
 
 def test_each_type_has_its_own(tmp_path: Path) -> None:

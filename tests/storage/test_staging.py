@@ -22,11 +22,11 @@ from gnnkit import BuildOptions, GraphLoader, Store
 from gnnkit.datasets import PyGSource
 from gnnkit.errors import MemoryLimitError, StoreError
 from gnnkit.events import ignore_events
-from gnnkit.schema import GraphSchema, NodeTypeSchema
+from gnnkit.schema import GraphSchema
 from gnnkit.storage import staging as resources
 from gnnkit.storage.build import build_store
 from gnnkit.storage.catalog import find_or_build, list_stores, prune, store_path
-from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source
+from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source, typed_source
 from tests.helpers.system import pretend_free_memory
 from tests.storage.checks import assert_holds, files_of
 
@@ -175,7 +175,7 @@ def test_room_is_asked_for_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(StoreError, match="PB of disk at .*are free"):
         build_store(huge, tmp_path / "store", BuildOptions())
     pretend_free_memory(monkeypatch, 10**6)
-    source = ArraySource(GraphSchema({"a": NodeTypeSchema(10**6)}, {}), {})
+    source = typed_source({"a": 10**6}, {})
     with pytest.raises(MemoryLimitError, match="1.00 MB are available"):
         build_store(source, tmp_path / "store", BuildOptions())
     assert not list(tmp_path.iterdir())

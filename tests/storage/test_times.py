@@ -16,10 +16,10 @@ import gnnkit
 from gnnkit import BuildOptions, Store
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.runtime.graph_memory import SharedGraph, share
-from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, ArraySpec, EdgeTypeSchema, GraphSchema, NodeTypeSchema
+from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, ArraySpec
 from gnnkit.storage.build import build_store, repartition
 from gnnkit.storage.manifest import write_manifest
-from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, spec_of
+from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, typed_source
 from tests.storage.checks import assert_holds, effective_times, fast_folder, files_of
 
 WRITES, CITES, HAS = ("author", "writes", "paper"), ("paper", "cites", "paper"), ("paper", "has", "venue")
@@ -40,12 +40,8 @@ def timed_source(seed: int, *, chunk_rows: int = 7, edges_are_cheap: bool = True
         CITES: {"edge_attr": rng.random((90, 2)).astype(np.float32), "weight": rng.random(90)},
         HAS: {},
     }
-    schema = GraphSchema(
-        {t: NodeTypeSchema(sizes[t], {k: spec_of(v) for k, v in arrays.items()}) for t, arrays in nodes.items()},
-        {t: EdgeTypeSchema(edges[t].shape[1], {k: spec_of(v) for k, v in arrays.items()}) for t, arrays in edge_arrays.items()},
-    )
     splits = {"paper": {"train": np.arange(10)}}
-    return ArraySource(schema, edges, nodes, edge_arrays, splits=splits, chunk_rows=chunk_rows, edges_are_cheap=edges_are_cheap)
+    return typed_source(sizes, edges, nodes, edge_arrays, splits=splits, chunk_rows=chunk_rows, edges_are_cheap=edges_are_cheap)
 
 
 def as_pyg(source: ArraySource) -> Any:
