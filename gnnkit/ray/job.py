@@ -6,9 +6,10 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, TrainingFailed, WorkerDied
+from gnnkit.events import EventSink
 from gnnkit.jobs.environment import VISIBLE
 from gnnkit.jobs.launching.job import Job, LaunchSpec, RankInputs, named
 from gnnkit.plan import LoaderPlan
@@ -18,9 +19,6 @@ from gnnkit.runtime.runs import opened_log
 from gnnkit.runtime.supervisor import ChildProcess, Exit, SupervisorOptions
 from gnnkit.runtime.wire import Message
 from gnnkit.waiting import Deadline
-
-if TYPE_CHECKING:
-    from gnnkit.events import EventSink
 
 MODULE = "gnnkit.ray"
 _ADVICE = "launch them again: ctx.restore(...) goes on from the last checkpoint in the directory"

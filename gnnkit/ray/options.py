@@ -5,26 +5,22 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gnnkit.errors import PlanError
+from gnnkit.events import EventSink
 from gnnkit.export.job import ExportJob, Instructions, InstructionStep, Port
 from gnnkit.export.launchers.base import Launcher
 from gnnkit.export.launchers.common import LAUNCH, MAX_RESTARTS, between_ranks, rank_cores, render
 from gnnkit.export.proof.trial import Command, JobTrial
 from gnnkit.jobs.launching.engine import Engine, LaunchedRanks
-from gnnkit.jobs.launching.job import fair_threads
+from gnnkit.jobs.launching.job import LaunchSpec, RankInputs, fair_threads
 from gnnkit.ray.child import RayTasks
 from gnnkit.ray.cluster import LOCAL, Cluster
 from gnnkit.ray.job import RayJob
 from gnnkit.ray.partition import build_on_ray
-
-if TYPE_CHECKING:
-    from gnnkit.events import EventSink
-    from gnnkit.jobs.launching.job import LaunchSpec, RankInputs
-    from gnnkit.source import GraphSource
-    from gnnkit.storage.layout import BuildOptions
-    from gnnkit.storage.store import Store
+from gnnkit.source import GraphSource
+from gnnkit.storage.layout import BuildOptions
+from gnnkit.storage.store import Store
 
 
 @dataclass(frozen=True)

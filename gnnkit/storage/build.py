@@ -450,8 +450,7 @@ def _finished(path: Path, fingerprint: str, parts: list[int]) -> Store | None:
 
 def _parts_in(folder: Path) -> list[int]:
     """The parts whose files are in a folder."""
-    numbers = (entry.name.removeprefix("part") for entry in folder.iterdir() if entry.is_dir() and entry.name.startswith("part"))
-    return sorted(int(number) for number in numbers if number.isdigit())
+    return sorted(part for entry in folder.iterdir() if entry.is_dir() and (part := part_of(entry.name)) is not None)
 
 
 def join_parts(folder: Path, job: BuildJob) -> None:
