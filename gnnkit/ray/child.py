@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from gnnkit.errors import PlanError, WorkerDied
 from gnnkit.events import Event, EventSink, ignore_events
-from gnnkit.ray.cluster import Cluster
+from gnnkit.ray.cluster import RayCluster
 from gnnkit.ray.job import driver_environment, driver_options
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import new_run
@@ -31,7 +31,7 @@ class DriverChild:
         advice: What to do when it is gone.
     """
 
-    def __init__(self, engine: Cluster, advice: str) -> None:
+    def __init__(self, engine: RayCluster, advice: str) -> None:
         self._engine, self._advice = engine, advice
         # Messages that have arrived and were not asked for yet.
         self._said: list[Message] = []

@@ -16,7 +16,7 @@ _LEAST_STORE = 75 << 20
 
 
 @dataclass(frozen=True)
-class Cluster:
+class RayCluster:
     """The fields of ``gnnkit.Ray``, which says what they mean; a driver is told of these.
 
     Raises:
@@ -48,5 +48,5 @@ class Cluster:
         return None if address == LOCAL else address
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-serialisable form, with the address resolved; ``Cluster(**value)`` reverses it."""
+        """A JSON-serialisable form, with the address resolved; ``RayCluster(**value)`` reverses it."""
         return {**asdict(self), "address": self.joined or LOCAL}

@@ -26,7 +26,7 @@ from typing import Any, NoReturn, cast
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, WorkerDied
 from gnnkit.plan import LoaderPlan
 from gnnkit.ray.building import ClusterTasks, RayBuild, StoodStill, call
-from gnnkit.ray.cluster import Cluster
+from gnnkit.ray.cluster import RayCluster
 from gnnkit.ray.worker import Board, RayTask, train_worker
 from gnnkit.runtime.entry import ParentWatch
 from gnnkit.runtime.remote import error_to_json
@@ -66,7 +66,7 @@ def failure(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def connected(options: Cluster, timeout_s: float) -> Iterator[None]:
+def connected(options: RayCluster, timeout_s: float) -> Iterator[None]:
     """A connection of this process to the cluster, for a ``with`` block; one that was started here ends with it.
 
     Args:
@@ -182,7 +182,7 @@ class RayDriver:
 
     def _call(self, asked: Message) -> None:
         """Has nodes call functions, once for each request."""
-        options = Cluster(**asked.body["engine"])
+        options = RayCluster(**asked.body["engine"])
         self._connection.enter_context(connected(options, asked.body["timeout_s"]))
         while True:
             function, shared, calls = pickle.loads(from_memory(asked.fds.pop()))
@@ -197,7 +197,7 @@ class RayDriver:
             asked = self._heard.get()
 
     def _build(self, setup: Message) -> None:
-        options = Cluster(**setup.body["engine"])
+        options = RayCluster(**setup.body["engine"])
         self._connection.enter_context(connected(options, setup.body["timeout_s"]))
         task, has_told = pickle.loads(from_memory(setup.fds[0])), False
         for is_last in (False,) * _BEGUN_ANEW + (True,):
@@ -218,7 +218,7 @@ class RayDriver:
 
     def _train(self, setup: Message) -> None:
         assert setup.kind == "setup"
-        body, options = setup.body, Cluster(**setup.body["engine"])
+        body, options = setup.body, RayCluster(**setup.body["engine"])
         self._connection.enter_context(connected(options, body["timeout_s"]))
         import ray
 
@@ -277,7 +277,7 @@ class RayDriver:
             self._wire.tell(kind, **dict(zip(_NAMES[kind], what, strict=True)))
 
 
-def _device(word: str, options: Cluster) -> str:
+def _device(word: str, options: RayCluster) -> str:
     """The device of the ranks: "cuda" where the cluster has a GPU for each and the word does not say otherwise.
 
     Raises:
@@ -321,7 +321,7 @@ def _board() -> Any:
     return ray.remote(num_cpus=0)(Board).options(scheduling_strategy=_here()).remote()
 
 
-def _fit(task: RayTask, board: Any, options: Cluster, directory: str, max_restarts: int, *, use_gpu: bool) -> None:
+def _fit(task: RayTask, board: Any, options: RayCluster, directory: str, max_restarts: int, *, use_gpu: bool) -> None:
     """Runs the ranks, again and again while they fail and may.
 
     Raises:

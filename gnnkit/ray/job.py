@@ -13,7 +13,7 @@ from gnnkit.events import EventSink
 from gnnkit.jobs.environment import VISIBLE
 from gnnkit.jobs.launching.job import Job, LaunchSpec, RankInputs, named
 from gnnkit.plan import LoaderPlan
-from gnnkit.ray.cluster import Cluster
+from gnnkit.ray.cluster import RayCluster
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import opened_log
 from gnnkit.runtime.supervisor import ChildProcess, Exit, SupervisorOptions
@@ -28,7 +28,7 @@ _MEET_MS = 300_000
 STOP_TIMEOUT_S = 20.0
 
 
-def driver_environment(engine: Cluster) -> dict[str, str]:
+def driver_environment(engine: RayCluster) -> dict[str, str]:
     """Returns the variables of a driver that Ray reads when it is imported."""
     # A call that comes after the connection was closed is an error, and starts no other cluster.
     found = {"RAY_ENABLE_AUTO_CONNECT": "0"}
@@ -97,7 +97,7 @@ class RayJob(Job):
         OSError: The system does not start processes.
     """
 
-    def __init__(self, engine: Cluster, spec: LaunchSpec, inputs: RankInputs, events: EventSink) -> None:
+    def __init__(self, engine: RayCluster, spec: LaunchSpec, inputs: RankInputs, events: EventSink) -> None:
         self._engine = engine
         self._due = Deadline(None)
         self._resources: dict[str, float] = {}

@@ -15,7 +15,7 @@ from gnnkit.export.proof.trial import Command, JobTrial
 from gnnkit.jobs.launching.engine import Engine, LaunchedRanks
 from gnnkit.jobs.launching.job import LaunchSpec, RankInputs, fair_threads
 from gnnkit.ray.child import RayTasks
-from gnnkit.ray.cluster import LOCAL, Cluster
+from gnnkit.ray.cluster import LOCAL, RayCluster
 from gnnkit.ray.job import RayJob
 from gnnkit.ray.partition import build_on_ray
 from gnnkit.source import GraphSource
@@ -24,7 +24,7 @@ from gnnkit.storage.store import Store
 
 
 @dataclass(frozen=True)
-class Ray(Cluster, Engine):
+class Ray(RayCluster, Engine):
     """The engine that runs ranks of ``gnnkit.launch`` on a Ray cluster, or the tasks of ``gnnkit.partition``.
 
     Ranks are workers of Ray Train's ``TorchTrainer``.

@@ -10,7 +10,7 @@ from gnnkit.errors import PlanError, StoreError
 from gnnkit.events import EventSink
 from gnnkit.ray.building import BuildTask, PartInput
 from gnnkit.ray.child import START_S, DriverChild
-from gnnkit.ray.cluster import Cluster
+from gnnkit.ray.cluster import RayCluster
 from gnnkit.source import GraphSource, PartedSource, RangedSource
 from gnnkit.storage.build import BuildJob, build_parts, existing, join_parts, read_records
 from gnnkit.storage.edge_values import timed_edge_types
@@ -27,7 +27,7 @@ _COPY = "source"
 _METHODS = ("contiguous", "random", "given")
 
 
-def build_on_ray(engine: Cluster, source: GraphSource, path: Path, options: BuildOptions, events: EventSink) -> Store:
+def build_on_ray(engine: RayCluster, source: GraphSource, path: Path, options: BuildOptions, events: EventSink) -> Store:
     """Builds a store on a Ray cluster, byte for byte that of one machine; see ``Ray.build``."""
     _check(source, options)
     fingerprint = store_fingerprint(source.fingerprint(), options)
@@ -103,7 +103,7 @@ class _Driver(DriverChild):
         PlanError: The source cannot be sent.
     """
 
-    def __init__(self, engine: Cluster, task: BuildTask) -> None:
+    def __init__(self, engine: RayCluster, task: BuildTask) -> None:
         import cloudpickle
 
         super().__init__(engine, _ADVICE)
