@@ -165,10 +165,11 @@ def _fetch_tables(*args: _typing.Any) -> "list[tuple[str, str]]":
     return fetch_tables(*args)
 
 
-def _tables_after(*args: _typing.Any, **options: _typing.Any) -> _typing.Any:
-    from gnnkit.datasets.tables.source import tables_after
+def _append(store: "Store", *tables: _typing.Any, path: _typing.Any, events: _typing.Any, **options: _typing.Any) -> "Store":
+    from gnnkit.datasets.tables.source import tables_after  # pyarrow
+    from gnnkit.storage.append import append_to_store  # numba
 
-    return tables_after(*args, **options)
+    return append_to_store(store, tables_after(store, *tables, folder=store.path.parent, events=events, **options), path, events)
 
 
 _register(
@@ -178,7 +179,7 @@ _register(
     open_url=_open_url,
     push=_push,
     fetch_tables=_fetch_tables,
-    tables_after=_tables_after,
+    append=_append,
 )
 
 

@@ -11,17 +11,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.backends.colocated import Colocated
+from gnnkit.backends.graph_store import GraphStore
+from gnnkit.backends.inprocess import InProcess
+from gnnkit.datasets.synthetic import products_like
 from gnnkit.events import EventSink, Stage, ignore_events
+from gnnkit.graph_loader import GraphLoader
+from gnnkit.runtime.ring import SharedBlock
+from gnnkit.sampling.batch_writer import GATHER, fill
+from gnnkit.sampling.tables import NUM_WHOLE
+from gnnkit.schema import plain
+from gnnkit.storage.arrays import ReadAhead
+from gnnkit.storage.build import build_store
+from gnnkit.storage.layout import BuildOptions
+from gnnkit.storage.store import Store
 from gnnkit.units import format_duration, format_rate
-
-if TYPE_CHECKING:
-    from gnnkit.graph_loader import GraphLoader
-    from gnnkit.storage.store import Store
 
 # Backends take turns, so that whatever else the machine does hits all of them alike.
 _TURNS = 3
@@ -112,14 +121,7 @@ class BenchReport:
 
     def to_json(self) -> dict[str, Any]:
         """Returns everything, single turns included, as JSON values."""
-        backends = {name: vars(found) for name, found in self.backends.items()}
-        return {
-            "graph": self.graph,
-            "num_threads": self.num_threads,
-            "backends": backends,
-            "gather_bytes_per_s": self.gather_bytes_per_s,
-            "row_share": self.row_share,
-        }
+        return dict(plain(self))
 
 
 def measure(options: BenchOptions, events: EventSink = ignore_events) -> BenchReport:
@@ -133,12 +135,6 @@ def measure(options: BenchOptions, events: EventSink = ignore_events) -> BenchRe
         PlanError: The options do not fit the graph.
         StoreError: The store cannot be opened, or the generated graph not be stored.
     """
-    from gnnkit.datasets.synthetic import products_like
-    from gnnkit.graph_loader import GraphLoader
-    from gnnkit.storage.build import build_store
-    from gnnkit.storage.layout import BuildOptions
-    from gnnkit.storage.store import Store
-
     with contextlib.ExitStack() as held:
         if options.source is None:
             folder = held.enter_context(tempfile.TemporaryDirectory(prefix="gnnkit-bench-"))
@@ -164,9 +160,6 @@ def measure(options: BenchOptions, events: EventSink = ignore_events) -> BenchRe
 
 
 def _backends(num_threads: int | None) -> dict[str, Any]:
-    from gnnkit.backends.colocated import Colocated
-    from gnnkit.backends.graph_store import GraphStore
-    from gnnkit.backends.inprocess import InProcess
 
     count: Any = "auto" if num_threads is None else num_threads
     return {"InProcess": InProcess(count), "Colocated": Colocated(count), "GraphStore": GraphStore(1, workers_per_server=num_threads or 1)}
@@ -214,8 +207,6 @@ def _limit(loader: GraphLoader, store: Store, num_threads: int) -> tuple[float |
 
 def in_huge_pages(rows: NDArray[Any]) -> NDArray[Any]:
     """Copies rows to where random reads are cheapest."""
-    from gnnkit.runtime.ring import SharedBlock
-
     block = SharedBlock.create("gnnkit-bench", rows.nbytes)
     copy = block.bytes[: rows.nbytes].view(rows.dtype).reshape(rows.shape)
     copy[:] = rows
@@ -234,10 +225,6 @@ def gather(rows: NDArray[Any], batches: Sequence[NDArray[np.int64]], outs: Seque
     Returns:
         The seconds that it takes.
     """
-    from gnnkit.sampling.batch_writer import GATHER, fill
-    from gnnkit.sampling.tables import NUM_WHOLE
-    from gnnkit.storage.arrays import ReadAhead
-
     width = rows.dtype.itemsize * int(np.prod(rows.shape[1:]))
     tables, bounds, ahead = np.array([[rows.ctypes.data]]), np.array([[0, len(rows)]]), ReadAhead([]).table
     todo, lock = iter(batches), threading.Lock()

@@ -120,7 +120,7 @@ def _check_regular(status: os.stat_result, path: Path) -> None:
 
 
 def private_folder(folder: Path) -> Path:
-    """Makes a folder that nobody but this user can change or replace: as ssh looks at the folders above a key.
+    """Makes a folder that only this user can change or replace: as ssh looks at the folders above a key.
 
     Every folder on the way belongs to this user or to root, and no one else can write to it; to one like /tmp they can, but rename and
     remove only what is theirs.
@@ -145,7 +145,7 @@ def private_folder(folder: Path) -> Path:
 
 
 def is_own_folder(path: Path) -> bool:
-    """Whether a path is a folder, and no link to one, that belongs to this user and that nobody else can write to.
+    """Whether a path is a folder, and no link to one, that belongs to this user and that no other user can write to.
 
     Raises:
         OSError: There is nothing, or nothing that can be looked at.
@@ -233,14 +233,14 @@ def why_unwritable(error: OSError, place: Path) -> str:
 def take_lock(path: Path) -> int | None:
     """Takes the lock that a file stands for, without waiting; the file is made. The system takes the lock from a process that dies.
 
-    Whoever gives it up removes the file, and others may have opened it before. What they lock then is a file without a name, while a third
+    Giving it up removes the file, and others may have opened it before. What they lock then is a file without a name, while a third
     one may hold another file at the path: a lock counts only where its file is still the one at the path.
 
     Args:
         path: The file; its folder exists.
 
     Returns:
-        A descriptor for ``give_up_lock``; None where somebody else, in this process or another, holds the lock.
+        A descriptor for ``give_up_lock``; None where another thread or process holds the lock.
 
     Raises:
         OSError: The file cannot be made or locked.
@@ -271,7 +271,7 @@ def give_up_lock(path: Path, descriptor: int) -> None:
     """
     with suppress(OSError):  # a folder that has become read-only keeps it
         if is_at(descriptor, path):
-            path.unlink()  # as long as it is locked: nobody else can have locked the file at the path
+            path.unlink()  # while it is locked, so that no other process has locked the file at the path
     fcntl.flock(descriptor, fcntl.LOCK_UN)  # a forked child may have the descriptor too
     os.close(descriptor)
 
@@ -285,7 +285,7 @@ def is_at(descriptor: int, path: Path) -> bool:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Puts text into a file, all at once: nobody reads half of it, and a full disk or a kill leaves what was there.
+    """Puts text into a file, all at once: half of it is never read, and a full disk or a kill leaves what was there.
 
     Args:
         path: The file; its folder exists.

@@ -55,7 +55,7 @@ def available_memory() -> int:
     return min([int(psutil.virtual_memory().available), *(room for folder in _memory_groups() if (room := _room(*folder)) is not None)])
 
 
-# What the system has said of its memory is believed for so long, by whoever takes little of it at a time: no more than this part of it.
+# How long an answer of the system about its memory is used for requests of at most this part of it.
 _BELIEVED_S, _LITTLE = 0.1, 1 / 8
 
 
@@ -76,7 +76,7 @@ class FreeMemory:
 
 
 def total_memory() -> int:
-    """Bytes of memory that this process could have if nobody else took any: the machine's, or its cgroup's limit where that is less."""
+    """Bytes of memory that this process could have if other processes took none: the machine's, or its cgroup's limit if less."""
     import psutil
 
     limits = []
@@ -175,7 +175,7 @@ def _room(group: Path, limit_file: str, usage_file: str, cache_names: tuple[str,
         lines = (group / "memory.stat").read_text().splitlines()
     except (OSError, ValueError):
         return None
-    # Pages of files count as used but are dropped when somebody needs the memory, however often they are read: a mapped
+    # Pages of files count as used but are dropped when the memory is needed, however often they are read: a mapped
     # store that is larger than the limit fills all of it, and leaves all of it to others.
     cache = sum(int(line.split()[1]) for line in lines if line.startswith(tuple(f"{name} " for name in cache_names)))
     return max(0, limit - usage + cache)

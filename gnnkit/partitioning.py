@@ -4,25 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, overload, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict, overload, runtime_checkable
 
 from gnnkit.arguments import checks_arguments
 from gnnkit.callers import warn
+from gnnkit.datasets.ogb import open_ogb
 from gnnkit.errors import PlanError, StoreError, interruptible
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.files import user_path
 from gnnkit.plugins import find_plugin
+from gnnkit.rendering import renderer
 from gnnkit.schema import EdgeDir
-from gnnkit.storage.layout import BuildOptions, ByColumn, FeatureDtypes, Order, Partitioner
+from gnnkit.source import GraphSource
+from gnnkit.storage.catalog import default_store_dir, find_or_build, find_or_repartition, stores_of_graph
+from gnnkit.storage.layout import MANIFEST_NAME, BuildOptions, ByColumn, FeatureDtypes, Order, Partitioner
+from gnnkit.storage.manifest import read_manifest
+from gnnkit.storage.store import Store
 from gnnkit.urls import is_url
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
+    from typing_extensions import Unpack
 
     from gnnkit.datasets.tables.hosts import TableEngine
-    from gnnkit.source import GraphSource
     from gnnkit.storage.build import BuildJob
-    from gnnkit.storage.store import Store
+
+    AnyGraph: TypeAlias = GraphSource | Store | str | Path | Data | HeteroData
 
 
 @runtime_checkable
@@ -34,53 +41,46 @@ class BuildEngine(Protocol):
         ...
 
 
+class PartitionKeywords(TypedDict, total=False):
+    """The options of ``partition``, for type checkers."""
+
+    edge_dir: EdgeDir | None
+    with_edge: bool | None
+    feature_dtype: FeatureDtypes | None
+    weight: str | None
+    time_attr: str | None
+    cache_ratio: float
+    num_neighbors: tuple[int, ...]
+    input_nodes: str | None
+    seed: int
+    order: Order
+    finish: bool
+    overwrite: bool
+    engine: BuildEngine | str | None
+    events: EventSink
+
+
 @overload
 def partition(
-    source: GraphSource | Store | str | Path | Data | HeteroData,
+    source: AnyGraph,
     num_parts: int,
     partition: Partitioner | ByColumn = "contiguous",
     out: str | Path | None = None,
     *,
-    edge_dir: EdgeDir | None = None,
-    with_edge: bool | None = None,
-    feature_dtype: FeatureDtypes | None = None,
-    weight: str | None = None,
-    time_attr: str | None = None,
-    cache_ratio: float = 0.0,
-    num_neighbors: tuple[int, ...] = (15, 10),
-    input_nodes: str | None = "train",
-    seed: int = 0,
-    order: Order = "dataset",
     parts: None = None,
-    finish: bool = False,
-    overwrite: bool = False,
-    engine: BuildEngine | str | None = None,
-    events: EventSink = ignore_events,
+    **options: Unpack[PartitionKeywords],
 ) -> Store: ...
 
 
 @overload
 def partition(
-    source: GraphSource | Store | str | Path | Data | HeteroData,
+    source: AnyGraph,
     num_parts: int,
     partition: Partitioner | ByColumn = "contiguous",
     out: str | Path | None = None,
     *,
-    edge_dir: EdgeDir | None = None,
-    with_edge: bool | None = None,
-    feature_dtype: FeatureDtypes | None = None,
-    weight: str | None = None,
-    time_attr: str | None = None,
-    cache_ratio: float = 0.0,
-    num_neighbors: tuple[int, ...] = (15, 10),
-    input_nodes: str | None = "train",
-    seed: int = 0,
-    order: Order = "dataset",
     parts: Sequence[int],
-    finish: bool = False,
-    overwrite: bool = False,
-    engine: BuildEngine | str | None = None,
-    events: EventSink = ignore_events,
+    **options: Unpack[PartitionKeywords],
 ) -> Store | None: ...
 
 
@@ -133,7 +133,7 @@ def partition(  # noqa: PLR0913
         order: The order of a part's nodes in its files: "dataset", or "hotness", those that batches touch most first, so that they share
             pages of a store that does not fit in memory. Batches are the same.
         parts: The parts to build here, while other hosts call the same with theirs and the same ``out``, on a disk that they share or on
-            their own. Whoever comes last puts the store together. None builds all.
+            their own. The host that comes last puts the store together. None builds all.
         finish: Puts the store together also where only the records of other hosts' parts are here, and not their files.
         overwrite: Replaces another graph's store at ``out``. One of the same graph is replaced in any case.
         engine: What builds: None is this process; ``gnnkit.Ray(...)``, or its name "ray", are tasks on a Ray cluster, all of whose nodes
@@ -149,11 +149,9 @@ def partition(  # noqa: PLR0913
         StoreError: The store is damaged, the disk is full, another process is at work, or ``out`` holds another graph's store.
         StartTimeout, WorkerDied: With ``engine``, the cluster cannot be joined, or is gone.
     """
-    from gnnkit.storage.catalog import default_store_dir, find_or_build, find_or_repartition
-
     builder = None if engine is None else find_engine(engine)
     graph = _opened(source, events, builder, out, weight)
-    store = graph if _is_store(graph) else None
+    store = graph if isinstance(graph, Store) else None
     if store is not None:
         edge_dir, weight = edge_dir or store.edge_dir, weight or store.options.weight
         time_attr = time_attr or store.options.time_attr
@@ -189,14 +187,10 @@ def partition(  # noqa: PLR0913
     if engine is not None:
         assert builder is not None, "an engine is one, or was refused"
         return builder.build(graph, path, options, events)
+    from gnnkit.storage.build import build_parts, publish  # numba
+
     job = _job(graph, store, path, options)
-    if parts is None and not finish:
-        from gnnkit.storage.build import publish
-
-        return publish(job, events)
-    from gnnkit.storage.build import build_parts
-
-    return build_parts(job, parts or (), events, finish=finish)
+    return publish(job, events) if parts is None and not finish else build_parts(job, parts or (), events, finish=finish)
 
 
 def _check_engine(store: Store | None, out: str, parts: Sequence[int] | None, finish: bool) -> None:
@@ -231,8 +225,7 @@ def find_engine(engine: BuildEngine | str) -> BuildEngine:
 
 def _job(graph: Any, store: Store | None, path: Path, options: BuildOptions) -> BuildJob:
     """Makes the job that builds a store: from a store of the same graph where there is one, else from the graph."""
-    from gnnkit.storage.build import repartition_job, source_job
-    from gnnkit.storage.catalog import default_store_dir, stores_of_graph
+    from gnnkit.storage.build import repartition_job, source_job  # numba
 
     if store is None:
         store = next(stores_of_graph(graph, options, default_store_dir(), but=path), None)
@@ -245,8 +238,6 @@ def _refuse_another_graph(path: Path, fingerprint: str) -> None:
     Raises:
         StoreError: There is one at ``path``.
     """
-    from gnnkit.storage.manifest import read_manifest
-
     try:
         found = read_manifest(path)
     except StoreError:  # there is none, or a damaged one, which the build replaces or refuses
@@ -255,37 +246,24 @@ def _refuse_another_graph(path: Path, fingerprint: str) -> None:
         raise StoreError(f"{path} is the store of another graph, {found.name!r}", "choose another out, or overwrite=True to replace it")
 
 
-def _is_store(graph: Any) -> bool:
-    from gnnkit.storage.store import Store
-
-    return isinstance(graph, Store)
-
-
 def _opened(source: Any, events: EventSink, engine: BuildEngine | None, out: str | Path | None, weight: str | None) -> Any:
     """The store or ``GraphSource`` that ``source`` stands for; where an engine builds, it may read tables, too, beside the store."""
-    from gnnkit.storage.layout import MANIFEST_NAME
-    from gnnkit.storage.store import Store
-
     if isinstance(source, (str, Path)):
         from gnnkit.datasets.tables.reading import is_table_file  # pyarrow
 
         if is_table_file(source):
-            from gnnkit.datasets.tables.source import open_described
+            from gnnkit.datasets.tables.source import open_described  # pyarrow
 
             beside = None if engine is None or out is None or is_url(str(out)) else user_path(out).parent
             return open_described(source, events, engine=table_engine(engine), scratch_dir=beside)
         if is_url(source):
-            from gnnkit.cluster.urls.stores import open_url
-
-            return open_url(str(source), None, events)
+            return renderer("open_url")(str(source), None, events)
         if isinstance(source, Path) or "/" in source or (Path(source) / MANIFEST_NAME).exists():
             return Store.open(source)
-        from gnnkit.datasets.ogb import open_ogb
-
         return open_ogb(source, events=events)
     if isinstance(source, Store) or hasattr(source, "edge_chunks"):
         return source
-    from gnnkit.datasets.pyg import PyGSource
+    from gnnkit.datasets.pyg import PyGSource  # torch
 
     graph = PyGSource(source, edge_arrays=(weight,))
     if graph.left_out:

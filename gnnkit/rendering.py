@@ -14,7 +14,8 @@ def register(**renderers: Callable[..., Any]) -> None:
     Args:
         **renderers: ``card`` makes the card of a ``Shown`` object, ``progress`` the receiver of events for a choice of progress,
             ``traceback`` the lines that IPython shows of an error, ``store_plot`` a store's picture. ``open_url`` opens the store at a URL,
-            ``push`` puts a store there, ``fetch_tables`` fetches the files of a table, ``tables_after`` reads what is appended to a store.
+            ``push`` puts a store there, ``fetch_tables`` fetches the files of a table, ``append`` writes a store with
+            further rows.
     """
     _RENDERERS.update(renderers)
 

@@ -7,12 +7,14 @@ A graph is always typed. A homogeneous one has the single node type ``HOMOGENEOU
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError
 
@@ -34,16 +36,34 @@ class ElementType(NamedTuple):
         stored: NumPy's name of the type that its rows are kept in.
         shown: The name of the type that batches have.
         bits: Bits of a number that stands for another one, see ``Quantization``; None where a number stands for itself.
+        decode: Makes float32 of stored bit patterns of numbers that stand for themselves.
+        encode: Makes the nearest bit patterns of float32.
     """
 
     stored: str
     shown: str
     bits: int | None = None
+    decode: Callable[[NDArray[Any]], NDArray[np.float32]] | None = None
+    encode: Callable[[NDArray[np.float32]], NDArray[Any]] | None = None
+
+
+def float32_to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """Bit patterns of the nearest bfloat16 (ties to even); NaN stays NaN."""
+    bits = values.view(np.uint32)
+    rounded = (bits + (np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1)))) >> np.uint32(16)
+    patterns: NDArray[np.uint16] = np.where(np.isnan(values), np.uint16(0x7FC0), rounded.astype(np.uint16))
+    return patterns
+
+
+def bfloat16_to_float32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
+    """The values of bfloat16 bit patterns, exactly."""
+    values: NDArray[np.float32] = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return values
 
 
 # By torch's names. This is all that there is to declare: ``gnnkit.storage.convert`` packs and unpacks any number of bits that divides 8.
 ELEMENT_TYPES: Mapping[str, ElementType] = {
-    "bfloat16": ElementType("uint16", "bfloat16"),
+    "bfloat16": ElementType("uint16", "bfloat16", decode=bfloat16_to_float32, encode=float32_to_bfloat16),
     "quint8": ElementType("uint8", "float32", 8),
     "quint4x2": ElementType("uint8", "float32", 4),
     "quint2x4": ElementType("uint8", "float32", 2),
@@ -70,7 +90,7 @@ class Quantization:
     them are the columns that are kept whole, as float32 in the byte order of the machine; their bits are 0.
 
     Attributes:
-        scale: One for each column, each the value of a float32, at least 0. Both are empty as long as nobody has measured the columns.
+        scale: One for each column, each the value of a float32, at least 0. Both are empty until the columns are measured.
         offset: One for each column, likewise.
         bits: Bits of each number.
         whole: The columns that are kept whole, ascending.
@@ -144,6 +164,13 @@ class ArraySpec:
     def numpy_dtype(self) -> np.dtype[Any]:
         """The dtype under which the rows are stored."""
         return stored_dtype(self.dtype)
+
+    @property
+    def kind(self) -> str:
+        """NumPy's letter for the kind of its numbers: "b", "i", "u" or "f"; "q" for those of a few bits that stand for others."""
+        if self.dtype not in ELEMENT_TYPES:
+            return np.dtype(self.dtype).kind
+        return "f" if element_type(self.dtype).bits is None else "q"
 
     @property
     def batch_dtype(self) -> str:
@@ -238,6 +265,16 @@ class GraphSchema:
         """Nodes over all types."""
         return sum(t.num_nodes for t in self.node_types.values())
 
+    def arrays_of(self, owner: NodeType | EdgeType) -> Mapping[str, ArraySpec]:
+        """The arrays of a node type or an edge type."""
+        return self.edge_types[owner].arrays if isinstance(owner, tuple) else self.node_types[owner].arrays
+
+    def with_arrays(self, convert: Callable[[NodeType | EdgeType, Mapping[str, ArraySpec]], dict[str, ArraySpec]]) -> GraphSchema:
+        """The schema with the arrays of each type that ``convert`` makes of a type and its arrays."""
+        nodes = {t: replace(found, arrays=convert(t, found.arrays)) for t, found in self.node_types.items()}
+        edges = {t: replace(found, arrays=convert(t, found.arrays)) for t, found in self.edge_types.items()}
+        return replace(self, node_types=nodes, edge_types=edges)
+
     def time_unit(self, name: str | None) -> str | None:
         """The unit of the arrays of times of a name, see ``ArraySpec``; None where they have none, or nothing has this name."""
         arrays = [*(t.arrays for t in self.node_types.values()), *(t.arrays for t in self.edge_types.values())]
@@ -280,6 +317,21 @@ class GraphSchema:
 def edge_type_name(edge_type: EdgeType) -> str:
     """``("paper", "cites", "paper")`` as ``"paper__cites__paper"``, its name where a text stands for it."""
     return "__".join(edge_type)
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: records as objects of their fields, edge types that are keys as texts, dtypes and paths by their names."""
+    if is_dataclass(value):
+        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {edge_type_name(key) if isinstance(key, tuple) else key: plain(own) for key, own in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(own) for own in value]
+    if isinstance(value, frozenset):
+        return sorted(value)
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return value.name if isinstance(value, np.dtype) else str(value) if isinstance(value, Path) else value
 
 
 def is_label_edge_type(edge_type: EdgeType) -> bool:

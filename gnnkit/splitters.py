@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-def view_of(value: Any) -> GraphView | None:
+def _view_of(value: Any) -> _PyGView | _StoreView | None:
     """A view of a PyG ``Data`` or ``HeteroData``, a ``Store`` or the path of one; None for what is no graph.
 
     Raises:
@@ -42,8 +42,8 @@ def view_of(value: Any) -> GraphView | None:
     return _PyGView(value) if hasattr(value, "stores") else None
 
 
-class GraphView:
-    """The types, sizes and arrays of a graph, whatever it is kept in.
+class _GraphView:
+    """The types of a graph, whatever it is kept in.
 
     Attributes:
         node_types: Its node types.
@@ -65,32 +65,6 @@ class GraphView:
         """The type that is meant; see ``node_type``."""
         return _one_of(given if given is None else tuple(given), list(self.edge_types), "edge")  # type: ignore[no-any-return]
 
-    def num_nodes(self, node_type: NodeType) -> int:
-        """Nodes of a type."""
-        raise NotImplementedError
-
-    def num_edges(self, edge_type: EdgeType) -> int:
-        """Edges of a type."""
-        raise NotImplementedError
-
-    def node_array(self, node_type: NodeType, name: str) -> NDArray[Any]:
-        """``[num_nodes, ...]``: an array of the nodes of a type, by id.
-
-        Raises:
-            PlanError: There is none of the name.
-            StoreError: A part is not here.
-        """
-        raise NotImplementedError
-
-    def edge_ends(self, edge_type: EdgeType) -> NDArray[Any]:
-        """Whole numbers ``[2, num_edges]``: sources and targets, by id.
-
-        Raises:
-            PlanError: A graph has no edge_index, or a store no edge ids.
-            StoreError: A part is not here.
-        """
-        raise NotImplementedError
-
 
 def _one_of(given: Any, known: list[Any], what: str) -> Any:
     if given is None and len(known) == 1:
@@ -102,7 +76,7 @@ def _one_of(given: Any, known: list[Any], what: str) -> Any:
     return given
 
 
-class _PyGView(GraphView):
+class _PyGView(_GraphView):
     """A ``Data`` or ``HeteroData``."""
 
     def __init__(self, data: Any) -> None:
@@ -124,15 +98,15 @@ class _PyGView(GraphView):
         values = self._of(node_type)
         if name not in values:
             raise PlanError(f"{node_type!r} nodes have no array {name!r}", f"they have {sorted(values.keys())}")
-        return np.asarray(values[name].detach().cpu().numpy())
+        return _array(values[name])
 
     def edge_ends(self, edge_type: EdgeType) -> NDArray[Any]:
         if "edge_index" not in self._of(edge_type):
             raise PlanError(f"the edges of {edge_type} are no edge_index", "give the graph with edge_index")
-        return np.asarray(self._of(edge_type).edge_index.detach().cpu().numpy(), np.int64)
+        return _array(self._of(edge_type).edge_index).astype(np.int64, copy=False)
 
 
-class _StoreView(GraphView):
+class _StoreView(_GraphView):
     """A store."""
 
     def __init__(self, store: Any) -> None:
@@ -196,7 +170,7 @@ def split_nodes(
         PlanError: A number is out of range, ids are no ids or come twice, or there is no such type or array.
         StoreError: The store is damaged, or classes are in parts that are not here.
     """
-    graph = view_of(nodes)
+    graph = _view_of(nodes)
     if graph is not None:
         owner = graph.node_type(node_type)
         ids = np.arange(graph.num_nodes(owner))
@@ -232,7 +206,7 @@ def split_links(
             without edge ids.
         StoreError: The store is damaged, or edges are in parts that are not here.
     """
-    graph = view_of(links)
+    graph = _view_of(links)
     if graph is None:
         if edge_type is not None:
             raise PlanError(
@@ -327,10 +301,12 @@ def _to_split(*parts: NDArray[np.int64]) -> Split:
     return Split(*(torch.from_numpy(np.ascontiguousarray(part, np.int64)) for part in parts))
 
 
+def _array(value: Any) -> NDArray[Any]:
+    return np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
+
+
 def _numbers(value: Any, what: str) -> NDArray[Any]:
-    if hasattr(value, "detach"):
-        value = value.detach().cpu().numpy()
-    found = np.asarray(value)
+    found = _array(value)
     if found.dtype.kind not in "iu" and found.size:
         raise PlanError(f"{what} must hold whole numbers, got {found.dtype}", "for example ids.long()")
     return found
@@ -341,7 +317,7 @@ def _ids_of(nodes: Any) -> NDArray[np.int64]:
         if nodes < 0:
             raise PlanError(f"nodes={nodes} is no number of nodes")
         return np.arange(int(nodes))
-    found = nodes.detach().cpu().numpy() if hasattr(nodes, "detach") else np.asarray(nodes)
+    found = _array(nodes)
     if found.ndim != 1:
         raise PlanError(f"nodes must be a number, ids, a mask or a graph, got a {type(nodes).__name__} of shape {found.shape}")
     if found.dtype == np.bool_:
@@ -362,7 +338,7 @@ def _ends_of(links: Any) -> NDArray[np.int64]:
 
 
 def _classes_of(classes: Any, count: int) -> NDArray[np.int64]:
-    found = classes.detach().cpu().numpy() if hasattr(classes, "detach") else np.asarray(classes)
+    found = _array(classes)
     if found.ndim == 2 and found.shape[1] == 1:
         found = found[:, 0]
     if found.shape != (count,):

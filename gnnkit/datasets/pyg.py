@@ -31,7 +31,7 @@ from gnnkit.schema import (
     opposite_edge_type,
 )
 from gnnkit.source import CHUNK_ROWS, LinkSplits
-from gnnkit.storage.arrays import EdgePart, GraphArrays, NodePart
+from gnnkit.storage.arrays import EdgePart, GraphArrays, NodePart, stored_rows
 from gnnkit.storage.edge_values import (
     as_times,
     check_time_attr,
@@ -58,18 +58,18 @@ def as_rows(value: Any, where: str, dim: int = 0) -> tuple[NDArray[Any], ArraySp
         dim: The dimension that its rows lie along.
 
     Returns:
-        The array ``[n, ...]``, bfloat16 as uint16 bit patterns, and the specification of a row. What NumPy maps stays mapped.
+        The array ``[n, ...]`` as it is stored, and the specification of a row. What NumPy maps stays mapped.
 
     Raises:
         PlanError: It is no dense array, or of a dtype that cannot be stored.
     """
-    import torch  # heavy
-
-    rows = _native(value, where) if isinstance(value, np.ndarray) else _dense(value, where)
+    if isinstance(value, np.ndarray):
+        rows = _native(value, where)
+        dtype = rows.dtype.name
+    else:
+        rows, dtype = _dense(value, where)
     rows = np.ascontiguousarray(np.moveaxis(rows, dim, 0))
-    if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16:
-        return rows.view(np.uint16), ArraySpec("bfloat16", rows.shape[1:], dim=dim)
-    return rows, ArraySpec(rows.dtype.name, rows.shape[1:], dim=dim)
+    return rows, ArraySpec(dtype, rows.shape[1:], dim=dim)
 
 
 def is_dense(value: torch.Tensor) -> bool:
@@ -79,8 +79,8 @@ def is_dense(value: torch.Tensor) -> bool:
     return value.layout == torch.strided and not value.is_nested and not isinstance(value, torch.masked.MaskedTensor)
 
 
-def _dense(value: Any, where: str) -> NDArray[Any]:
-    """A dense tensor as an array; a CUDA tensor is copied."""
+def _dense(value: Any, where: str) -> tuple[NDArray[Any], str]:
+    """A dense tensor as an array, and its dtype; a CUDA tensor is copied."""
     import torch  # heavy
 
     if not isinstance(value, torch.Tensor):
@@ -99,13 +99,10 @@ def _dense(value: Any, where: str) -> NDArray[Any]:
     if value.requires_grad:
         warn(f"{where} requires gradients, and batches carry its values alone")
     value = value.detach().resolve_conj().resolve_neg().cpu()
-    if value.dtype == torch.bfloat16:
-        value = value.contiguous().view(torch.int16)
     try:
-        rows: NDArray[Any] = value.numpy()
+        return stored_rows(value)
     except TypeError as error:
         raise PlanError(f"{where} has the dtype {value.dtype}, which NumPy does not know", "convert it first") from error
-    return rows
 
 
 def edge_index_of(store: Any, where: str) -> NDArray[Any]:
@@ -132,7 +129,7 @@ def edge_index_of(store: Any, where: str) -> NDArray[Any]:
     value = store["edge_index"]
     if isinstance(value, torch.Tensor) and value.layout == torch.strided:
         # An EdgeIndex, a subclass with checks of its own, is looked at as the plain tensor that it is.
-        edges: NDArray[Any] = _dense(value.as_subclass(torch.Tensor), f"{where}edge_index")
+        edges: NDArray[Any] = _dense(value.as_subclass(torch.Tensor), f"{where}edge_index")[0]
     elif isinstance(value, np.ndarray):
         edges = _native(value, f"{where}edge_index")
     else:

@@ -26,6 +26,7 @@ from gnnkit.printable import printable_line
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.runs import RunFolder, new_run
 from gnnkit.schema import HOMOGENEOUS_NODE_TYPE, NodeType, is_label_edge_type
+from gnnkit.storage.arrays import dtype_name
 from gnnkit.storage.files import ArrayWriter, FileEntry, FileSpec, map_array, sync
 from gnnkit.storage.layout import file_name
 
@@ -368,7 +369,7 @@ class _LayerRun:
             raise self._wrong(f"a tensor of the layout {given.layout}", ".to_dense() makes it one that can be written")
         if not isinstance(given, torch.Tensor):
             raise self._wrong(f"{type(given).__name__} where a tensor{'' if homogeneous else ' or a dict of tensors'} must be")
-        dtype = str(given.dtype).removeprefix("torch.")
+        dtype = dtype_name(given)
         if dtype not in _DTYPES:
             raise self._wrong(f"a tensor of {dtype}, which is none of {', '.join(_DTYPES)}", ".float() makes it one that NumPy has")
         if given.ndim == 0 or len(given) not in (count, num_nodes):

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from gnnkit.datasets.streaming import Spool
 from gnnkit.errors import DatasetError, GnnkitError, WorkerDied
 from gnnkit.events import EventSink, Stage
-from gnnkit.schema import ArraySpec, EdgeType, EdgeTypeSchema, NodeType, NodeTypeSchema
+from gnnkit.schema import ArraySpec, EdgeType, NodeType
 from gnnkit.source import GraphSource
 from gnnkit.storage.build import BuildJob, build_parts
 from gnnkit.storage.convert import ColumnRange, unmeasured
@@ -39,7 +39,7 @@ _RANGE_BYTES, _RANGES_OF_A_PROCESSOR = 64 << 20, 4
 _SMALLEST_RANGE_BYTES = 1 << 18
 # How often Ray repeats a task whose process or node is gone.
 _REPEATS = 8
-# That whoever was repeated may take to let go of a part, and between two looks at the cluster.
+# Seconds that the first attempt of a repeated task may take to release its part, and between two looks at the cluster.
 _LOCK_WAIT_S, _LOOK_S = 120.0, 5.0
 # Seconds in which nothing works on what is pending: Ray has lost track of what it has to do, which happens where a node has gone.
 _IDLE_S, _IDLE_AFTER_LOSS_S = 60.0, 20.0
@@ -110,9 +110,8 @@ class BuildTask:
     def measured(self) -> Mapping[NodeType | EdgeType, Mapping[str, ArraySpec]]:
         """The source's arrays that are to be quantised, by type."""
         source, stored = self.source.schema, store_schema(self.source.schema, self.options, self.source.metadata)
-        held: dict[Any, NodeTypeSchema | EdgeTypeSchema] = {**source.node_types, **source.edge_types}
-        made: dict[Any, NodeTypeSchema | EdgeTypeSchema] = {**stored.node_types, **stored.edge_types}
-        return {t: {name: held[t].arrays[name] for name in unmeasured(found.arrays)} for t, found in made.items()}
+        owners: list[NodeType | EdgeType] = [*source.node_types, *source.edge_types]
+        return {t: {name: source.arrays_of(t)[name] for name in unmeasured(stored.arrays_of(t))} for t in owners}
 
     def ranges_of(self, owner: NodeType | EdgeType, rows: Mapping[str, NDArray[Any]]) -> dict[str, ColumnRange]:
         """The ranges of the columns of those rows of a type's arrays that are to be quantised."""
@@ -161,7 +160,7 @@ class PartInput(SourceInput):
         return None
 
     def edge_batches(self, edge_type: EdgeType, names: Sequence[str]) -> Iterator[EdgeBatch]:
-        """See ``BuildInput``: the part's own edges."""
+        """Yields the part's own edges."""
         if self._part is None:
             return
         schema, spool = self.schema.edge_types[edge_type], self._spooled(edge_type)
@@ -182,7 +181,7 @@ class PartInput(SourceInput):
         return self._spools[edge_type]
 
     def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
-        """See ``BuildInput``: the part's own rows."""
+        """Yields the part's own rows."""
         if self._part is None:
             return
         if self._task.assignment is not None:

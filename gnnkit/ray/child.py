@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from gnnkit.errors import PlanError, WorkerDied
 from gnnkit.events import Event, EventSink, ignore_events
+from gnnkit.ray.cluster import RayCluster
 from gnnkit.ray.job import driver_environment, driver_options
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import new_run
 from gnnkit.runtime.supervisor import Exit, Supervisor
 from gnnkit.runtime.wire import Message, Waker, from_memory, in_memory
 from gnnkit.waiting import SLICE_S, Deadline
-
-if TYPE_CHECKING:
-    from gnnkit.ray.options import Ray
 
 # That Ray may take to be there.
 START_S = 600.0
@@ -33,9 +31,9 @@ class DriverChild:
         advice: What to do when it is gone.
     """
 
-    def __init__(self, engine: Ray, advice: str) -> None:
+    def __init__(self, engine: RayCluster, advice: str) -> None:
         self._engine, self._advice = engine, advice
-        # What was heard and nobody has asked for yet.
+        # Messages that have arrived and were not asked for yet.
         self._said: list[Message] = []
 
     def __enter__(self: D) -> D:
@@ -100,7 +98,7 @@ class RayTasks(DriverChild):
     """Functions that nodes of a cluster call; see ``gnnkit.datasets.tables.hosts.HostTasks``."""
 
     def map(self, function: Callable[..., T], shared: Any, calls: Sequence[tuple[tuple[Any, ...], int]]) -> Iterator[tuple[int, str, T]]:
-        """See ``HostTasks``.
+        """Yields the number of each call, the node that made it, and its result, as they end.
 
         Raises:
             GnnkitError: What a function raises.

@@ -26,7 +26,7 @@ from typing import Any, NoReturn, cast
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, WorkerDied
 from gnnkit.plan import LoaderPlan
 from gnnkit.ray.building import ClusterTasks, RayBuild, StoodStill, call
-from gnnkit.ray.options import Ray
+from gnnkit.ray.cluster import RayCluster
 from gnnkit.ray.worker import Board, RayTask, train_worker
 from gnnkit.runtime.entry import ParentWatch
 from gnnkit.runtime.remote import error_to_json
@@ -66,7 +66,7 @@ def failure(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def connected(options: Ray, timeout_s: float) -> Iterator[None]:
+def connected(options: RayCluster, timeout_s: float) -> Iterator[None]:
     """A connection of this process to the cluster, for a ``with`` block; one that was started here ends with it.
 
     Args:
@@ -145,7 +145,7 @@ class RayDriver:
         self._trained = threading.Event()
 
     def run(self) -> None:
-        """Trains or builds once; returns never: whoever has started this process ends it."""
+        """Trains or builds once; never returns: the parent process ends this one."""
         threading.Thread(target=self._listen, name="gnnkit-driver", daemon=True).start()
         what = "Ray has no work"
         try:
@@ -165,7 +165,7 @@ class RayDriver:
         threading.Event().wait()
 
     def _listen(self) -> NoReturn:
-        """A thread: takes messages, and ends Ray and this process when nobody wants them any more."""
+        """A thread: takes messages, and ends Ray and this process when the parent does not need them any more."""
         while True:
             self._wire.wait(_LISTEN_S)
             try:
@@ -181,8 +181,8 @@ class RayDriver:
             self._wire.flush()
 
     def _call(self, asked: Message) -> None:
-        """Has nodes call functions, as often as somebody asks for it."""
-        options = Ray(**asked.body["engine"])
+        """Has nodes call functions, once for each request."""
+        options = RayCluster(**asked.body["engine"])
         self._connection.enter_context(connected(options, asked.body["timeout_s"]))
         while True:
             function, shared, calls = pickle.loads(from_memory(asked.fds.pop()))
@@ -197,7 +197,7 @@ class RayDriver:
             asked = self._heard.get()
 
     def _build(self, setup: Message) -> None:
-        options = Ray(**setup.body["engine"])
+        options = RayCluster(**setup.body["engine"])
         self._connection.enter_context(connected(options, setup.body["timeout_s"]))
         task, has_told = pickle.loads(from_memory(setup.fds[0])), False
         for is_last in (False,) * _BEGUN_ANEW + (True,):
@@ -218,7 +218,7 @@ class RayDriver:
 
     def _train(self, setup: Message) -> None:
         assert setup.kind == "setup"
-        body, options = setup.body, Ray(**setup.body["engine"])
+        body, options = setup.body, RayCluster(**setup.body["engine"])
         self._connection.enter_context(connected(options, body["timeout_s"]))
         import ray
 
@@ -277,8 +277,8 @@ class RayDriver:
             self._wire.tell(kind, **dict(zip(_NAMES[kind], what, strict=True)))
 
 
-def _device(word: str, options: Ray) -> str:
-    """The device of the ranks: "cuda" where the cluster has a GPU for each and nobody wants it otherwise.
+def _device(word: str, options: RayCluster) -> str:
+    """The device of the ranks: "cuda" where the cluster has a GPU for each and the word does not say otherwise.
 
     Raises:
         PlanError: GPUs were asked for, and there are too few.
@@ -301,23 +301,27 @@ def _import_train() -> None:
 def _prepare_controller() -> None:
     """Has Ray start the process of Ray Train's controller while this one imports Ray Train, which takes seconds in both."""
     import ray
+
+    options = {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": _here(), "runtime_env": {"env_vars": _OF_CONTROLLER}}
+    ray.remote(**options)(_import_train).remote()
+
+
+def _here() -> Any:
+    """The strategy that keeps a task or an actor on the node of this process."""
+    import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    options = {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": here, "runtime_env": {"env_vars": _OF_CONTROLLER}}
-    ray.remote(**options)(_import_train).remote()
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
 def _board() -> Any:
     """Starts the board, on the node of this process: it is not to go with another one."""
     import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    return ray.remote(num_cpus=0)(Board).options(scheduling_strategy=here).remote()
+    return ray.remote(num_cpus=0)(Board).options(scheduling_strategy=_here()).remote()
 
 
-def _fit(task: RayTask, board: Any, options: Ray, directory: str, max_restarts: int, *, use_gpu: bool) -> None:
+def _fit(task: RayTask, board: Any, options: RayCluster, directory: str, max_restarts: int, *, use_gpu: bool) -> None:
     """Runs the ranks, again and again while they fail and may.
 
     Raises:

@@ -6,21 +6,19 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, TrainingFailed, WorkerDied
+from gnnkit.events import EventSink
 from gnnkit.jobs.environment import VISIBLE
 from gnnkit.jobs.launching.job import Job, LaunchSpec, RankInputs, named
 from gnnkit.plan import LoaderPlan
+from gnnkit.ray.cluster import RayCluster
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import opened_log
 from gnnkit.runtime.supervisor import ChildProcess, Exit, SupervisorOptions
 from gnnkit.runtime.wire import Message
 from gnnkit.waiting import Deadline
-
-if TYPE_CHECKING:
-    from gnnkit.events import EventSink
-    from gnnkit.ray.options import Ray
 
 MODULE = "gnnkit.ray"
 _ADVICE = "launch them again: ctx.restore(...) goes on from the last checkpoint in the directory"
@@ -30,7 +28,7 @@ _MEET_MS = 300_000
 STOP_TIMEOUT_S = 20.0
 
 
-def driver_environment(engine: Ray) -> dict[str, str]:
+def driver_environment(engine: RayCluster) -> dict[str, str]:
     """Returns the variables of a driver that Ray reads when it is imported."""
     # A call that comes after the connection was closed is an error, and starts no other cluster.
     found = {"RAY_ENABLE_AUTO_CONNECT": "0"}
@@ -99,7 +97,7 @@ class RayJob(Job):
         OSError: The system does not start processes.
     """
 
-    def __init__(self, engine: Ray, spec: LaunchSpec, inputs: RankInputs, events: EventSink) -> None:
+    def __init__(self, engine: RayCluster, spec: LaunchSpec, inputs: RankInputs, events: EventSink) -> None:
         self._engine = engine
         self._due = Deadline(None)
         self._resources: dict[str, float] = {}

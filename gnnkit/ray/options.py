@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from gnnkit.bounds import MOST_THREADS, keep_whole_number
 from gnnkit.errors import PlanError
+from gnnkit.events import EventSink
 from gnnkit.export.job import ExportJob, Instructions, InstructionStep, Port
 from gnnkit.export.launchers.base import Launcher
 from gnnkit.export.launchers.common import LAUNCH, MAX_RESTARTS, between_ranks, rank_cores, render
 from gnnkit.export.proof.trial import Command, JobTrial
 from gnnkit.jobs.launching.engine import Engine, LaunchedRanks
-from gnnkit.jobs.launching.job import fair_threads
-
-if TYPE_CHECKING:
-    from gnnkit.events import EventSink
-    from gnnkit.jobs.launching.job import LaunchSpec, RankInputs
-    from gnnkit.ray.child import RayTasks
-    from gnnkit.source import GraphSource
-    from gnnkit.storage.layout import BuildOptions
-    from gnnkit.storage.store import Store
-
-
-LOCAL = "local"
-_ADDRESS = "RAY_ADDRESS"
-# What Ray's own object store takes at least.
-_LEAST_STORE = 75 << 20
+from gnnkit.jobs.launching.job import LaunchSpec, RankInputs, fair_threads
+from gnnkit.ray.child import RayTasks
+from gnnkit.ray.cluster import LOCAL, RayCluster
+from gnnkit.ray.job import RayJob
+from gnnkit.ray.partition import build_on_ray
+from gnnkit.source import GraphSource
+from gnnkit.storage.layout import BuildOptions
+from gnnkit.storage.store import Store
 
 
 @dataclass(frozen=True)
-class Ray(Engine):
+class Ray(RayCluster, Engine):
     """The engine that runs ranks of ``gnnkit.launch`` on a Ray cluster, or the tasks of ``gnnkit.partition``.
 
     Ranks are workers of Ray Train's ``TorchTrainer``.
@@ -51,41 +42,13 @@ class Ray(Engine):
         PlanError: A value is unusable.
     """
 
-    num_workers: int = 2
-    address: str | None = None
-    cpus_per_worker: int = 1
-    num_cpus: int | None = None
-    object_store_memory: int = 128 << 20
-
-    def __post_init__(self) -> None:
-        keep_whole_number(self, "num_workers", 1, MOST_THREADS)
-        keep_whole_number(self, "cpus_per_worker", 1, MOST_THREADS)
-        keep_whole_number(self, "object_store_memory", _LEAST_STORE)
-        if self.num_cpus is not None:
-            keep_whole_number(self, "num_cpus", self.num_workers * self.cpus_per_worker)
-        if self.address is not None and (not isinstance(self.address, str) or not self.address or "://" in self.address):
-            raise PlanError(
-                f"address={self.address!r} is no address of a Ray cluster that a driver can join",
-                "'<host>:<port>' of its head node, 'auto' on one of its nodes, or 'local'; ray:// clients have no driver of their own",
-            )
-
-    @property
-    def joined(self) -> str | None:
-        """The address of the cluster to join; None where one is started on this host."""
-        address = self.address or os.environ.get(_ADDRESS) or LOCAL
-        return None if address == LOCAL else address
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON-serialisable form, with the address resolved; ``Ray(**value)`` reverses it."""
-        return {**asdict(self), "address": self.joined or LOCAL}
-
     @property
     def num_procs(self) -> int:
-        """See ``Engine``."""
+        """The ranks of a launch."""
         return self.num_workers
 
     def directory(self, given: str | Path | None) -> str | None:
-        """See ``Engine``; a URL of Ray's storage stays as it is."""
+        """The directory of a launch; a URL of Ray's storage stays as it is."""
         return str(given) if "://" in str(given) else super().directory(given)
 
     def start(self, spec: LaunchSpec, inputs: RankInputs, events: EventSink) -> LaunchedRanks:
@@ -94,8 +57,6 @@ class Ray(Engine):
         Raises:
             PlanError: Ray is not installed, or a value is of no use here.
         """
-        from gnnkit.ray.job import RayJob
-
         check_installed()
         if self.joined is not None and inputs.is_of_this_host:
             raise PlanError(
@@ -118,8 +79,6 @@ class Ray(Engine):
             PlanError: Ray is not installed.
             StartTimeout: The cluster cannot be joined.
         """
-        from gnnkit.ray.child import RayTasks
-
         check_installed()
         return RayTasks(self, "read the tables again")
 
@@ -142,8 +101,6 @@ class Ray(Engine):
             StartTimeout: The cluster cannot be joined.
             WorkerDied: The driver, or every node of the cluster, is gone. Parts that are finished are kept for the next call.
         """
-        from gnnkit.ray.partition import build_on_ray
-
         check_installed()
         return build_on_ray(self, source, path, options, events)
 

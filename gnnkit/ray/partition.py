@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gnnkit.datasets.derived import copy_source
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.events import EventSink
 from gnnkit.ray.building import BuildTask, PartInput
 from gnnkit.ray.child import START_S, DriverChild
+from gnnkit.ray.cluster import RayCluster
 from gnnkit.source import GraphSource, PartedSource, RangedSource
 from gnnkit.storage.build import BuildJob, build_parts, existing, join_parts, read_records
 from gnnkit.storage.edge_values import timed_edge_types
@@ -19,16 +21,13 @@ from gnnkit.storage.partition import assign_parts
 from gnnkit.storage.staging import check_replaceable, parts_path
 from gnnkit.storage.store import Store
 
-if TYPE_CHECKING:
-    from gnnkit.ray.options import Ray
-
 _ADVICE = "call it again: parts that are finished are kept"
 # Where the rows of a source go that can only be read from its beginning, below the folder of parts.
 _COPY = "source"
 _METHODS = ("contiguous", "random", "given")
 
 
-def build_on_ray(engine: Ray, source: GraphSource, path: Path, options: BuildOptions, events: EventSink) -> Store:
+def build_on_ray(engine: RayCluster, source: GraphSource, path: Path, options: BuildOptions, events: EventSink) -> Store:
     """Builds a store on a Ray cluster, byte for byte that of one machine; see ``Ray.build``."""
     _check(source, options)
     fingerprint = store_fingerprint(source.fingerprint(), options)
@@ -47,8 +46,6 @@ def build_on_ray(engine: Ray, source: GraphSource, path: Path, options: BuildOpt
         # Tables that hosts have read are ranged in a form that can be sent.
         ranged: GraphSource = getattr(source, "ranged", source)
         if not isinstance(ranged, RangedSource):
-            from gnnkit.datasets.derived import copy_source
-
             ranged = copy_source(source, folder / _COPY, events)
         task = BuildTask(ranged, options, str(path), fingerprint, missing, assignment)
         with _Driver(engine, task) as driver:
@@ -56,7 +53,7 @@ def build_on_ray(engine: Ray, source: GraphSource, path: Path, options: BuildOpt
             build_parts(_shared_job(task, source, totals), (), wait_timeout_s=START_S)
             driver.build(events)
     found = build_parts(_shared_job(job, source, GraphTotals()), (), finish=True)
-    assert found is not None, "whoever finishes has a store, or an error"
+    assert found is not None, "finish gives a store, or an error"
     return found
 
 
@@ -106,7 +103,7 @@ class _Driver(DriverChild):
         PlanError: The source cannot be sent.
     """
 
-    def __init__(self, engine: Ray, task: BuildTask) -> None:
+    def __init__(self, engine: RayCluster, task: BuildTask) -> None:
         import cloudpickle
 
         super().__init__(engine, _ADVICE)

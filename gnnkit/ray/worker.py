@@ -20,11 +20,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gnnkit.cluster.serving.spec import remember_token
 from gnnkit.host import without_collections
 from gnnkit.jobs.context import Checkpoints, Logged
 from gnnkit.jobs.environment import JobPlace
 from gnnkit.jobs.launching.packing import pack_result, unpack_code
 from gnnkit.jobs.launching.rank import carry_extra, progress_of
+from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.remote import error_to_json
 
 if TYPE_CHECKING:
@@ -153,10 +155,8 @@ class _RankOnRay:
     def _train(self) -> Any:
         task = self._task
         with without_collections():
-            from gnnkit.cluster.serving.spec import remember_token
-            from gnnkit.jobs.running import run_training
-            from gnnkit.plan import LoaderPlan
-            from gnnkit.sampling.collate import load_batch_classes
+            from gnnkit.jobs.running import run_training  # torch
+            from gnnkit.sampling.collate import load_batch_classes  # torch
 
             train, transform, extra = unpack_code(task.code)
             load_batch_classes()
@@ -165,7 +165,7 @@ class _RankOnRay:
         place, store = _meet(task, self._restarts)
         os.environ.update(place.variables())
         plan = LoaderPlan.from_json(task.plan)
-        # Whoever opens this store in this process meanwhile shares the graph with its extra attributes.
+        # Every loader that opens this store in this process meanwhile shares the graph with its extra attributes.
         graph = carry_extra(plan.store.path, extra) if extra is not None and plan.store is not None else None
         directory = Path(task.directory or os.getcwd())
 
@@ -197,7 +197,7 @@ class _RankOnRay:
         return result
 
     def _tell_error(self, error: BaseException) -> None:
-        """Writes down and tells the first error; those that follow from it are nobody's concern."""
+        """Logs and reports the first error; those that follow from it are left out."""
         if not self._has_failed:
             self._has_failed = True
             logger.error("the function has failed", exc_info=error)
@@ -256,13 +256,13 @@ class _Tee(io.TextIOBase):
 def _meet(task: RayTask, restarts: int) -> tuple[JobPlace, Any]:
     """This rank's place, and the store that the ranks meet at; None for a single one.
 
-    Rank 0 listens before anybody else knows where, so that no other program can take the port.
+    Rank 0 listens before the other ranks know where, so that no other program can take the port.
     """
     import ray
     from ray.train import get_context
     from ray.train.collective import broadcast_from_rank_zero
 
-    from gnnkit.cluster.hosts import meeting_store
+    from gnnkit.cluster.hosts import meeting_store  # torch
 
     said = get_context()
     rank, count, node = said.get_world_rank(), said.get_world_size(), said.get_node_rank()
@@ -290,7 +290,7 @@ class RayCheckpoints(Checkpoints):
     """
 
     def write(self, objects: Mapping[str, Any], loader: Mapping[str, Any]) -> Path | None:
-        """See ``Checkpoints``; the file goes to the storage, and none of this host is left."""
+        """Writes a checkpoint to the storage; none is left on this host."""
         from ray.train import Checkpoint, report
 
         if not self.is_writer:

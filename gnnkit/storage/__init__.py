@@ -1,7 +1,7 @@
 """Graphs on disk: building, partitioning, opening and checking *stores*.
 
     build.build_store       a dataset, streamed into a store
-    repartition.partition   the same from anything: a dataset, a store, a PyG graph
+    build.repartition       another store of the same graph, in other parts
     store.Store             a store, opened by mapping
     catalog.find_or_build   the folder of stores that ``GraphLoader`` keeps
 

@@ -191,9 +191,7 @@ class _AppendWriter:
 
     def _stored_schema(self) -> GraphSchema:
         old, new = self.store.schema, store_schema(self.graph.schema, self.store.options, self.graph.metadata)
-        nodes = {t: replace(s, arrays=self._with_scales(old.node_types[t].arrays, s.arrays, t)) for t, s in new.node_types.items()}
-        edges = {t: replace(s, arrays=self._with_scales(old.edge_types[t].arrays, s.arrays, t)) for t, s in new.edge_types.items()}
-        return replace(new, node_types=nodes, edge_types=edges)
+        return new.with_arrays(lambda owner, arrays: self._with_scales(old.arrays_of(owner), arrays, owner))
 
     def _with_scales(self, old: Mapping[str, ArraySpec], new: Mapping[str, ArraySpec], owner: NodeType | EdgeType) -> dict[str, ArraySpec]:
         """Returns specs with the scales of the store; refuses quantised features for which these are not the right ones."""
@@ -211,17 +209,12 @@ class _AppendWriter:
         return specs
 
     def _range(self, owner: NodeType | EdgeType, name: str) -> ColumnRange:
-        if isinstance(owner, tuple):
-            spec, chunks = self.graph.schema.edge_types[owner].arrays[name], self._edge_rows(owner, name)
-        else:
-            spec, chunks = self.graph.schema.node_types[owner].arrays[name], self.graph.node_array_chunks(owner, name)
+        spec = self.graph.schema.arrays_of(owner)[name]
+        chunks = self.graph.edge_array_chunks(owner, name) if isinstance(owner, tuple) else self.graph.node_array_chunks(owner, name)
         found = ColumnRange.of_none(spec.row_shape[0])
         for rows in chunks:
             found.add_rows(rows, spec)
         return found
-
-    def _edge_rows(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
-        return self.graph.edge_array_chunks(edge_type, name)
 
     def _kept_parts(self) -> str | None:
         """The division into parts that the options alone would not give; None where they do."""
@@ -263,7 +256,7 @@ class _AppendWriter:
         return futures
 
     def _link_rest(self) -> None:
-        """Links the files that nobody has written: those of the same dtype and shape hold the same rows; others only become wider."""
+        """Links the files that were not written: those of the same dtype and shape hold the same rows; others only become wider."""
         written = {*self._files, *(name for name, _ in self._written)}
         for name, spec in self.draft.file_specs().items():
             if name in written:

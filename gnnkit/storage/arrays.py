@@ -38,7 +38,7 @@ _POPULATE_READ = 22
 class ReadAhead:
     """The way in which kernels ask for the pages of a mapped graph before they read them; decided once, when the graph is opened.
 
-    A graph that fits in memory is left to the system, which fills its cache in a few large reads, and nobody asks for anything. One that
+    A graph that fits in memory is left to the system, which fills its cache in a few large reads: kernels ask for nothing. One that
     does not fit is read page by page: otherwise every row is read from the disk with the 128 KB (8 MB on some systems) around it, which
     only pushes out what was read before. What is about to be read is asked for together, so that the disk has many pages to read at a time.
 
@@ -146,7 +146,7 @@ class GraphArrays:
         hotness: See ``Manifest.hotness``; empty where nodes are in the dataset's order.
         check: Looks offsets and ids of types through, see ``checked``; None where they are not those of files.
         ahead: How its pages come into memory, where that has been decided; None decides it when it is first asked for.
-        chunk_edges: Edges that whoever goes through all of them reads at once: 32 MB as int64, which stays in a last-level cache on its way
+        chunk_edges: Edges that a pass over all of them reads at once: 32 MB as int64, which stays in a last-level cache on its way
             to the kernel.
     """
 
@@ -303,14 +303,34 @@ class PartEdgeRows:
 
 def as_tensor(rows: NDArray[Any], dtype: str) -> torch.Tensor:
     """Stored rows of an ``ArraySpec``'s dtype as a tensor on the same memory; quantised ones are bytes."""
-    import torch  # heavy, and samplers do without it
+    import torch  # heavy
 
     return viewed(torch.from_numpy(rows), dtype)
 
 
 def viewed(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
     """A tensor of stored rows as one of the element type that torch has for them, on the same memory."""
-    import torch  # see above
+    import torch  # heavy
 
     kept = element_type(dtype)
     return tensor if kept.bits or kept.stored == kept.shown else tensor.view(getattr(torch, kept.shown))
+
+
+def stored_rows(tensor: torch.Tensor) -> tuple[NDArray[Any], str]:
+    """Rows of a tensor in memory as they are stored, on the same memory, and an ``ArraySpec``'s dtype for them; ``as_tensor`` reverses it.
+
+    Raises:
+        TypeError: NumPy has no such element type, and ``ELEMENT_TYPES`` neither.
+    """
+    import torch  # heavy
+
+    dtype = dtype_name(tensor)
+    if (kept := element_type(dtype)).decode is None:
+        return tensor.numpy(), dtype
+    bits: torch.dtype = getattr(torch, f"int{8 * tensor.element_size()}")
+    return tensor.contiguous().view(bits).numpy().view(kept.stored), dtype
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    """The element type of a tensor as an ``ArraySpec`` spells it."""
+    return str(tensor.dtype).removeprefix("torch.")

@@ -1,7 +1,7 @@
 """Building stores: of a whole source on one host, or by several hosts that each build their parts.
 
 A record is a manifest of which only the files and the cuts of one piece are there: a part, or what every host has (official splits, keys,
-and the books of renumbered nodes). It is small, and all that hosts without a common disk need of each other.
+and the new numbers of renumbered nodes). It is small, and all that hosts without a common disk need of each other.
 """
 
 from __future__ import annotations
@@ -376,7 +376,7 @@ def _check_alike(first: PartRecord, second: PartRecord) -> None:
 
 
 _BUILD, _WHOLE = "build.json", "store"
-# Whoever puts a store together only renames folders.
+# Putting a store together only renames folders.
 _LOCK_WAIT_S = 60.0
 
 
@@ -419,7 +419,7 @@ def build_parts(
         _build(job, folder, wanted, events, wait_timeout_s, memory_bytes)
         store = _put_together(job, path, folder, wanted, finish, events)
     except (OSError, StoreError) as error:
-        # Somebody else may have built the same parts meanwhile, and the store been put together without ours, its folder of parts gone.
+        # Another host may have built the same parts meanwhile, and the store been put together without ours, its folder of parts gone.
         if (store := _finished(path, job.fingerprint, wanted)) is not None:
             return store
         if isinstance(error, StoreError):
@@ -429,7 +429,7 @@ def build_parts(
 
 
 def missing_parts(path: Path) -> list[int]:
-    """The parts of a store that several hosts build which nobody has finished yet."""
+    """The parts of a store that several hosts build which are not finished yet."""
     folder = parts_path(user_path(path))
     try:
         num_parts = int(read_json(folder / _BUILD, root=folder)["num_parts"])
@@ -450,8 +450,7 @@ def _finished(path: Path, fingerprint: str, parts: list[int]) -> Store | None:
 
 def _parts_in(folder: Path) -> list[int]:
     """The parts whose files are in a folder."""
-    numbers = (entry.name.removeprefix("part") for entry in folder.iterdir() if entry.is_dir() and entry.name.startswith("part"))
-    return sorted(int(number) for number in numbers if number.isdigit())
+    return sorted(part for entry in folder.iterdir() if entry.is_dir() and (part := part_of(entry.name)) is not None)
 
 
 def join_parts(folder: Path, job: BuildJob) -> None:
@@ -474,7 +473,7 @@ def join_parts(folder: Path, job: BuildJob) -> None:
     if found != own:
         raise StoreError(
             f"{folder} holds parts of another build",
-            f"remove it if nobody needs it any more (rm -r {folder}), or choose another folder with out=...",
+            f"remove it if it is not needed any more (rm -r {folder}), or choose another folder with out=...",
         )
 
 
@@ -526,9 +525,9 @@ def _put_together(job: BuildJob, path: Path, folder: Path, parts: list[int], fin
 def _clear(folder: Path, store: Store) -> None:
     """Removes the folder of parts, unless it holds records of parts that are not on this disk."""
     if len(store.local_parts) == store.num_parts:
-        with suppress(OSError):  # somebody who came too late makes another lock in it
+        with suppress(OSError):  # a process that comes late makes another lock in it
             while folder.exists():
-                with suppress(FileNotFoundError):  # somebody has given his lock up meanwhile, and removed its file
+                with suppress(FileNotFoundError):  # another process has given its lock up meanwhile, and removed the file
                     remove_tree(folder)
 
 

@@ -31,7 +31,7 @@ from gnnkit.storage.manifest import Manifest, read_manifest, store_fingerprint, 
 from gnnkit.storage.staging import INCOMPLETE, PARTS, REPLACED, incomplete_path, locked, parts_path, remove_tree, restore
 from gnnkit.storage.store import Store
 
-# Somebody else builds the store that is wanted: a build of hours is waited for, a hung one is not waited for for ever.
+# Where another process builds the wanted store: a build of hours is waited for, and a hung one not for ever.
 _WAIT_TIMEOUT_S = 3600.0
 _FINGERPRINT_DIGITS = 12
 _HEX = frozenset("0123456789abcdef")
@@ -117,7 +117,7 @@ def default_store_dir(root: Path | None = None) -> Path:
 def make_store_dir(folder: Path) -> None:
     """Makes a folder of stores: for this user alone where it is in ``default_root()``, as usual where a caller has named it.
 
-    One that is there stays as it is: it is as open as somebody wants it to be, and so are the stores that come into it.
+    One that is there stays as it is: it is as open as its owner has made it, and so are the stores that come into it.
 
     Raises:
         OSError: It cannot be made.
@@ -155,7 +155,7 @@ def find_or_build(
     path = store_path(store_dir, source.name, options, source.fingerprint())
 
     def build() -> Store:
-        from gnnkit.storage.build import build_store, repartition
+        from gnnkit.storage.build import build_store, repartition  # numba
 
         others = stores_of_graph(source, options, store_dir, but=path) if options.partition != "given" else iter(())
         if (other := next((store for store in others if _is_right(store, events)), None)) is not None:
@@ -180,7 +180,7 @@ def find_or_repartition(
         return store
 
     def build() -> Store:
-        from gnnkit.storage.build import repartition
+        from gnnkit.storage.build import repartition  # numba
 
         return repartition(store, path, options, events, wait_timeout_s=wait_timeout_s)
 
@@ -206,7 +206,7 @@ def stores_of_graph(source: GraphSource, options: BuildOptions, store_dir: Path,
         and uncut(entry.manifest.options) == wanted
     ]
     for entry in sorted(found, key=_count_of_parts):
-        with contextlib.suppress(StoreError):  # damaged, or somebody removes it: the next one, or the dataset itself
+        with contextlib.suppress(StoreError):  # damaged, or being removed: the next one, or the dataset itself
             yield Store.open(entry.path)
 
 
@@ -280,12 +280,11 @@ def prune(store_dir: Path) -> list[Pruned]:
                 count = _disk_usage(path)
                 remove_tree(path)
         except StoreError:
-            # Somebody is at work there.
-            continue
+            continue  # another process is at work there
         pruned.append(Pruned(path, count, reason))
     for file in Path(store_dir).glob(".*.lock"):
         with contextlib.suppress(StoreError), locked(file.with_name(file.name[1:].removesuffix(".lock")), 0.0, ignore_events):
-            pass  # whoever gives a lock up removes its file
+            pass  # giving a lock up removes its file
     return pruned
 
 
@@ -334,7 +333,7 @@ def _last_touched(folder: Path) -> float:
     """When something last came into a folder of parts, or went from it; in seconds since the epoch."""
     found = []
     for path in (folder, *folder.glob("*"), *folder.glob("records/*")):
-        with contextlib.suppress(FileNotFoundError):  # somebody else removes it meanwhile
+        with contextlib.suppress(FileNotFoundError):  # another process removes it meanwhile
             found.append(path.lstat().st_mtime)
     return max(found, default=time.time())
 

@@ -5,36 +5,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError, StoreError
-from gnnkit.events import Stage
 from gnnkit.kernels.jit import helper, kernel
 from gnnkit.kernels.native import byte_at, float_at, set_float
 from gnnkit.schema import (
     ArraySpec,
-    EdgeType,
     EdgeTypeSchema,
     GraphSchema,
-    NodeType,
     NodeTypeSchema,
     Quantization,
+    element_type,
 )
-
-if TYPE_CHECKING:
-    from gnnkit.storage.inputs import BuildInput
 
 
 def convert_rows(rows: NDArray[Any], source: ArraySpec, target: ArraySpec, name: str) -> NDArray[Any]:
     """Rows of one kind as rows of another.
 
     Args:
-        rows: ``[k, *row_shape]``; uint16 bit patterns where ``source`` is bfloat16.
+        rows: ``[k, *row_shape]``; as they are stored.
         source: What ``rows`` are.
         target: What is wanted.
         name: What the array is called, for the error.
@@ -52,12 +47,14 @@ def convert_rows(rows: NDArray[Any], source: ArraySpec, target: ArraySpec, name:
 
 def _numbers(rows: NDArray[Any], dtype: str) -> NDArray[Any]:
     """Floating-point numbers as NumPy has them."""
-    return bfloat16_to_float32(rows) if dtype == "bfloat16" else rows
+    decode = element_type(dtype).decode
+    return rows if decode is None else decode(rows)
 
 
 def _cast(values: NDArray[Any], dtype: str, name: str) -> NDArray[Any]:
+    encode = element_type(dtype).encode
     with np.errstate(over="ignore"):
-        converted = float32_to_bfloat16(values.astype(np.float32)) if dtype == "bfloat16" else values.astype(dtype)
+        converted = values.astype(dtype) if encode is None else encode(values.astype(np.float32))
     beyond = is_lost(values, _numbers(converted, dtype))
     if beyond.any():
         raise PlanError(f"{name} holds {float(values[beyond][0])!r}, which {dtype} cannot hold", KEEP_THEM)
@@ -70,20 +67,6 @@ def is_lost(values: NDArray[Any], narrowed: NDArray[Any], *, to_zero: bool = Fal
     if to_zero:
         lost |= (narrowed == 0) & (values != 0)
     return lost
-
-
-def float32_to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Bit patterns of the nearest bfloat16 (ties to even); NaN stays NaN."""
-    bits = values.view(np.uint32)
-    rounded = (bits + (np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1)))) >> np.uint32(16)
-    patterns: NDArray[np.uint16] = np.where(np.isnan(values), np.uint16(0x7FC0), rounded.astype(np.uint16))
-    return patterns
-
-
-def bfloat16_to_float32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
-    """The values of bfloat16 bit patterns, exactly."""
-    values: NDArray[np.float32] = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return values
 
 
 @helper
@@ -215,46 +198,6 @@ class ColumnRange:
         return replace(meant, scale=tuple(map(float, scale)), offset=tuple(map(float, offset)))
 
 
-def with_quantizations(graph: BuildInput, schema: GraphSchema, stage: Stage) -> GraphSchema:
-    """The schema of a store with the scales and offsets of its quantised arrays, which one pass over them finds.
-
-    Args:
-        graph: What the store is built from.
-        schema: The store's schema; arrays that are quantised already know theirs.
-        stage: Advances by the bytes that were read.
-
-    Raises:
-        PlanError: See ``ColumnRange.quantization``; names the column.
-    """
-
-    def filled(owner: NodeType | EdgeType, found: T, source: Mapping[str, ArraySpec]) -> T:
-        arrays = dict(found.arrays)
-        for name in unmeasured(arrays):
-            meant, what = arrays[name].quantization, f"{name!r} of {owner}"
-            assert meant is not None
-            ranges = _measured(graph, owner, name, source[name], stage) if graph.totals is None else graph.totals.ranges[owner, name]
-            arrays[name] = replace(arrays[name], quantization=ranges.quantization(meant, what))
-        return replace(found, arrays=arrays)
-
-    return replace(
-        schema,
-        node_types={t: filled(t, found, graph.schema.node_types[t].arrays) for t, found in schema.node_types.items()},
-        edge_types={t: filled(t, found, graph.schema.edge_types[t].arrays) for t, found in schema.edge_types.items()},
-    )
-
-
-def _measured(graph: BuildInput, owner: NodeType | EdgeType, name: str, spec: ArraySpec, stage: Stage) -> ColumnRange:
-    found = ColumnRange.of_none(spec.row_shape[0])
-    if isinstance(owner, tuple):
-        chunks: Iterator[NDArray[Any]] = (batch.rows[name] for batch in graph.edge_batches(owner, [name]))
-    else:
-        chunks = graph.node_array_chunks(owner, name)
-    for chunk in chunks:
-        found.add_rows(chunk, spec)
-        stage.advance(chunk.nbytes)
-    return found
-
-
 def bytes_to_measure(source: GraphSchema, stored: GraphSchema) -> int | None:
     """Bytes that ``with_quantizations`` reads; None where there is nothing for it to find.
 
@@ -310,5 +253,5 @@ def plain_spec(spec: ArraySpec) -> ArraySpec:
 
 
 def unmeasured(arrays: Mapping[str, ArraySpec]) -> list[str]:
-    """Names of the quantised arrays whose scales nobody has found yet."""
+    """Names of the quantised arrays whose scales are not known yet."""
     return [name for name, spec in arrays.items() if spec.quantization and len(spec.quantization.scale) < spec.row_shape[0]]

@@ -123,7 +123,7 @@ def _rate(fd: int, num_pages: int, depth: int, seconds: float) -> float:
 
 def _read_until(fd: int, num_pages: int, end: float, seed: int) -> int:
     """Reads pages one after the other until it is ``end`` by ``time.perf_counter``; returns how many."""
-    from gnnkit.storage.kernels import read_pages  # the compiler
+    from gnnkit.storage.kernels import read_pages  # numba
 
     random = np.random.default_rng(seed)
     done, count = 0, 1

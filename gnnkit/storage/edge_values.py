@@ -31,7 +31,7 @@ def weight_prefix(indptr: NDArray[Any], weights: NDArray[Any], exponent: int) ->
     Returns:
         uint64 ``[num_edges]``; entry ``k`` of a node is the sum of its first ``k + 1`` integer weights.
     """
-    from gnnkit.storage.kernels import prefix_weights
+    from gnnkit.storage.kernels import prefix_weights  # numba
 
     dtype = np.float32 if weights.dtype in (np.float16, np.float32) else np.float64
     prefix = np.empty(len(weights), np.uint64)
@@ -128,7 +128,7 @@ def time_order(indptr: NDArray[Any], times: NDArray[np.int64]) -> NDArray[np.int
     Returns:
         int64 ``[num_edges]``: ``times[order]`` does not decrease within a node; None where it does not already.
     """
-    from gnnkit.storage.kernels import sort_within_nodes
+    from gnnkit.storage.kernels import sort_within_nodes  # numba
 
     order = np.arange(len(times))
     # require() copies what is read-only: kernels are compiled for arrays that may be written.

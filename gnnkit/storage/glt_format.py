@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -36,16 +36,13 @@ from gnnkit.schema import (
     edge_type_name,
 )
 from gnnkit.source import LinkSplits
-from gnnkit.storage.arrays import EdgePart, GraphArrays, all_dataset_ids, as_tensor
+from gnnkit.storage.arrays import EdgePart, GraphArrays, all_dataset_ids, as_tensor, dtype_name, stored_rows
 from gnnkit.storage.convert import plain_rows, plain_spec
 from gnnkit.storage.files import NPY_DAMAGE, ArrayWriter, FileSpec
 from gnnkit.storage.layout import EDGE_FEATURE_NAME, FEATURE_NAME, LABEL_NAME, file_name
 from gnnkit.storage.staging import locked, staged
+from gnnkit.storage.store import Store
 from gnnkit.unpickling import RestrictedUnpickler, encode_latin1
-
-if TYPE_CHECKING:
-    from gnnkit.storage.store import Store
-
 
 __all__ = [
     "GltPartitionSource",
@@ -240,16 +237,8 @@ def to_tensor(values: NDArray[Any], dtype: str) -> torch.Tensor:
 
 
 def to_array(tensor: torch.Tensor) -> NDArray[Any]:
-    """A tensor's values; bfloat16 as uint16 bit patterns."""
-    tensor = tensor.detach().contiguous()
-    if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(np.uint16)
-    return tensor.numpy()
-
-
-def dtype_name(tensor: torch.Tensor) -> str:
-    """The dtype as an ``ArraySpec`` spells it."""
-    return str(tensor.dtype).removeprefix("torch.")
+    """A tensor's values as they are stored."""
+    return stored_rows(tensor.detach().contiguous())[0]
 
 
 # A window is at most this many bytes of rows.
@@ -280,7 +269,7 @@ class MappedRows:
         self._ids = ids if self._order is None else ids[self._order]
 
     def take(self, first: int, last: int) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
-        """See ``PartRows.take``."""
+        """Yields the ids in ``[first, last)`` and their rows."""
         begin, end = (int(i) for i in np.searchsorted(self._ids, [first, last]))
         if begin < end:
             positions = slice(begin, end) if self._order is None else self._order[begin:end]
@@ -308,7 +297,7 @@ class PickledRows:
         self._waiting: list[tuple[NDArray[np.int64], NDArray[Any]]] = []
 
     def take(self, first: int, last: int) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
-        """See ``PartRows.take``."""
+        """Yields the ids in ``[first, last)`` and their rows."""
         while self._position < len(self._ids) and self._least_to_come[self._position] < last:
             self._read_chunk()
         if self._position == len(self._ids) and any(len(chunk) for chunk in self._chunks):
@@ -713,7 +702,7 @@ class _Writer:
         self._store, self._graph, self._layout, self._stage = store, graph, layout, stage
         self._weight = store.options.weight or WEIGHT_NAME
         # graphlearn-torch knows no quantised features: they are written as what they stand for.
-        self._schema = _plain_schema(graph.schema)
+        self._schema = graph.schema.with_arrays(lambda _, arrays: {name: plain_spec(spec) for name, spec in arrays.items()})
         self._dataset_ids = {t: all_dataset_ids(graph, t) for t in graph.schema.node_types}
 
     def write(self) -> None:
@@ -826,13 +815,6 @@ class _Writer:
         for node_type, by_name in splits.items():
             for split, ids in by_name.items():
                 _save_npy(self._layout.split(node_type, split), np.asarray(ids, dtype=np.int64))
-
-
-def _plain_schema(schema: GraphSchema) -> GraphSchema:
-    """The schema with quantised arrays as what they stand for."""
-    nodes = {t: replace(s, arrays={k: plain_spec(a) for k, a in s.arrays.items()}) for t, s in schema.node_types.items()}
-    edges = {t: replace(s, arrays={k: plain_spec(a) for k, a in s.arrays.items()}) for t, s in schema.edge_types.items()}
-    return replace(schema, node_types=nodes, edge_types=edges)
 
 
 def _whole(columns: list[NDArray[Any]], ids: list[NDArray[np.int64]], spec: ArraySpec, count: int) -> NDArray[Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import DatasetError
+from gnnkit.events import Stage
 from gnnkit.schema import ArraySpec, EdgeType, GraphSchema, NodeType, edge_type_name
 from gnnkit.source import CHUNK_ROWS, GraphSource, LinkSplits
 from gnnkit.storage.arrays import EdgePart
-from gnnkit.storage.convert import ColumnRange
+from gnnkit.storage.convert import ColumnRange, unmeasured
 from gnnkit.storage.files import write_fully
 from gnnkit.storage.keys import NodeKeys
 from gnnkit.storage.layout import BuildOptions, file_name, index_dtype
@@ -218,11 +220,11 @@ class SourceInput:
         self.totals: GraphTotals | None = None
 
     def fingerprint(self) -> str:
-        """See ``GraphSource``."""
+        """The digest of the source."""
         return self._source.fingerprint()
 
     def cheap_to_reread(self, edge_type: EdgeType, names: Sequence[str]) -> bool:
-        """See ``BuildInput``."""
+        """Whether the source says so of its edges."""
         return self._source.edges_are_cheap
 
     def in_edge_order(self, options: BuildOptions) -> bool:
@@ -230,11 +232,11 @@ class SourceInput:
         return True
 
     def owner_window(self, edge_type: EdgeType, options: BuildOptions) -> int | None:
-        """See ``BuildInput``: targets own the edges, or there is no order."""
+        """The window of the source where targets own the edges, else None."""
         return self._target_windows.get(edge_type) if options.edge_dir == "in" else None
 
     def edge_batches(self, edge_type: EdgeType, names: Sequence[str]) -> Iterator[EdgeBatch]:
-        """See ``BuildInput``.
+        """Yields the edges of the source with the rows of the named arrays.
 
         Raises:
             DatasetError: The source does not yield what its schema announces.
@@ -255,15 +257,15 @@ class SourceInput:
             reader.finish()
 
     def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
-        """See ``BuildInput``."""
+        """Yields rows of a node array of the source."""
         return self._source.node_array_chunks(node_type, name)
 
     def edge_chunks(self, edge_type: EdgeType) -> Iterator[NDArray[Any]]:
-        """See ``GraphSource``."""
+        """Yields the edges of the source, ``[2, k]``."""
         return self._source.edge_chunks(edge_type)
 
     def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
-        """See ``GraphSource``."""
+        """Yields rows of an edge array of the source."""
         return self._source.edge_array_chunks(edge_type, name)
 
     def _edge_rows(self, edge_type: EdgeType, name: str) -> RowReader:
@@ -323,7 +325,7 @@ class StoreInput:
         return None
 
     def edge_batches(self, edge_type: EdgeType, names: Sequence[str]) -> Iterator[EdgeBatch]:
-        """See ``BuildInput``."""
+        """Yields the edges of each part with the rows of the named arrays."""
         arrays = self.store.arrays()
         owner_ids, other_ids = (self._to_dataset(t) for t in (arrays.frontier_type(edge_type), arrays.neighbor_type(edge_type)))
         bounds = arrays.node_bounds[arrays.frontier_type(edge_type)]
@@ -342,7 +344,7 @@ class StoreInput:
             first += len(edges.indices)
 
     def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
-        """See ``BuildInput``."""
+        """Yields rows of a node array in the dataset's node order."""
         arrays = self.store.arrays()
         parts, book, bounds = arrays.nodes[node_type], arrays.store_id[node_type], arrays.node_bounds[node_type]
         if book is None:
@@ -365,7 +367,7 @@ class StoreInput:
         return self._dataset_ids[node_type]
 
 
-class SortedEdgesInput:
+class SortedEdgesInput(StoreInput):
     """Nodes of one input, edges of a store that was made of that input's edges alone.
 
     Args:
@@ -374,40 +376,28 @@ class SortedEdgesInput:
     """
 
     def __init__(self, nodes: BuildInput, edges: Store) -> None:
-        self._nodes, self._edges = nodes, StoreInput(edges)
-        self.name, self.notice, self.schema = nodes.name, nodes.notice, nodes.schema
+        super().__init__(edges)
+        self._nodes = nodes
+        self.name, self.notice, self.schema, self.totals = nodes.name, nodes.notice, nodes.schema, nodes.totals
         self.splits, self.link_splits, self.metadata, self.keys = nodes.splits, nodes.link_splits, nodes.metadata, nodes.keys
         self.append_state = nodes.append_state
-        self.totals = nodes.totals
-        self.fingerprint = nodes.fingerprint
-        self.node_array_chunks = nodes.node_array_chunks
-        self.edge_batches = self._edges.edge_batches
-        self.in_edge_order = self._edges.in_edge_order
-        self.owner_window = self._edges.owner_window
-        self.cheap_to_reread = self._edges.cheap_to_reread
+
+    def fingerprint(self) -> str:
+        """The fingerprint of the input."""
+        return self._nodes.fingerprint()
+
+    def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
+        """Yields rows of a node array of the input."""
+        return self._nodes.node_array_chunks(node_type, name)
 
 
-class EdgesOnlyInput:
-    """An input without its node arrays, splits and metadata: what a partitioner needs to see."""
-
-    def __init__(self, graph: BuildInput) -> None:
-        from dataclasses import replace
-
-        nodes = {name: replace(t, arrays={}) for name, t in graph.schema.node_types.items()}
-        self.schema: GraphSchema = replace(graph.schema, node_types=nodes)
-        self.name, self.notice = graph.name, graph.notice
-        self.splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] = {}
-        self.link_splits: LinkSplits = {}
-        self.metadata: Mapping[str, Any] = {}
-        self.keys: Mapping[NodeType, NodeKeys] = {}
-        self.append_state: Mapping[str, Any] | None = None
-        self.totals = graph.totals
-        self.fingerprint = graph.fingerprint
-        self.node_array_chunks = graph.node_array_chunks
-        self.edge_batches = graph.edge_batches
-        self.in_edge_order = graph.in_edge_order
-        self.owner_window = graph.owner_window
-        self.cheap_to_reread = graph.cheap_to_reread
+def edges_only(graph: BuildInput) -> BuildInput:
+    """The input without its node arrays, splits and metadata: what a partitioner needs to see."""
+    edges = copy(graph)
+    nodes = {name: replace(t, arrays={}) for name, t in graph.schema.node_types.items()}
+    edges.schema = replace(graph.schema, node_types=nodes)
+    edges.splits, edges.link_splits, edges.metadata, edges.keys, edges.append_state = {}, {}, {}, {}, None
+    return edges
 
 
 def owners_of(edges: EdgePart, low: int, high: int) -> NDArray[np.int64]:
@@ -433,18 +423,18 @@ class KeptSourceInput(SourceInput):
         self._lengths: dict[tuple[EdgeType, str], list[int]] = {}
 
     def cheap_to_reread(self, edge_type: EdgeType, names: Sequence[str]) -> bool:
-        """See ``BuildInput``: only arrays that are not kept would be parsed again."""
+        """Whether all of these arrays are kept: others would be parsed again."""
         return self._kept.issuperset(names)
 
     def edge_chunks(self, edge_type: EdgeType) -> Iterator[NDArray[Any]]:
-        """See ``GraphSource``."""
+        """Yields the edges of the source, parsed once."""
         ends = (self.schema.node_types[node_type].num_nodes for node_type in (edge_type[0], edge_type[2]))
         spec = ArraySpec(index_dtype(max(ends)).name)
         for chunk in self._once((edge_type, ""), super().edge_chunks(edge_type), spec, (2, -1)):
             yield chunk.astype(np.int64, copy=False)
 
     def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
-        """See ``GraphSource``."""
+        """Yields rows of an edge array, parsed once where it is kept."""
         chunks = super().edge_array_chunks(edge_type, name)
         if name not in self._kept:
             return chunks
@@ -465,7 +455,7 @@ class KeptSourceInput(SourceInput):
         with path.open("wb") as file:
             for chunk in chunks:
                 yield chunk
-                # An id beyond the narrow type wraps here; whoever got the chunk refuses it before anything is replayed.
+                # An id beyond the narrow type wraps here; the reader of the chunk refuses it before anything is replayed.
                 kept = np.ascontiguousarray(chunk).astype(spec.numpy_dtype, copy=False)
                 file.write(kept.reshape(-1).view(np.uint8).data)  # NumPy's own writing does not say why it fails
                 lengths.append(kept.size)
@@ -513,3 +503,39 @@ class BucketSpool:
             os.close(descriptor)
             self._paths[name].unlink()
         self._files.clear()
+
+
+def with_quantizations(graph: BuildInput, schema: GraphSchema, stage: Stage) -> GraphSchema:
+    """The schema of a store with the scales and offsets of its quantised arrays, which one pass over them finds.
+
+    Args:
+        graph: What the store is built from.
+        schema: The store's schema; arrays that are quantised already know theirs.
+        stage: Advances by the bytes that were read.
+
+    Raises:
+        PlanError: See ``ColumnRange.quantization``; names the column.
+    """
+
+    def filled(owner: NodeType | EdgeType, arrays: Mapping[str, ArraySpec]) -> dict[str, ArraySpec]:
+        found = dict(arrays)
+        for name in unmeasured(arrays):
+            meant, source = arrays[name].quantization, graph.schema.arrays_of(owner)[name]
+            assert meant is not None
+            ranges = _measured(graph, owner, name, source, stage) if graph.totals is None else graph.totals.ranges[owner, name]
+            found[name] = replace(arrays[name], quantization=ranges.quantization(meant, f"{name!r} of {owner}"))
+        return found
+
+    return schema.with_arrays(filled)
+
+
+def _measured(graph: BuildInput, owner: NodeType | EdgeType, name: str, spec: ArraySpec, stage: Stage) -> ColumnRange:
+    found = ColumnRange.of_none(spec.row_shape[0])
+    if isinstance(owner, tuple):
+        chunks: Iterator[NDArray[Any]] = (batch.rows[name] for batch in graph.edge_batches(owner, [name]))
+    else:
+        chunks = graph.node_array_chunks(owner, name)
+    for chunk in chunks:
+        found.add_rows(chunk, spec)
+        stage.advance(chunk.nbytes)
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +15,9 @@ from gnnkit.schema import NodeType
 from gnnkit.storage.files import FileSpec
 from gnnkit.storage.layout import keys_file
 
-if TYPE_CHECKING:
-    from gnnkit.storage.writer import BuildContext
-
 # {node type: ({column: kind}, {file: dtype and shape})}
 KeySpecs = Mapping[NodeType, tuple[Mapping[str, str], Mapping[str, FileSpec]]]
 INTEGER, TEXT = "int64", "string"
-_STEP = 1 << 20
 
 
 def words_of(columns: Sequence[NDArray[np.int64] | tuple[NDArray[np.int64], NDArray[np.uint8]]]) -> NDArray[np.uint64]:
@@ -195,18 +191,6 @@ class NodeKeys:
     def __repr__(self) -> str:
         columns = ", ".join(f"{name} {kind}" for name, kind in self.columns.items())
         return printable_line(f"NodeKeys({self.node_type!r}: {len(self):,} keys, {columns})")
-
-
-def build_keys(context: BuildContext) -> None:
-    """Writes the keys of all node types, verbatim."""
-    for node_type, keys in context.graph.keys.items():
-        specs = {name: FileSpec(rows.dtype, rows.shape) for name, rows in keys.arrays.items()}
-        context.tables.keys[node_type] = (dict(keys.columns), specs)
-        for name, spec in specs.items():
-            writer = context.writer(keys_file(node_type, name), spec)
-            for first in range(0, len(keys.arrays[name]), _STEP):
-                writer.write(first, keys.arrays[name][first : first + _STEP])
-            context.finish([(keys_file(node_type, name), writer)])
 
 
 def key_files(specs: KeySpecs) -> dict[str, FileSpec]:

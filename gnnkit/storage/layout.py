@@ -20,7 +20,7 @@ dataset's order: those that batches touch most share pages, and neighbours that 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, NewType, TypeAlias, TypedDict, get_args
 
 import numpy as np
@@ -287,7 +287,8 @@ def store_schema(schema: GraphSchema, options: BuildOptions, metadata: Mapping[s
         PlanError: A column that is to be kept whole is not there.
     """
 
-    def convert(owner: str, features: str, arrays: Mapping[str, ArraySpec]) -> dict[str, ArraySpec]:
+    def convert(of: NodeType | EdgeType, arrays: Mapping[str, ArraySpec]) -> dict[str, ArraySpec]:
+        owner, features = (edge_type_name(of), EDGE_FEATURE_NAME) if isinstance(of, tuple) else (of, FEATURE_NAME)
         said = options.feature_dtype
         own = said.get(owner) if isinstance(said, Mapping) else said
         if own is None:
@@ -296,18 +297,12 @@ def store_schema(schema: GraphSchema, options: BuildOptions, metadata: Mapping[s
         whole = _numbers_of(kept, owner, arrays.get(features), column_names(metadata, owner, features)) if kept else ()
         return {name: _stored_spec(name, spec, dtype, whole if name == features else ()) for name, spec in arrays.items()}
 
-    return replace(
-        schema,
-        node_types={t: replace(found, arrays=convert(t, FEATURE_NAME, found.arrays)) for t, found in schema.node_types.items()},
-        edge_types={
-            t: replace(found, arrays=convert(edge_type_name(t), EDGE_FEATURE_NAME, found.arrays)) for t, found in schema.edge_types.items()
-        },
-    )
+    return schema.with_arrays(convert)
 
 
 def _stored_spec(name: str, spec: ArraySpec, dtype: str, whole: tuple[int, ...]) -> ArraySpec:
     """Returns the dtype and shape that an array of the source has in the store."""
-    if name == LABEL_NAME or len(spec.row_shape) != 1 or "float" not in spec.dtype:
+    if name == LABEL_NAME or len(spec.row_shape) != 1 or spec.kind != "f":
         return spec
     bits = element_type(dtype).bits
     return ArraySpec(dtype, spec.row_shape, None if bits is None else Quantization((), (), bits, whole), spec.dim)
@@ -427,7 +422,7 @@ def _check_part_column(schema: GraphSchema, options: BuildOptions) -> None:
                 f"they have {known}; categories=... of gnnkit.tables keeps a column of a table",
             )
         spec = nodes.arrays[name]
-        if "int" not in spec.dtype or spec.row_shape not in ((), (1,)):
+        if spec.kind not in "iu" or spec.row_shape not in ((), (1,)):
             raise PlanError(
                 f"partition={options.partition!r}: {name!r} of {node_type!r} has rows of shape {spec.row_shape} and dtype {spec.dtype}",
                 "the number of a part is one whole number for each node; categories=... of gnnkit.tables takes texts",
@@ -469,6 +464,11 @@ class StoreNumbering:
     def num_nodes(self) -> int:
         """Nodes of the type."""
         return int(self.bounds[-1])
+
+    @property
+    def map(self) -> NDArray[Any]:
+        """The same as kernels take it: empty for the identity."""
+        return np.empty(0, np.int32) if self.store_id is None else self.store_id
 
     def to_store(self, first: int, last: int) -> NDArray[Any]:
         """Store ids of the dataset ids ``[first, last)``."""

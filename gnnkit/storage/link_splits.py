@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import DatasetError
-from gnnkit.schema import EdgeType, GraphSchema, edge_type_name
-from gnnkit.storage.files import FileSpec
+from gnnkit.schema import EdgeType, GraphSchema
+from gnnkit.storage.files import FileSpec, as_count
 from gnnkit.storage.layout import STORABLE_DTYPES, link_split_file
-
-if TYPE_CHECKING:
-    from gnnkit.storage.writer import BuildContext
 
 LinkSplitSpecs = Mapping[EdgeType, Mapping[str, Mapping[str, FileSpec]]]
 LINK_INDEX = "edge_label_index"
@@ -23,33 +20,27 @@ _NAMES = (LINK_INDEX, "edge_label", "edge_label_time", "neg_edge_index", "src_ne
 _STEP = 1 << 20
 
 
-def build_link_splits(context: BuildContext) -> None:
-    """Writes the links of all splits, verbatim.
-
-    A source may read all edge types' links of a split at once, so splits are the outer loop, and one split is held at a time.
+def spec_of(what: str, name: str, values: NDArray[Any]) -> FileSpec:
+    """The dtype and shape of an array of a split; ``what`` names the split for the error.
 
     Raises:
-        DatasetError: An array is unknown, of a wrong shape or dtype, or an id in it is out of range.
+        DatasetError: It is no array.
     """
-    splits = context.graph.link_splits
-    for split in dict.fromkeys(split for by_split in splits.values() for split in by_split):
-        for edge_type in splits:
-            if split not in splits[edge_type]:
-                continue
-            arrays = splits[edge_type][split]
-            what = f"split {split!r} of {edge_type}"
-            specs = {name: _spec(what, name, values) for name, values in arrays.items()}
-            check_specs(what, specs)
-            for name, values in arrays.items():
-                _check_ids(context.graph.schema, edge_type, name, values, f"{name!r} of {what}")
-            context.tables.link_splits.setdefault(edge_type, {})[split] = specs
-            for name, spec in specs.items():
-                file = link_split_file(edge_type, split, name)
-                if file in context.tables.files:
-                    raise DatasetError(f"{what} would share the file {file!r} with a split of nodes", "rename the node type or the split")
-                writer = context.writer(file, spec)
-                writer.write(0, arrays[name])
-                context.finish([(file, writer)])
+    if not isinstance(values, np.ndarray) or values.ndim == 0:
+        raise DatasetError(f"{name!r} of {what} is no array but {type(values).__name__}")
+    return FileSpec(values.dtype, values.shape)
+
+
+def check_ids(schema: GraphSchema, edge_type: EdgeType, name: str, values: NDArray[Any], what: str) -> None:
+    """Refuses ids of an array of a split that belong to no node; ``what`` names the split for the error.
+
+    Raises:
+        DatasetError: Names the first such id.
+    """
+    for ids, count in id_rows(schema, edge_type, name, values):
+        if not 0 <= int(ids.min()) <= int(ids.max()) < count:
+            wrong = int(ids[(ids < 0) | (ids >= count)][0])
+            raise DatasetError(f"{name!r} of {what} holds node {wrong}, but there are {count} nodes")
 
 
 def check_specs(what: str, specs: Mapping[str, FileSpec]) -> None:
@@ -120,19 +111,8 @@ def link_split_files(specs: LinkSplitSpecs) -> dict[str, FileSpec]:
     }
 
 
-def specs_to_json(specs: LinkSplitSpecs) -> dict[str, Any]:
-    """A JSON-serialisable form; ``specs_from_json`` reverses it."""
-    return {
-        edge_type_name(edge_type): {
-            split: {name: {"dtype": spec.dtype.name, "shape": list(spec.shape)} for name, spec in arrays.items()}
-            for split, arrays in by_split.items()
-        }
-        for edge_type, by_split in specs.items()
-    }
-
-
 def specs_from_json(value: Mapping[str, Any], edge_types: Mapping[str, EdgeType]) -> dict[EdgeType, dict[str, dict[str, FileSpec]]]:
-    """Reverses ``specs_to_json``; raises whatever a wrong value causes.
+    """Reverses ``gnnkit.schema.plain``; raises whatever a wrong value causes.
 
     Args:
         value: The JSON form.
@@ -142,25 +122,6 @@ def specs_from_json(value: Mapping[str, Any], edge_types: Mapping[str, EdgeType]
     for folder, by_split in value.items():
         own = specs[edge_types[folder]] = {}
         for split, arrays in by_split.items():
-            own[split] = {str(name): FileSpec(np.dtype(str(s["dtype"])), tuple(map(_count, s["shape"]))) for name, s in arrays.items()}
+            own[split] = {str(name): FileSpec(np.dtype(str(s["dtype"])), tuple(map(as_count, s["shape"]))) for name, s in arrays.items()}
             check_specs(f"split {split!r} of {folder}", own[split])
     return specs
-
-
-def _count(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{value!r} is not a count")
-    return value
-
-
-def _spec(what: str, name: str, values: NDArray[Any]) -> FileSpec:
-    if not isinstance(values, np.ndarray) or values.ndim == 0:
-        raise DatasetError(f"{name!r} of {what} is no array but {type(values).__name__}")
-    return FileSpec(values.dtype, values.shape)
-
-
-def _check_ids(schema: GraphSchema, edge_type: EdgeType, name: str, values: NDArray[Any], what: str) -> None:
-    for ids, count in id_rows(schema, edge_type, name, values):
-        if not 0 <= int(ids.min()) <= int(ids.max()) < count:
-            wrong = int(ids[(ids < 0) | (ids >= count)][0])
-            raise DatasetError(f"{what} holds node {wrong}, but there are {count} nodes")

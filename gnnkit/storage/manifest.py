@@ -1,9 +1,9 @@
 """A store's manifest, and the outline of a store that lies elsewhere.
 
 What the files of a store are called, and their dtypes and shapes, follows from schema, options and counts, so it is derived
-(``file_specs``) by whoever writes them and compared by whoever reads them: a manifest cannot make an array something else.
+(``file_specs``) when they are written and compared when they are read: a manifest cannot make an array something else.
 
-An outline is a folder like a store's, marked by a file of its own. ``Store.open(path, ())`` opens it; its parts and books are not there,
+An outline is a folder like a store's, marked by a file of its own. ``Store.open(path, ())`` opens it; its parts are not there,
 and reading them is an error.
 """
 
@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from gnnkit.errors import GnnkitError, StoreError
 from gnnkit.files import read_bounded, why_unwritable
-from gnnkit.schema import EdgeType, GraphSchema, NodeType, edge_type_name
+from gnnkit.schema import EdgeType, GraphSchema, NodeType, edge_type_name, plain
 from gnnkit.storage.edge_values import TIME_NAME, timed_edge_types
-from gnnkit.storage.files import FileEntry, FileSpec, damaged, file_crc32, sync
+from gnnkit.storage.files import FileEntry, FileSpec, as_count, damaged, file_crc32, sync
 from gnnkit.storage.keys import KeySpecs, key_files, keys_from_json, keys_to_json
 from gnnkit.storage.layout import (
     FEATURE_NAME,
@@ -41,7 +41,7 @@ from gnnkit.storage.layout import (
     node_file,
     split_file,
 )
-from gnnkit.storage.link_splits import LinkSplitSpecs, link_split_files, specs_from_json, specs_to_json
+from gnnkit.storage.link_splits import LinkSplitSpecs, link_split_files, specs_from_json
 
 
 @dataclass(frozen=True)
@@ -162,33 +162,20 @@ class Manifest:
         return specs
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-serialisable form; ``manifest_io.manifest_from_json`` reverses it."""
-        return {
+        """A JSON-serialisable form; ``manifest_from_json`` reverses it."""
+        value = {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
-            "name": self.name,
-            "notice": self.notice,
-            "fingerprint": self.fingerprint,
-            "source_fingerprint": self.source_fingerprint,
+            **plain(self),
             "schema": self.schema.to_json(),
             "options": self.options.to_json(),
-            "node_bounds": {k: list(v) for k, v in self.node_bounds.items()},
-            "edge_counts": {edge_type_name(k): list(v) for k, v in self.edge_counts.items()},
-            "cuts": {edge_type_name(k): [list(row) for row in v] for k, v in self.cuts.items()},
-            "weight_exponents": {edge_type_name(k): v for k, v in self.weight_exponents.items()},
-            "renumbered": sorted(self.renumbered),
-            "cached": {k: list(v) for k, v in self.cached.items()},
-            **({"hotness": {k: [list(row) for row in v] for k, v in self.hotness.items()}} if self.hotness else {}),
-            "splits": {k: dict(v) for k, v in self.splits.items()},
-            "link_splits": specs_to_json(self.link_splits),
-            "metadata": dict(self.metadata),
-            **({"keys": keys_to_json(self.keys)} if self.keys else {}),
-            **({"append_state": dict(self.append_state)} if self.append_state is not None else {}),
-            **({"kept_parts": self.kept_parts} if self.kept_parts is not None else {}),
-            "files": {
-                name: {"dtype": e.dtype, "shape": list(e.shape), "size": e.size, "crc32": e.crc32} for name, e in sorted(self.files.items())
-            },
+            "keys": keys_to_json(self.keys),
+            "files": plain(dict(sorted(self.files.items()))),
         }
+        # Manifests of stores without these are as they were before there were any.
+        absent = [name for name in ("hotness", "keys") if not value[name]]
+        absent += [name for name in ("append_state", "kept_parts") if value[name] is None]
+        return {name: own for name, own in value.items() if name not in absent}
 
 
 def canonical_options(options: BuildOptions) -> BuildOptions:
@@ -304,21 +291,21 @@ def manifest_from_json(value: Mapping[str, Any]) -> Manifest:
         source_fingerprint=str(value["source_fingerprint"]),
         schema=schema,
         options=BuildOptions(**options),
-        node_bounds={k: tuple(map(_count, v)) for k, v in value["node_bounds"].items()},
-        edge_counts={names[k]: tuple(map(_count, v)) for k, v in value["edge_counts"].items()},
-        cuts={names[k]: tuple(tuple(map(_count, row)) for row in v) for k, v in value["cuts"].items()},
+        node_bounds={k: tuple(map(as_count, v)) for k, v in value["node_bounds"].items()},
+        edge_counts={names[k]: tuple(map(as_count, v)) for k, v in value["edge_counts"].items()},
+        cuts={names[k]: tuple(tuple(map(as_count, row)) for row in v) for k, v in value["cuts"].items()},
         weight_exponents={names[k]: int(v) for k, v in value["weight_exponents"].items()},
         renumbered=frozenset(map(str, value["renumbered"])),
-        cached={k: tuple(map(_count, v)) for k, v in value["cached"].items()},
-        hotness={k: tuple(tuple(map(_count, row)) for row in v) for k, v in value.get("hotness", {}).items()},
-        splits={k: {str(name): _count(n) for name, n in v.items()} for k, v in value["splits"].items()},
+        cached={k: tuple(map(as_count, v)) for k, v in value["cached"].items()},
+        hotness={k: tuple(tuple(map(as_count, row)) for row in v) for k, v in value.get("hotness", {}).items()},
+        splits={k: {str(name): as_count(n) for name, n in v.items()} for k, v in value["splits"].items()},
         link_splits=specs_from_json(value["link_splits"], names),
         metadata=dict(value["metadata"]),
         append_state=None if value.get("append_state") is None else dict(value["append_state"]),
         kept_parts=None if value.get("kept_parts") is None else str(value["kept_parts"]),
         keys=keys_from_json(value.get("keys", {}), {name: nodes.num_nodes for name, nodes in schema.node_types.items()}),
         files={
-            str(name): FileEntry(str(e["dtype"]), tuple(map(_count, e["shape"])), _count(e["size"]), _count(e["crc32"]))
+            str(name): FileEntry(str(e["dtype"]), tuple(map(as_count, e["shape"])), as_count(e["size"]), as_count(e["crc32"]))
             for name, e in value["files"].items()
         },
     )
@@ -363,12 +350,6 @@ def _check_tables(manifest: Manifest) -> None:
     for node_type, levels in manifest.hotness.items():
         if [sum(row) for row in levels] != np.diff(manifest.node_bounds[node_type]).tolist() or len({len(row) for row in levels}) != 1:
             raise ValueError(f"levels of hotness of {node_type!r}")
-
-
-def _count(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{value!r} is not a count")
-    return value
 
 
 def checksum(value: Mapping[str, Any]) -> str:
@@ -450,7 +431,7 @@ def keep_outline(folder: Path, fingerprint: str, fetch: Fetch) -> Path:
             if (staging / name).stat().st_size != manifest.files[name].size or file_crc32(staging / name) != manifest.files[name].crc32:
                 raise damaged(staging, f"{name} did not arrive as the manifest says")
         (staging / _MARK).touch()
-        if find_outline(folder, fingerprint) is None:  # else somebody else was faster
+        if find_outline(folder, fingerprint) is None:  # else another process was faster
             shutil.rmtree(target, ignore_errors=True)
             staging.rename(target)
     except OSError as error:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.printable import printable_line
-from gnnkit.schema import EdgeType, NodeType, edge_type_name
+from gnnkit.schema import EdgeType, NodeType, plain
 from gnnkit.storage.manifest import Manifest
 from gnnkit.units import format_bytes
 
@@ -72,27 +72,7 @@ class StoreReport:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-serialisable form; edge types as ``"source__relation__target"``."""
-        return {
-            "path": str(self.path),
-            "name": self.name,
-            "notice": self.notice,
-            "partition": self.partition,
-            "nbytes": self.nbytes,
-            "total_edge_cut": self.total_edge_cut,
-            "node_balance": dict(self.node_balance),
-            "edge_balance": {edge_type_name(k): v for k, v in self.edge_balance.items()},
-            "edge_cut": {edge_type_name(k): v for k, v in self.edge_cut.items()},
-            "cuts": {edge_type_name(k): v.tolist() for k, v in self.cuts.items()},
-            "parts": [
-                {
-                    "num_nodes": dict(part.num_nodes),
-                    "num_edges": {edge_type_name(k): v for k, v in part.num_edges.items()},
-                    "num_cached": dict(part.num_cached),
-                    "nbytes": part.nbytes,
-                }
-                for part in self.parts
-            ],
-        }
+        return {**plain(self), "edge_cut": plain(self.edge_cut), "total_edge_cut": self.total_edge_cut}
 
     def __str__(self) -> str:
         count = len(self.parts)

@@ -34,7 +34,7 @@ def default_threads() -> int:
 
 
 def memory_budget() -> int:
-    """Bytes for buffers of edges during a build: a small share of what is available, so that a build disturbs nobody."""
+    """Bytes for buffers of edges during a build: a small share of what is available, so that a build disturbs no other program."""
     return max(_MIN_BUDGET, min(_MAX_BUDGET, available_memory() // 64))
 
 
@@ -89,7 +89,7 @@ _POLL_S = 0.05
 
 
 def lock_path(path: Path) -> Path:
-    """The lock file of a store, there while somebody builds or removes the store."""
+    """The lock file of a store, there while the store is built or removed."""
     return path.with_name(f".{path.name}.lock")
 
 
@@ -110,18 +110,18 @@ def locked(path: Path, wait_timeout_s: float, events: EventSink, work: str = "bu
     Args:
         path: The store.
         wait_timeout_s: How long to wait for another process that builds it; 0 gives up at once.
-        events: Receives one message when there is somebody to wait for.
+        events: Receives one message when another process is waited for.
         work: What others may do there meanwhile, for messages.
 
     Raises:
-        StoreError: Somebody else holds it; names the process.
+        StoreError: Another process holds it; names the process.
     """
     file, held, told = lock_path(path), None, False
     deadline = Deadline(wait_timeout_s)
     try:
         while held is None:
             try:
-                path.parent.mkdir(parents=True, exist_ok=True)  # whoever had the lock may have removed it
+                path.parent.mkdir(parents=True, exist_ok=True)  # the last owner of the lock may have removed it
                 held = take_lock(file)
             except OSError as error:
                 what = why_unwritable(error, path.parent)
@@ -175,7 +175,7 @@ def staged(path: Path) -> Iterator[Path]:
 def resumed(path: Path, key: str) -> Path:
     """The folder beside a store that is being fetched, with what an earlier call for the same files has left there, else empty.
 
-    Must run under the store's lock. Whoever has made the store whole there calls ``disown`` and ``take_place``.
+    Must run under the store's lock. The process that makes the store whole there then calls ``disown`` and ``take_place``.
 
     Args:
         path: The store.

@@ -36,13 +36,13 @@ from gnnkit.storage.layout import (
 )
 from gnnkit.storage.link_splits import map_link_splits
 from gnnkit.storage.manifest import Manifest, elsewhere, is_outline, outline_files, read_manifest
+from gnnkit.storage.report import StoreReport, report_of
 from gnnkit.storage.verify import OpenFiles
+from gnnkit.units import format_bytes
 from gnnkit.urls import is_url
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from gnnkit.storage.report import StoreReport
 
 
 @dataclass(frozen=True)
@@ -354,15 +354,11 @@ class Store:
             DatasetError: A table is damaged, a key is there already, or edges name no node.
             StoreError: Not all parts are open, or the disk is full. Nothing is left behind.
         """
-        from gnnkit.storage.append import append_to_store
-
-        addition = renderer("tables_after")(self, edges, nodes, fill=fill, folder=self.path.parent, events=events)
-        return append_to_store(self, addition, None if out is None else user_path(out), events)
+        appended: Store = renderer("append")(self, edges, nodes, fill=fill, path=None if out is None else user_path(out), events=events)
+        return appended
 
     def report(self) -> StoreReport:
         """Sizes, balance and edge cut of the parts."""
-        from gnnkit.storage.report import report_of
-
         return report_of(self.manifest, self.path)
 
     def plot(self) -> Figure:
@@ -398,8 +394,6 @@ class Store:
         return (Store.open, (str(self.path), self.local_parts, self.url))
 
     def __repr__(self) -> str:
-        from gnnkit.units import format_bytes
-
         schema, parts = self.schema, f"{self.num_parts} part{'s' if self.num_parts > 1 else ''}"
         parts += "" if self._arrays.is_whole else f", {list(self.local_parts)} open"
         notice = f", {self.notice}" if self.notice else ""
@@ -444,7 +438,7 @@ class Store:
         )
 
     def _check_parts_are_there(self) -> None:
-        """A part that nobody brought here is no damage."""
+        """Refuses parts that were not copied here: they are missing and not damaged."""
         for part in self.local_parts:
             if not (self.path / part_folder(part)).is_dir():
                 here = [other for other in range(self.num_parts) if (self.path / part_folder(other)).is_dir()]

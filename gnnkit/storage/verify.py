@@ -1,8 +1,8 @@
 """The open files of a store, and looking through them: that their bytes are those written, and that readers can follow every number.
 
 Checksums find damage. The other checks hold for any bytes at all: numbers that pass them cannot make a reader read or write out of bounds,
-even if somebody recomputed the checksums. Samplers look at what they draw, and so read a store of any size at once; whoever goes through
-whole files has these looked through first, once for each file that is opened.
+even if the checksums were recomputed. Samplers look at what they draw, and so read a store of any size at once; a reader of whole files
+has these looked through first, once for each file that is opened.
 """
 
 from __future__ import annotations

@@ -17,12 +17,11 @@ from gnnkit.errors import DatasetError, PlanError
 from gnnkit.events import EventSink, Stage
 from gnnkit.schema import ArraySpec, EdgeType, GraphSchema, NodeType
 from gnnkit.storage.arrays import GraphArrays
-from gnnkit.storage.convert import bytes_to_measure, convert_rows, with_quantizations
+from gnnkit.storage.convert import bytes_to_measure, convert_rows
 from gnnkit.storage.edge_values import TIME_NAME, as_times, check_weights, time_order, timed_edge_types, weight_exponent, weight_prefix
 from gnnkit.storage.files import ArrayWriter, FileEntry, FileSpec, sync
-from gnnkit.storage.inputs import BucketSpool, BuildInput, EdgeBatch, EdgesOnlyInput, RowReader, SortedEdgesInput
+from gnnkit.storage.inputs import BucketSpool, BuildInput, EdgeBatch, RowReader, SortedEdgesInput, edges_only, with_quantizations
 from gnnkit.storage.kernels import bucket_order, count_degrees, count_parts, place_edges
-from gnnkit.storage.keys import build_keys
 from gnnkit.storage.layout import (
     FEATURE_NAME,
     BuildOptions,
@@ -33,15 +32,18 @@ from gnnkit.storage.layout import (
     edge_file,
     from_assignment,
     index_dtype,
+    keys_file,
+    link_split_file,
     node_file,
     part_of,
     split_file,
     store_schema,
     weighted_edge_types,
 )
-from gnnkit.storage.link_splits import build_link_splits
+from gnnkit.storage.link_splits import check_ids, check_specs, spec_of
 from gnnkit.storage.manifest import Manifest, write_manifest
-from gnnkit.storage.partition import assign_parts, hot_nodes, hotness_levels, needs_topology
+from gnnkit.storage.partition import assign_parts, needs_topology
+from gnnkit.storage.partition.hotness import hot_nodes, hotness_levels
 from gnnkit.storage.partition.topology import edge_rows
 from gnnkit.storage.staging import check_disk, check_memory, default_threads
 from gnnkit.storage.store import Store
@@ -104,6 +106,12 @@ class BuildContext:
     def writer(self, name: str, spec: FileSpec) -> ArrayWriter:
         """A writer for one of the store's files, of those that are written."""
         return ArrayWriter(self.roots[part_of(name)], name, spec)
+
+    def put(self, name: str, rows: NDArray[Any], spec: FileSpec) -> None:
+        """Writes one of the store's files whole."""
+        writer = self.writer(name, spec)
+        writer.write(0, rows)
+        self.finish([(name, writer)])
 
     def finish(self, writers: Iterable[tuple[str, ArrayWriter]]) -> None:
         """Enters finished files into the manifest and starts to bring them to the disk."""
@@ -242,9 +250,8 @@ def build_nodes(context: BuildContext, node_type: NodeType, hot: list[Mapping[No
     _scatter(context, node_type, "global_id", _consecutive(numbering.num_nodes, id_spec.numpy_dtype), (id_spec, id_spec), [])
     if None not in context.roots:
         return
-    book = context.writer(book_file(node_type), context.draft.node_specs(node_type)[book_file(node_type)])
-    context.write_rows(book, 0, numbering.store_id, (id_spec, id_spec), "store_id")
-    context.finish([(book_file(node_type), book)])
+    file = book_file(node_type)
+    context.put(file, numbering.store_id, context.draft.node_specs(node_type)[file])
 
 
 @dataclass(frozen=True)
@@ -270,10 +277,8 @@ def _cached_rows(context: BuildContext, node_type: NodeType, hot: list[Mapping[N
     for part in context.parts:
         ids = hot[part].get(node_type, np.empty(0, np.int64))
         names = [cache_file(part, node_type, name) for name in ("global_id", FEATURE_NAME)]
-        id_writer, row_writer = (context.writer(name, specs[name]) for name in names)
-        id_writer.write(0, ids)
-        context.finish([(names[0], id_writer)])
-        found.append(_CachedRows(ids, names[1], row_writer))
+        context.put(names[0], ids, specs[names[0]])
+        found.append(_CachedRows(ids, names[1], context.writer(names[1], specs[names[1]])))
     return found
 
 
@@ -293,9 +298,43 @@ def build_splits(context: BuildContext) -> None:
     for node_type, splits in context.graph.splits.items():
         for split, ids in splits.items():
             name = split_file(node_type, split)
-            writer = context.writer(name, specs[name])
-            writer.write(0, np.asarray(ids))
-            context.finish([(name, writer)])
+            context.put(name, np.asarray(ids), specs[name])
+
+
+def build_link_splits(context: BuildContext) -> None:
+    """Writes the links of all splits, verbatim.
+
+    A source may read all edge types' links of a split at once, so splits are the outer loop, and one split is held at a time.
+
+    Raises:
+        DatasetError: An array is unknown, of a wrong shape or dtype, or an id in it is out of range.
+    """
+    splits = context.graph.link_splits
+    for split in dict.fromkeys(split for by_split in splits.values() for split in by_split):
+        for edge_type in splits:
+            if split not in splits[edge_type]:
+                continue
+            arrays = splits[edge_type][split]
+            what = f"split {split!r} of {edge_type}"
+            specs = {name: spec_of(what, name, values) for name, values in arrays.items()}
+            check_specs(what, specs)
+            for name, values in arrays.items():
+                check_ids(context.graph.schema, edge_type, name, values, what)
+            context.tables.link_splits.setdefault(edge_type, {})[split] = specs
+            for name, spec in specs.items():
+                file = link_split_file(edge_type, split, name)
+                if file in context.tables.files:
+                    raise DatasetError(f"{what} would share the file {file!r} with a split of nodes", "rename the node type or the split")
+                context.put(file, arrays[name], spec)
+
+
+def build_keys(context: BuildContext) -> None:
+    """Writes the keys of all node types, verbatim."""
+    for node_type, keys in context.graph.keys.items():
+        specs = {name: FileSpec(rows.dtype, rows.shape) for name, rows in keys.arrays.items()}
+        context.tables.keys[node_type] = (dict(keys.columns), specs)
+        for name, spec in specs.items():
+            context.put(keys_file(node_type, name), keys.arrays[name], spec)
 
 
 def _append(
@@ -476,8 +515,7 @@ class EdgeTypeBuild:
     def _count(self) -> None:
         context, largest = self.context, 0.0
         threads = context.num_threads
-        owner_map = NO_MAP if self.owners.store_id is None else self.owners.store_id
-        num_owners, num_others = self.owners.num_nodes, self.others.num_nodes
+        owner_map, num_owners, num_others = self.owners.map, self.owners.num_nodes, self.others.num_nodes
         bounds = [num_owners * k // threads for k in range(threads + 1)]
         for batch in context.graph.edge_batches(self.edge_type, [self.weight] if self.weight else []):
             owner, other = self._ends(batch)
@@ -545,13 +583,12 @@ class EdgeTypeBuild:
 
     def _fill_by_rereading(self, ranges: list[OwnerRange]) -> None:
         threads, pool = self.context.num_threads, self.context.pool
-        owner_map = NO_MAP if self.owners.store_id is None else self.owners.store_id
-        other_map = NO_MAP if self.others.store_id is None else self.others.store_id
+        maps = self.owners.map, self.others.map
         waves = [ranges[k : k + threads] for k in range(0, len(ranges), threads)]
         for wave in waves:
             buffers = [self._allocate(owner_range) for owner_range in wave]
             for batch in self.context.graph.edge_batches(self.edge_type, self.names):
-                wait_all(pool.submit(self._place, batch, (owner_map, other_map), *work) for work in zip(wave, buffers, strict=True))
+                wait_all(pool.submit(self._place, batch, maps, *work) for work in zip(wave, buffers, strict=True))
                 self.context.stage.advance(len(batch.source) * EDGE_BYTES / len(waves))
             wait_all(pool.submit(self._write, *work) for work in zip(wave, buffers, strict=True))
 
@@ -563,7 +600,7 @@ class EdgeTypeBuild:
 
     def _fill_in_order(self, ranges: list[OwnerRange]) -> None:
         """Reads the edges once; a range is in memory from its first edge to its last."""
-        pool, maps = self.context.pool, (NO_MAP, NO_MAP if self.others.store_id is None else self.others.store_id)
+        pool, maps = self.context.pool, (NO_MAP, self.others.map)
         lows, highs = (np.array(ends, np.int64) for ends in ([r.low for r in ranges], [r.high for r in ranges]))
         left = np.array([r.last - r.first for r in ranges], np.int64)
         buffers: dict[int, RangeBuffers] = {}
@@ -746,7 +783,7 @@ class StoreWriter:
         self._preflight(graph, roots)
         caches, by_hotness, stage = options.cache_ratio > 0.0, options.order == "hotness", self.stage
         if topology is None and (caches or by_hotness or needs_topology(options.partition)):
-            whole = self._sort_edges(EdgesOnlyInput(graph), scratch)
+            whole = self._sort_edges(edges_only(graph), scratch)
             graph, topology = SortedEdgesInput(graph, whole), whole.arrays()
             # What is left is cutting: the dataset's edges are not read again.
             stage = "partition"

@@ -130,6 +130,22 @@ def homogeneous_source(
     )
 
 
+def typed_source(
+    sizes: Mapping[NodeType, int],
+    edges: Mapping[EdgeType, NDArray[np.int64]],
+    node_arrays: Mapping[NodeType, Mapping[str, NDArray[Any]]] | None = None,
+    edge_arrays: Mapping[EdgeType, Mapping[str, NDArray[Any]]] | None = None,
+    **others: Any,
+) -> ArraySource:
+    """An ``ArraySource`` of several types, with the schema that its arrays have; ``others`` are those of ``ArraySource``."""
+    nodes, rows = node_arrays or {}, edge_arrays or {}
+    schema = GraphSchema(
+        {t: NodeTypeSchema(count, {name: spec_of(values) for name, values in nodes.get(t, {}).items()}) for t, count in sizes.items()},
+        {t: EdgeTypeSchema(e.shape[1], {name: spec_of(values) for name, values in rows.get(t, {}).items()}) for t, e in edges.items()},
+    )
+    return ArraySource(schema, edges, nodes, rows, **others)
+
+
 def random_edges(rng: np.random.Generator, num_sources: int, num_targets: int, num_edges: int) -> NDArray[np.int64]:
     """Random ``[2, num_edges]`` with a hub on each side, duplicates and, where both ends count alike, self loops."""
     if not num_sources or not num_targets:

@@ -22,10 +22,8 @@ from typer.testing import CliRunner
 import gnnkit
 from gnnkit import GraphLoader, Ray
 from gnnkit.cli.app import app
-from gnnkit.datasets import papers_like, products_like
-from gnnkit.datasets.synthetic_ogb import write_ogb_layout
+from gnnkit.datasets import papers_like, products_like, write_ogb_layout
 from gnnkit.errors import DatasetError, PlanError, TrainingFailed, WorkerDied
-from gnnkit.events import Event
 from tests.helpers.waiting import wait_until
 from tests.jobs.setups import Steps, epochs, planned
 from tests.ray.clusters import PATIENCE_S, STILL_S, RayCluster, started_cluster
@@ -63,7 +61,7 @@ class TestBuilding:
     """Stores of which each node reads a share."""
 
     def test_each_node_reads_its_share_of_a_source(self, cluster: RayCluster, tmp_path: Path) -> None:
-        source, said = products_like(0.01), list[Event]()
+        source, said = products_like(0.01), list[Any]()
         wanted = gnnkit.partition(source, 4, out=tmp_path / "wanted")
         store = gnnkit.partition(source, 4, out=tmp_path / "built", engine=gnnkit.Ray(address=cluster.address), events=said.append)
         assert_same(store.path, wanted.path)
@@ -132,7 +130,7 @@ class TestBuilding:
 
     def test_each_node_reads_its_share_of_row_groups(self, cluster: RayCluster, tmp_path: Path) -> None:
         """Keys of text and of numbers, nodes that edges name, classes and splits; parts are those of a column."""
-        rng, said = np.random.default_rng(3), list[Event]()
+        rng, said = np.random.default_rng(3), list[Any]()
         users = [f"user-{number}" for number in rng.permutation(9000)]
         shards = rng.integers(0, 3, 9000)
         nodes = {"id": users, "age": rng.random(9000), "fold": rng.choice(["train", "test"], 9000), "shard": shards}

@@ -16,10 +16,9 @@ import psutil
 import pytest
 
 import gnnkit
-from gnnkit import GraphLoader, GraphStore, Ray
+from gnnkit import GraphLoader, GraphStore, Ray, verify_export
 from gnnkit.errors import PlanError, WorkerDied
 from gnnkit.export.exporter import JobOptions, export_plan
-from gnnkit.export.verify import verify_export
 from gnnkit.ray.cleaner import members
 from tests.helpers.waiting import wait_until
 from tests.jobs.setups import planned

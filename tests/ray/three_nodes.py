@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import gnnkit
-from gnnkit.events import Event
 from gnnkit.storage.manifest import read_manifest
 from tests.helpers.namespaces import network
 from tests.helpers.waiting import wait_until
@@ -139,7 +138,7 @@ def _account() -> Any:
 def _build(scale: float, partition: str, out: Path, address: str) -> None:
     """Builds the store, as a process of the first node, and writes its progress to standard output."""
 
-    def say(event: Event) -> None:
+    def say(event: Any) -> None:
         sys.stdout.write(json.dumps(asdict(event)) + "\n")
         sys.stdout.flush()
 

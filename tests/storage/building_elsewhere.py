@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
+from gnnkit import BuildOptions
 from tests.helpers.graphs import ArraySource, random_source
+from tests.storage.checks import build_store
 
 DEADLINE_S = 60.0
 

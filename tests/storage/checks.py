@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 import os
 import tempfile
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from gnnkit.storage.store import Store
+import gnnkit
+from gnnkit import BuildOptions, Store
+from gnnkit.events import EventSink, ignore_events
 from tests.helpers.graphs import ArraySource
 
 FAST_FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -18,6 +22,13 @@ FAST_FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 def fast_folder() -> tempfile.TemporaryDirectory[str]:
     """A temporary folder for tests that draw many graphs, and so cannot use the fixture ``tmp_path``."""
     return tempfile.TemporaryDirectory(prefix="storage-test-", dir=FAST_FOLDER)
+
+
+def build_store(source: Any, path: Path, options: BuildOptions = BuildOptions(), events: EventSink = ignore_events) -> Store:  # noqa: B008
+    """``gnnkit.partition`` of a dataset or of another store, with its options in one object."""
+    given = {field.name: getattr(options, field.name) for field in fields(options)}
+    store: Store = gnnkit.partition(source, **given, out=path, overwrite=True, events=events)
+    return store
 
 
 def assert_holds(store: Store, source: ArraySource) -> None:

@@ -11,19 +11,17 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import gnnkit
+from gnnkit import BuildOptions, Store
 from gnnkit.errors import StoreError
-from gnnkit.events import Event
 from gnnkit.storage import staging
-from gnnkit.storage.build import build_store
 from gnnkit.storage.catalog import prune
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
 from tests.helpers.graphs import random_source
-from tests.storage.checks import FAST_FOLDER, assert_holds
+from tests.storage.checks import FAST_FOLDER, assert_holds, build_store
 
 SOURCE = random_source(np.random.default_rng(8), num_node_types=2, num_edge_types=2, max_edges=300, chunk_rows=40)
 OLD, NEW = BuildOptions(1), BuildOptions(3, "ldg", weight="weight")
@@ -34,11 +32,11 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def dying_after(count: int) -> Callable[[Event], None]:
+def dying_after(count: int) -> Callable[[Any], None]:
     """An event sink that ends the process at the event number ``count``."""
     left = [count]
 
-    def sink(event: Event) -> None:
+    def sink(event: Any) -> None:
         left[0] -= 1
         if left[0] < 0:
             die()

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit import BuildOptions
 from gnnkit.schema import ArraySpec, EdgeType, GraphSchema, NodeType
 from gnnkit.storage.build import build_store, repartition
-from gnnkit.storage.layout import BuildOptions
 
 ROWS, NODE_ROWS = 1 << 16, 1 << 10
 

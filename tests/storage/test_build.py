@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gnnkit import BuildOptions, Store
 from gnnkit.errors import DatasetError, PlanError
-from gnnkit.events import Event
-from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, ArraySpec, EdgeTypeSchema, GraphSchema, NodeTypeSchema
+from gnnkit.schema import (
+    ELEMENT_TYPES,
+    HOMOGENEOUS_EDGE_TYPE,
+    HOMOGENEOUS_NODE_TYPE,
+    ArraySpec,
+    GraphSchema,
+)
 from gnnkit.storage.build import build_store, repartition
-from gnnkit.storage.convert import bfloat16_to_float32, float32_to_bfloat16
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
-from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source
+from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source, typed_source
 from tests.storage.checks import assert_holds, fast_folder, files_of
 
 RING = np.array([[0, 1, 2, 3], [1, 2, 3, 0]], np.int64)
@@ -157,7 +161,8 @@ def test_features_are_stored_narrow_and_labels_are_not(dtype: str, tmp_path: Pat
         np.testing.assert_array_equal(stored, x.astype(np.float16))
     else:
         torch = pytest.importorskip("torch")
-        np.testing.assert_array_equal(bfloat16_to_float32(stored), torch.from_numpy(x).bfloat16().float().numpy())
+        values = torch.from_numpy(stored.view(np.int16)).view(torch.bfloat16).float().numpy()
+        np.testing.assert_array_equal(values, torch.from_numpy(x).bfloat16().float().numpy())
     held = repartition(store, tmp_path / "again", BuildOptions(3))
     assert held.options.feature_dtype == dtype
     with pytest.raises(PlanError, match="cannot become float32"):
@@ -170,7 +175,8 @@ def test_bfloat16_is_what_torch_rounds_to(values: list[float]) -> None:
     torch = pytest.importorskip("torch")
     array = np.array(values, np.float32)
     theirs = torch.from_numpy(array).bfloat16()
-    np.testing.assert_array_equal(bfloat16_to_float32(float32_to_bfloat16(array)), theirs.float().numpy())
+    bits = ELEMENT_TYPES["bfloat16"].encode(array)
+    np.testing.assert_array_equal(ELEMENT_TYPES["bfloat16"].decode(bits), theirs.float().numpy())
 
 
 def test_features_beyond_float16_are_refused(tmp_path: Path) -> None:
@@ -253,12 +259,8 @@ def test_types_arrays_and_splits_may_have_any_name(name: str, tmp_path: Path) ->
     rng, edge_type = np.random.default_rng(0), (name, name, name)
     rows = {"plain": rng.random((30, 2)), name: rng.integers(0, 9, 30)}
     links = {name: {"edge_label_index": rng.integers(0, 30, (2, 5))}}
-    schema = GraphSchema(
-        {name: NodeTypeSchema(30, {array: ArraySpec(values.dtype.name, values.shape[1:]) for array, values in rows.items()})},
-        {edge_type: EdgeTypeSchema(80, {name: ArraySpec("float32")})},
-    )
-    source = ArraySource(
-        schema,
+    source = typed_source(
+        {name: 30},
         {edge_type: random_edges(rng, 30, 30, 80)},
         {name: rows},
         {edge_type: {name: rng.random(80).astype(np.float32)}},
@@ -279,9 +281,8 @@ def test_types_arrays_and_splits_may_have_any_name(name: str, tmp_path: Path) ->
 
 
 def test_names_that_collide_are_refused(tmp_path: Path) -> None:
-    edge_types = {("a", "b__c", "a"): EdgeTypeSchema(0), ("a__b", "c", "a"): EdgeTypeSchema(0)}
-    schema = GraphSchema({"a": NodeTypeSchema(1), "a__b": NodeTypeSchema(1)}, edge_types)
-    source = ArraySource(schema, {t: np.empty((2, 0), np.int64) for t in edge_types})
+    edge_types = ("a", "b__c", "a"), ("a__b", "c", "a")
+    source = typed_source({"a": 1, "a__b": 1}, {t: np.empty((2, 0), np.int64) for t in edge_types})
     with pytest.raises(PlanError, match="share the folder"):
         build_store(source, tmp_path / "store", BuildOptions())
     with pytest.raises(PlanError, match="name that the store uses itself"):
@@ -304,7 +305,7 @@ def test_the_same_store_is_opened_and_another_is_replaced(tmp_path: Path) -> Non
 
 def test_events_tell_how_far_a_build_is(tmp_path: Path) -> None:
     source = random_source(np.random.default_rng(1), max_edges=500, chunk_rows=16)
-    events: list[Event] = []
+    events: list[Any] = []
     store = build_store(source, tmp_path / "store", BuildOptions(), events.append)
     assert [e.kind for e in events if e.kind != "progress"] == ["start", "end"]
     assert {(e.stage, e.label, e.unit) for e in events} == {("ingest", source.name, "B")}

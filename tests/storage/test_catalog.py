@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gnnkit import BuildOptions, Store, partition
 from gnnkit.errors import PlanError, StoreError
-from gnnkit.partitioning import partition
-from gnnkit.storage.build import build_store
 from gnnkit.storage.catalog import (
     default_root,
     default_store_dir,
@@ -25,10 +24,8 @@ from gnnkit.storage.catalog import (
     prune,
     remove_store,
 )
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source
-from tests.storage.checks import assert_holds
+from tests.storage.checks import assert_holds, build_store
 from tests.storage.test_damage import write_manifest
 
 

@@ -15,16 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gnnkit
+from gnnkit import Store
 from gnnkit.errors import StoreError
-from gnnkit.events import Event, ignore_events
+from gnnkit.events import ignore_events
 from gnnkit.runtime.batches import edges_in_order
 from gnnkit.storage.arrays import node_values
-from gnnkit.storage.build import build_store
 from gnnkit.storage.glt_format import GltPartitionSource, write_glt_partitions
 from gnnkit.storage.layout import FORMAT_VERSION, BuildOptions, part_of
-from gnnkit.storage.store import Store
 from tests.helpers.graphs import homogeneous_source, random_edges, random_source
-from tests.storage.checks import assert_holds, fast_folder
+from tests.storage.checks import assert_holds, build_store, fast_folder
 
 SOURCE = random_source(np.random.default_rng(4), max_nodes=30, max_edges=120, num_node_types=2, num_edge_types=2)
 OPTIONS = BuildOptions(3, "random", with_edge=True, weight="weight", cache_ratio=0.2)
@@ -186,7 +185,7 @@ def assert_bounded(store: Store) -> None:
 
 
 def test_verify_tells_how_far_it_is(whole: Path) -> None:
-    events: list[Event] = []
+    events: list[Any] = []
     store = Store.open(whole)
     store.verify(events.append)
     assert {e.stage for e in events} == {"verify"} and events[-1].kind == "end" and events[-1].done == store.nbytes
@@ -440,7 +439,7 @@ def test_every_sampler_says_the_same_of_damage(sampler: str, of_tables: Path, tm
 
 def test_a_file_that_was_looked_through_is_not_read_again_and_a_changed_one_is(of_tables: Path, tmp_path: Path) -> None:
     shutil.copytree(of_tables, tmp_path / "store")
-    store, events = Store.open(tmp_path / "store"), list[Event]()
+    store, events = Store.open(tmp_path / "store"), list[Any]()
     store.checked(events=events.append)
     assert {event.stage for event in events} == {"verify"} and events[-1].done == store.nbytes
     events.clear()

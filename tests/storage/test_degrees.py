@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
+from gnnkit import BuildOptions
 from gnnkit.storage.writer import DegreeCounts, edge_degrees
 from tests.helpers.graphs import random_source
-from tests.storage.checks import fast_folder
+from tests.storage.checks import build_store, fast_folder
 
 
 @pytest.mark.parametrize("edge_dir", ["in", "out"])

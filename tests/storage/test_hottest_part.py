@@ -9,13 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gnnkit import Colocated, GraphLoader, InProcess
+from gnnkit import BuildOptions, Colocated, GraphLoader, InProcess, Store
 from gnnkit.datasets import products_like
 from gnnkit.errors import StoreError
 from gnnkit.runtime.graph_memory import SharedGraph, graph_nbytes, share
 from gnnkit.storage.files import Guarded, watch
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
 from tests.helpers.batches import digest
 from tests.helpers.system import pretend_free_memory
 

@@ -12,14 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gnnkit import BuildOptions, Store
 from gnnkit.cli.app import run
 from gnnkit.errors import DatasetError, StoreError
-from gnnkit.storage.build import build_store, repartition
-from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.manifest import keep_outline, outline_files
-from gnnkit.storage.store import Store
 from tests.helpers.graphs import ArraySource, random_source
-from tests.storage.checks import assert_holds, fast_folder, files_of
+from tests.storage.checks import assert_holds, build_store, fast_folder, files_of
 from tests.storage.test_damage import write_manifest
 
 
@@ -64,7 +62,7 @@ def test_every_build_keeps_the_links(seed: int, num_parts: int, partition: Any, 
         store = build_store(source, Path(folder) / "store", options)
         store.verify()
         assert_holds(Store.open(store.path), source)
-        other = repartition(store, Path(folder) / "other", BuildOptions(min(2, largest), "random", edge_dir=edge_dir, with_edge=True))
+        other = build_store(store, Path(folder) / "other", BuildOptions(min(2, largest), "random", edge_dir=edge_dir, with_edge=True))
         other.verify()
         assert_holds(other, source)
 

@@ -16,11 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnkit import GraphLoader, InProcess
+from gnnkit import BuildOptions, GraphLoader, InProcess, Store
 from gnnkit.datasets import products_like
 from gnnkit.storage import arrays as paging
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
 from tests.backends.kinds import KINDS, built, kind_loader, source_of
 from tests.helpers.batches import same
 from tests.helpers.machine import ROOT

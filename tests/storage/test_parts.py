@@ -13,13 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gnnkit import BuildOptions, Store
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.runtime.graph_memory import SharedGraph, graph_nbytes, share
-from gnnkit.storage.build import build_store, repartition
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
 from tests.helpers.graphs import random_source
 from tests.helpers.machine import ROOT
+from tests.storage.checks import build_store
 
 
 @pytest.fixture
@@ -91,7 +90,7 @@ def test_what_is_not_here_cannot_be_read(whole: Store, tmp_path: Path) -> None:
     for attempt in (
         lambda: store.cache(0),
         lambda: store.file(elsewhere),
-        lambda: repartition(store, tmp_path / "other", BuildOptions(num_parts=2)),
+        lambda: build_store(store, tmp_path / "other", BuildOptions(num_parts=2)),
     ):
         with pytest.raises(StoreError, match="is not open here"):
             attempt()
@@ -100,8 +99,8 @@ def test_what_is_not_here_cannot_be_read(whole: Store, tmp_path: Path) -> None:
 # In a process of its own: only root may raise a hard limit again.
 MAPPED = """
 import os, resource, sys
+from gnnkit import Store
 from gnnkit.errors import StoreError
-from gnnkit.storage.store import Store
 
 few = 64
 resource.setrlimit(resource.RLIMIT_NOFILE, (few, few if sys.argv[2] == "hard" else resource.getrlimit(resource.RLIMIT_NOFILE)[1]))

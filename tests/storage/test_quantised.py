@@ -16,25 +16,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from gnnkit import BuildOptions, Store
 from gnnkit.errors import DatasetError, PlanError, StoreError
-from gnnkit.events import Event
 from gnnkit.schema import (
+    ELEMENT_TYPES,
     HOMOGENEOUS_EDGE_TYPE,
     HOMOGENEOUS_NODE_TYPE,
     ArraySpec,
-    EdgeTypeSchema,
     GraphSchema,
-    NodeTypeSchema,
     Quantization,
     reverse_edge_type,
 )
-from gnnkit.storage.build import build_store, repartition
-from gnnkit.storage.convert import dequantize_rows, float32_to_bfloat16
-from gnnkit.storage.layout import BuildOptions
+from gnnkit.storage.convert import dequantize_rows
 from gnnkit.storage.manifest import write_manifest
-from gnnkit.storage.store import Store
-from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, spec_of
-from tests.storage.checks import fast_folder, files_of
+from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, typed_source
+from tests.storage.checks import build_store, fast_folder, files_of
 
 needs_glt = pytest.mark.skipif(
     importlib.util.find_spec("graphlearn_torch") is None, reason="graphlearn-torch is not installed; to enable: Python 3.10 or 3.11"
@@ -133,7 +129,7 @@ def test_columns_that_are_kept_whole(dtype: str, x: np.ndarray, data: st.DataObj
 def test_features_of_every_width(dtype: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     plain = (rng.standard_normal((40, 3)) * [1, 100, 0]).astype(np.float32)
-    x: np.ndarray = float32_to_bfloat16(plain) if dtype == "bfloat16" else plain.astype(dtype)
+    x: np.ndarray = ELEMENT_TYPES["bfloat16"].encode(plain) if dtype == "bfloat16" else plain.astype(dtype)
     source = homogeneous_source(RING, 40, x=x)
     source.schema = GraphSchema.homogeneous(40, 4, {"x": ArraySpec(dtype, (3,))})
     stored, quantization = column(build_store(source, tmp_path / "store", QUINT8))
@@ -160,7 +156,7 @@ def graph(num_nodes: int = 60, num_edges: int = 300) -> ArraySource:
 
 
 def test_what_is_no_feature_keeps_every_bit_and_parts_agree(tmp_path: Path) -> None:
-    source, events = graph(), list[Event]()
+    source, events = graph(), list[Any]()
     options = BuildOptions(3, "random", feature_dtype="quint8", with_edge=True, weight="weight", cache_ratio=0.2)
     store = build_store(source, tmp_path / "store", options, events.append)
     store.verify()
@@ -183,20 +179,20 @@ def test_what_is_no_feature_keeps_every_bit_and_parts_agree(tmp_path: Path) -> N
         assert edge_part.arrays["edge_attr"][:, c].tolist() == np.array(reference(attr[:, c].tolist())[2])[edge_part.edge_id].tolist()
     stages = [event.stage for event in events if event.kind == "start"]
     assert stages[-2:] == ["quantize", "partition"], stages
-    assert files_of(repartition(whole, tmp_path / "again", options).path) == files_of(store.path)
+    assert files_of(build_store(whole, tmp_path / "again", options).path) == files_of(store.path)
 
 
 def test_a_store_stays_quantised(tmp_path: Path) -> None:
     store = build_store(graph(), tmp_path / "store", QUINT8)
-    held = repartition(store, tmp_path / "again", BuildOptions(2))
+    held = build_store(store, tmp_path / "again", BuildOptions(2))
     assert held.options.feature_dtype == "quint8" and held.schema.to_json() == store.schema.to_json()
     with pytest.raises(PlanError, match="were reduced to quint8 and cannot become float32"):
-        repartition(store, tmp_path / "wide", BuildOptions(2, feature_dtype="float32"))
+        build_store(store, tmp_path / "wide", BuildOptions(2, feature_dtype="float32"))
     narrow = build_store(graph(), tmp_path / "narrow", BuildOptions(feature_dtype="float16"))
     with pytest.raises(PlanError, match="were reduced to float16 and cannot become quint8"):
-        repartition(narrow, tmp_path / "narrower", QUINT8)
+        build_store(narrow, tmp_path / "narrower", QUINT8)
     full = build_store(graph(), tmp_path / "full", BuildOptions())
-    assert files_of(repartition(full, tmp_path / "cut", QUINT8).path) == files_of(store.path)
+    assert files_of(build_store(full, tmp_path / "cut", QUINT8).path) == files_of(store.path)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +240,7 @@ def test_a_float_that_is_too_large_is_refused(dtype: Any, sign: int, of_edges: b
         kept = build_store(source(value), tmp_path / "kept", BuildOptions(with_edge=True))
         np.testing.assert_array_equal(np.sort(held(kept), 0), np.sort(rows(value), 0))
     with pytest.raises(PlanError, match=f"which {dtype} cannot hold"):
-        repartition(kept, tmp_path / "store", options)
+        build_store(kept, tmp_path / "store", options)
     assert not (tmp_path / "store").exists()
     largest = held(build_store(source(LARGEST[dtype]), tmp_path / "store", options))
     largest = (largest.astype(np.uint32) << 16).view(np.float32) if dtype == "bfloat16" else largest
@@ -335,11 +331,7 @@ def typed_graph() -> ArraySource:
         on: {"edge_attr": rng.standard_normal((150, 3)).astype(np.float32)},
         cites: {"pos": rng.random((200, 2)), "y": rng.random((200, 2)).astype(np.float32)},
     }
-    schema = GraphSchema(
-        {t: NodeTypeSchema(n, {k: spec_of(v) for k, v in nodes[t].items()}) for t, n in (("paper", 50), ("tag", 20))},
-        {t: EdgeTypeSchema(e.shape[1], {k: spec_of(v) for k, v in edge_arrays[t].items()}) for t, e in edges.items()},
-    )
-    return ArraySource(schema, edges, nodes, edge_arrays, splits={"paper": {"train": np.arange(0, 50, 2)}})
+    return typed_source({"paper": 50, "tag": 20}, edges, nodes, edge_arrays, splits={"paper": {"train": np.arange(0, 50, 2)}})
 
 
 def test_each_type_has_its_own(tmp_path: Path) -> None:

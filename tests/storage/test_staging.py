@@ -18,17 +18,15 @@ import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from gnnkit import GraphLoader
-from gnnkit.datasets.pyg import PyGSource
+from gnnkit import BuildOptions, GraphLoader, Store
+from gnnkit.datasets import PyGSource
 from gnnkit.errors import MemoryLimitError, StoreError
-from gnnkit.events import Event, ignore_events
-from gnnkit.schema import GraphSchema, NodeTypeSchema
+from gnnkit.events import ignore_events
+from gnnkit.schema import GraphSchema
 from gnnkit.storage import staging as resources
 from gnnkit.storage.build import build_store
 from gnnkit.storage.catalog import find_or_build, list_stores, prune, store_path
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
-from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source
+from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source, typed_source
 from tests.helpers.system import pretend_free_memory
 from tests.storage.checks import assert_holds, files_of
 
@@ -69,7 +67,7 @@ def test_a_store_that_somebody_else_builds(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="there is no store"):
             Store.open(path)
         assert list_stores(tmp_path) == [] and prune(tmp_path) == [] and incomplete.exists()
-        events: list[Event] = []
+        events: list[Any] = []
         found: list[Store] = []
         waiter = threading.Thread(target=lambda: found.append(find_or_build(source, BuildOptions(2), tmp_path, events.append)))
         waiter.start()
@@ -177,7 +175,7 @@ def test_room_is_asked_for_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(StoreError, match="PB of disk at .*are free"):
         build_store(huge, tmp_path / "store", BuildOptions())
     pretend_free_memory(monkeypatch, 10**6)
-    source = ArraySource(GraphSchema({"a": NodeTypeSchema(10**6)}, {}), {})
+    source = typed_source({"a": 10**6}, {})
     with pytest.raises(MemoryLimitError, match="1.00 MB are available"):
         build_store(source, tmp_path / "store", BuildOptions())
     assert not list(tmp_path.iterdir())
@@ -223,7 +221,7 @@ def test_what_is_no_store_is_not_replaced(tmp_path: Path) -> None:
 def test_an_interrupted_build_leaves_nothing(tmp_path: Path) -> None:
     source = random_source(np.random.default_rng(0))
 
-    def interrupt(event: Event) -> None:
+    def interrupt(event: Any) -> None:
         if event.kind == "progress":
             raise KeyboardInterrupt
 

@@ -13,14 +13,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import gnnkit
+from gnnkit import BuildOptions, Store
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.runtime.graph_memory import SharedGraph, share
-from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, ArraySpec, EdgeTypeSchema, GraphSchema, NodeTypeSchema
+from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, ArraySpec
 from gnnkit.storage.build import build_store, repartition
-from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.manifest import write_manifest
-from gnnkit.storage.store import Store
-from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, spec_of
+from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, typed_source
 from tests.storage.checks import assert_holds, effective_times, fast_folder, files_of
 
 WRITES, CITES, HAS = ("author", "writes", "paper"), ("paper", "cites", "paper"), ("paper", "has", "venue")
@@ -41,12 +40,8 @@ def timed_source(seed: int, *, chunk_rows: int = 7, edges_are_cheap: bool = True
         CITES: {"edge_attr": rng.random((90, 2)).astype(np.float32), "weight": rng.random(90)},
         HAS: {},
     }
-    schema = GraphSchema(
-        {t: NodeTypeSchema(sizes[t], {k: spec_of(v) for k, v in arrays.items()}) for t, arrays in nodes.items()},
-        {t: EdgeTypeSchema(edges[t].shape[1], {k: spec_of(v) for k, v in arrays.items()}) for t, arrays in edge_arrays.items()},
-    )
     splits = {"paper": {"train": np.arange(10)}}
-    return ArraySource(schema, edges, nodes, edge_arrays, splits=splits, chunk_rows=chunk_rows, edges_are_cheap=edges_are_cheap)
+    return typed_source(sizes, edges, nodes, edge_arrays, splits=splits, chunk_rows=chunk_rows, edges_are_cheap=edges_are_cheap)
 
 
 def as_pyg(source: ArraySource) -> Any:
@@ -112,7 +107,7 @@ def test_partitioners_that_look_at_the_topology(partition: Any, tmp_path: Path) 
 @pytest.mark.parametrize("edge_dir", ["in", "out"])
 def test_a_graph_in_memory_has_the_same_edges_as_a_store(edge_dir: Any, tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
-    from gnnkit.datasets.pyg import graph_from_pyg
+    from gnnkit.datasets import graph_from_pyg
 
     source = timed_source(5)
     data = as_pyg(source)
@@ -226,7 +221,7 @@ def test_what_is_no_time_is_refused(arrays: dict[str, Any], time_attr: str, text
     torch = pytest.importorskip("torch")
     from torch_geometric.data import Data
 
-    from gnnkit.datasets.pyg import graph_from_pyg
+    from gnnkit.datasets import graph_from_pyg
 
     edges = np.array([[0, 1, 2], [1, 2, 3]])
     source = homogeneous_source(edges, 5, **arrays)

@@ -74,7 +74,7 @@ class Columns:
                 rows[:, start:end] = values.reshape(-1).view(np.uint8).reshape(len(table), end - start)
 
     def unpack(self, table: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
-        """``{name: [n, *row_shape]}``, bfloat16 as uint16 bit patterns; reverses ``pack``."""
+        """``{name: [n, *row_shape]}``, as they are stored; reverses ``pack``."""
         rows, found = table.view(np.uint8), {}
         for name, spec, start, end in self._places():
             values = np.ascontiguousarray(rows[:, start:end]).reshape(-1).view(spec.numpy_dtype)
@@ -83,7 +83,7 @@ class Columns:
 
 
 GraphMode = Literal["CPU", "ZERO_COPY", "CUDA"]
-_SIGNED = {"uint16": np.int16, "bfloat16": np.int16, "uint32": np.int32, "uint64": np.int64}
+_SIGNED = {"uint16": np.int16, "uint32": np.int32, "uint64": np.int64}
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ class PartBuilder:
 def _shared_rows(values: NDArray[Any], spec: ArraySpec) -> torch.Tensor:
     """A copy of an array as graphlearn-torch wants features: ``[n, width]``, quantised ones as float32."""
     values, spec = plain_rows(values, spec), plain_spec(spec)
-    flat = values.reshape(len(values), int(np.prod(spec.row_shape, dtype=np.int64))).view(_SIGNED.get(spec.dtype, values.dtype))
+    flat = values.reshape(len(values), int(np.prod(spec.row_shape, dtype=np.int64))).view(_SIGNED.get(values.dtype.name, values.dtype))
     rows = shared_empty(flat.shape, torch.from_numpy(np.empty(0, flat.dtype)).dtype)
     rows.numpy()[:] = flat
     return viewed(rows, spec.dtype)

@@ -16,19 +16,17 @@ METIS goes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, Stage
-from gnnkit.schema import EdgeType, GraphSchema, NodeType
+from gnnkit.schema import GraphSchema, NodeType
+from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.layout import BuildOptions
-
-if TYPE_CHECKING:
-    from gnnkit.storage.arrays import GraphArrays
-    from gnnkit.storage.partition.column import NodeRows
+from gnnkit.storage.partition import balance, column, frequency, ldg, metis
+from gnnkit.storage.partition.column import NodeRows
 
 _TOPOLOGY_METHODS = frozenset({"ldg", "metis", "frequency"})
 
@@ -89,57 +87,15 @@ def _assign(
     stage: Stage,
 ) -> dict[NodeType, NDArray[np.int32]]:
     if options.partition == "contiguous":
-        from gnnkit.storage.partition import balance as contiguous
-
-        return contiguous.assign_contiguous(schema, options.num_parts)
+        return balance.assign_contiguous(schema, options.num_parts)
     if options.partition == "random":
-        from gnnkit.storage.partition import balance as random
-
-        return random.assign_random(schema, options.num_parts, options.seed)
+        return balance.assign_random(schema, options.num_parts, options.seed)
     if options.part_column is not None:
-        from gnnkit.storage.partition import column
-
         assert nodes is not None, f"partition={options.partition!r} needs the rows of nodes"
         return column.assign(nodes, options.part_column, options.num_parts)
     assert graph is not None, f"partition={options.partition!r} needs the edges"
     if options.partition == "ldg":
-        from gnnkit.storage.partition import ldg
-
         return ldg.assign(graph, options.num_parts, options.seed, stage)
     if options.partition == "metis":
-        from gnnkit.storage.partition import metis
-
         return metis.assign(graph, options.num_parts, options.seed)
-    from gnnkit.storage.partition import frequency
-
     return frequency.assign(graph, options, splits, stage)
-
-
-def hot_nodes(
-    graph: GraphArrays,
-    assignment: Mapping[NodeType, NDArray[Any]],
-    options: BuildOptions,
-    splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] | None = None,
-) -> list[dict[NodeType, NDArray[np.int64]]]:
-    """Per part, the hottest ``cache_ratio * num_nodes`` dataset ids of other parts; see ``cache.hot_nodes``."""
-    from gnnkit.storage.partition import hotness as cache
-
-    return cache.hot_nodes(graph, assignment, options, splits)
-
-
-def hotness_levels(
-    graph: GraphArrays, options: BuildOptions, splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] | None = None
-) -> dict[NodeType, NDArray[np.uint8]]:
-    """The hotness of each node, in levels ``[num_nodes]`` by dataset id; see ``hotness.levels``."""
-    from gnnkit.storage.partition import hotness
-
-    return hotness.levels(graph, options.num_neighbors, splits, options.input_nodes)
-
-
-def edge_cut(
-    graph: GraphArrays, assignment: Mapping[NodeType, NDArray[Any]] | None = None, num_parts: int | None = None
-) -> dict[EdgeType, NDArray[np.int64]]:
-    """Per edge type, how many edges lead from part (row) to part (column); see ``cut.edge_cut``."""
-    from gnnkit.storage.partition import cut
-
-    return cut.edge_cut(graph, assignment, num_parts)

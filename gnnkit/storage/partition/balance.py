@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.kernels.keys import stream_key
+from gnnkit.kernels.stream import permutation
 from gnnkit.schema import GraphSchema, NodeType
 
 # Percent by which a part may exceed the mean where locality decides; METIS' own default is 3.
@@ -51,8 +53,6 @@ def shuffled_parts(key: int, num_nodes: int, num_parts: int) -> NDArray[np.int32
     Returns:
         int32 ``[num_nodes]``.
     """
-    from gnnkit.kernels.stream import permutation
-
     parts = np.empty(num_nodes, dtype=np.int32)
     parts[permutation(key, num_nodes)] = contiguous_parts(num_nodes, num_parts)
     return parts
@@ -75,8 +75,6 @@ def assign_random(schema: GraphSchema, num_parts: int, seed: int) -> dict[NodeTy
     Returns:
         ``{node type: int32 [num_nodes]}``.
     """
-    from gnnkit.kernels.keys import stream_key
-
     return {
         name: shuffled_parts(stream_key(seed, f"partition/{name}"), node_type.num_nodes, num_parts)
         for name, node_type in schema.node_types.items()

@@ -112,16 +112,13 @@ def expected_frontiers(
         yield unit, frontier
 
 
-def levels(
-    graph: GraphArrays, num_neighbors: Sequence[int], splits: Splits | None = None, input_nodes: str | None = TRAIN
-) -> dict[NodeType, NDArray[np.uint8]]:
+def hotness_levels(graph: GraphArrays, options: BuildOptions, splits: Splits | None = None) -> dict[NodeType, NDArray[np.uint8]]:
     """Levels of hotness: nodes of one level are expected to be visited at least twice as often as those of the next lower one.
 
     Args:
         graph: The graph, in any number of parts.
-        num_neighbors: Fan-out of each hop.
+        options: ``num_neighbors`` and ``input_nodes`` are read.
         splits: See ``input_seeds``.
-        input_nodes: See ``input_seeds``.
 
     Returns:
         ``{node type: uint8 [num_nodes]}`` by dataset id: 0 for a node that is never visited, and less than 64.
@@ -129,7 +126,7 @@ def levels(
     Raises:
         PlanError: A split does not fit the graph.
     """
-    visits = expected_visits(graph, input_seeds(graph, splits, input_nodes), num_neighbors)
+    visits = expected_visits(graph, input_seeds(graph, splits, options.input_nodes), options.num_neighbors)
     # frexp gives the exponent of the nearest double, which is exact up to 53 bits; beyond, a node may come out one level too high.
     return {t: to_dataset_order(graph, t, np.frexp(visits.pop(t))[1].astype(np.uint8)) for t in list(visits)}
 

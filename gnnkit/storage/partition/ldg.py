@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 
 from gnnkit.events import Stage
 from gnnkit.kernels.jit import lazy_kernel
+from gnnkit.kernels.keys import stream_key
+from gnnkit.kernels.stream import permutation
 from gnnkit.schema import NodeType
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.partition.balance import capacity
@@ -49,9 +51,6 @@ def assign(graph: GraphArrays, num_parts: int, seed: int, stage: Stage) -> dict[
     Returns:
         ``{node type: int32 [num_nodes]}`` by dataset id.
     """
-    from gnnkit.kernels.keys import stream_key
-    from gnnkit.kernels.stream import permutation
-
     adjacency = merged_adjacency(graph)
     counts = [t.num_nodes for t in graph.schema.node_types.values()]
     bounds = np.cumsum([0, *counts], dtype=np.int64)

@@ -1,7 +1,7 @@
 """A typed graph's edges as the partitioners read them: in chunks, or merged into one adjacency over all types.
 
 Inside this package a node is known by its store id, or as a *vertex*: the store id plus the number of nodes of all types
-that come before its own in canonical order. ``to_dataset_order`` and ``to_store_order`` lead back and forth.
+that come before its own in canonical order. ``to_dataset_order`` leads back.
 """
 
 from __future__ import annotations
@@ -53,16 +53,6 @@ def edge_rows(graph: GraphArrays, edge_type: EdgeType) -> Iterator[AdjacencyRows
         for first, last in row_ranges(edges.indptr, 0, len(edges.indptr) - 1, graph.chunk_edges):
             rows = read_rows(edges.indptr, edges.indices, first, last)
             yield rows._replace(first=int(bounds[part]) + first)
-
-
-def to_store_order(graph: GraphArrays, node_type: NodeType, values: NDArray[Any]) -> NDArray[Any]:
-    """Rearranges ``values`` ``[num_nodes, ...]`` from the order of dataset ids to that of store ids."""
-    store_id = graph.checked(node_type).store_id[node_type]
-    if store_id is None:
-        return values
-    reordered = np.empty_like(values)
-    reordered[store_id] = values
-    return reordered
 
 
 def to_dataset_order(graph: GraphArrays, node_type: NodeType, values: NDArray[Any]) -> NDArray[Any]:

@@ -14,15 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from gnnkit import partition
+from gnnkit import BuildOptions, Store, partition
 from gnnkit.errors import StoreError
 from gnnkit.events import EventSink, ignore_events
-from gnnkit.storage.build import build_store
 from gnnkit.storage.catalog import list_stores
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
 from tests.helpers.graphs import random_source
-from tests.storage.checks import FAST_FOLDER, files_of
+from tests.storage.checks import FAST_FOLDER, build_store, files_of
 from tests.storage.killed_builds import dying_after, dying_around_rename
 
 SOURCE = random_source(np.random.default_rng(8), num_node_types=2, num_edge_types=2, max_edges=300, chunk_rows=40)

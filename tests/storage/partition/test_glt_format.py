@@ -7,6 +7,7 @@ import pickle
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,16 +15,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gnnkit import BuildOptions
 from gnnkit.errors import DatasetError, PlanError
-from gnnkit.events import Event, ignore_events
+from gnnkit.events import ignore_events
 from gnnkit.schema import ArraySpec
 from gnnkit.storage.arrays import GraphArrays
-from gnnkit.storage.build import build_store
 from gnnkit.storage.glt_format import GltPartitionSource, write_glt_partitions
-from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.partition import assign_parts
 from gnnkit.storage.store import ReplicatedFeatures
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_source
+from tests.storage.checks import build_store
 from tests.storage.partition.build import graph_arrays
 
 NODE, EDGE = "node", ("node", "to", "node")
@@ -124,7 +125,7 @@ def test_typed_graphs_come_back_whole(tmp_path_factory, seed, num_parts, edge_di
 def test_the_layout_is_that_of_graphlearn_torch(tmp_path, edge_dir):
     source, out = sample_source(), tmp_path / "parts"
     store = parted(source, 2, edge_dir=edge_dir)
-    events: list[Event] = []
+    events: list[Any] = []
     write_glt_partitions(store, out, events.append)
     assert pickle.loads((out / "META").read_bytes()) == {"num_parts": 2, "data_cls": "homo", "node_types": None, "edge_types": None}
     node_pb, edge_pb = torch.load(out / "node_pb.pt"), torch.load(out / "edge_pb.pt")
@@ -161,7 +162,7 @@ def test_pickled_chunks_hold_their_own_rows_only(tmp_path):
 
 def test_without_edge_ids_edges_are_numbered_by_their_place(tmp_path):
     source = sample_source()
-    events: list[Event] = []
+    events: list[Any] = []
     write_glt_partitions(parted(source, 2, with_edge=False), tmp_path / "parts", events.append)
     assert [e.text for e in events if e.kind == "message"] == ["the store has no edge ids: edges are numbered by their place in it"]
     read = GltPartitionSource(tmp_path / "parts")
@@ -240,7 +241,7 @@ def test_an_existing_folder_is_left_alone_and_a_failed_export_leaves_nothing(tmp
     with pytest.raises(PlanError, match="exists already"):
         write_glt_partitions(store, tmp_path / "parts", ignore_events)
 
-    def fail(event: Event) -> None:
+    def fail(event: Any) -> None:
         if event.kind == "progress":
             raise KeyboardInterrupt
 

@@ -10,16 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gnnkit import BuildOptions, Store
 from gnnkit.errors import PlanError
 from gnnkit.events import ignore_events
 from gnnkit.storage.arrays import dataset_ids
-from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.partition import assign_parts, hot_nodes
-from gnnkit.storage.partition.hotness import expected_visits
-from gnnkit.storage.store import Store
+from gnnkit.storage.partition import assign_parts
+from gnnkit.storage.partition.hotness import expected_visits, hot_nodes
 from tests.helpers.graphs import homogeneous_source, random_source
-from tests.storage.checks import assert_holds
+from tests.storage.checks import assert_holds, build_store
 from tests.storage.partition.build import graph_arrays
 
 NODE, EDGE = "node", ("node", "to", "node")

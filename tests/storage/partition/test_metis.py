@@ -12,8 +12,8 @@ import numpy as np
 import psutil
 import pytest
 
+from gnnkit import BuildOptions
 from gnnkit.errors import WorkerDied
-from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.partition import metis
 from gnnkit.vendor.metis import HERE_ENTRIES
 from tests.helpers.waiting import wait_until

@@ -1,0 +1,52 @@
+"""The Ray cluster that an engine works on: joined, or started on this host."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gnnkit.bounds import MOST_THREADS, keep_whole_number
+from gnnkit.errors import PlanError
+
+LOCAL = "local"
+_ADDRESS = "RAY_ADDRESS"
+# What Ray's own object store takes at least.
+_LEAST_STORE = 75 << 20
+
+
+@dataclass(frozen=True)
+class RayCluster:
+    """The fields of ``gnnkit.Ray``, which says what they mean; a driver is told of these.
+
+    Raises:
+        PlanError: A value is unusable.
+    """
+
+    num_workers: int = 2
+    address: str | None = None
+    cpus_per_worker: int = 1
+    num_cpus: int | None = None
+    object_store_memory: int = 128 << 20
+
+    def __post_init__(self) -> None:
+        keep_whole_number(self, "num_workers", 1, MOST_THREADS)
+        keep_whole_number(self, "cpus_per_worker", 1, MOST_THREADS)
+        keep_whole_number(self, "object_store_memory", _LEAST_STORE)
+        if self.num_cpus is not None:
+            keep_whole_number(self, "num_cpus", self.num_workers * self.cpus_per_worker)
+        if self.address is not None and (not isinstance(self.address, str) or not self.address or "://" in self.address):
+            raise PlanError(
+                f"address={self.address!r} is no address of a Ray cluster that a driver can join",
+                "'<host>:<port>' of its head node, 'auto' on one of its nodes, or 'local'; ray:// clients have no driver of their own",
+            )
+
+    @property
+    def joined(self) -> str | None:
+        """The address of the cluster to join; None where one is started on this host."""
+        address = self.address or os.environ.get(_ADDRESS) or LOCAL
+        return None if address == LOCAL else address
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-serialisable form, with the address resolved; ``RayCluster(**value)`` reverses it."""
+        return {**asdict(self), "address": self.joined or LOCAL}
