@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -12,16 +14,14 @@ from numpy.typing import NDArray
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.kernels import jit
 from gnnkit.plan import (
-    HGTSampling,
     InputAnchors,
     InputLinks,
     InputNodes,
     Inputs,
-    LayerSampling,
     NeighborSampling,
-    PPRSampling,
     Sampling,
 )
+from gnnkit.sampling import seeders, walkers
 from gnnkit.sampling.batch_writer import BatchWriter, RowWriter
 from gnnkit.sampling.graph_access import GraphAccess, LocalGraphAccess, NodeScratch
 from gnnkit.sampling.subgraph import BatchLayout, SampleRequest, Walked, WalkSeeds
@@ -83,34 +83,13 @@ def seeder_of(inputs: Inputs, sampling: Sampling) -> Seeder:
 
 def walker_of(sampling: Sampling) -> Walker:
     """The stage that chooses the nodes and edges of batches."""
-    walker = _plain_walker(sampling)
+    module, _, name = sampling.walker.partition(":")
+    walker: Walker = getattr(importlib.import_module(module), name)(sampling)
     if isinstance(sampling, NeighborSampling) and sampling.subgraph_type != "directional":
-        from gnnkit.sampling.walkers.shape import ShapedWalker
+        from gnnkit.sampling.walkers.shape import ShapedWalker  # kernels
 
         return ShapedWalker(sampling, walker)
     return walker
-
-
-def _plain_walker(sampling: Sampling) -> Walker:
-    if isinstance(sampling, PPRSampling):
-        from gnnkit.sampling.walkers.ppr import PPRWalker
-
-        return PPRWalker(sampling)
-    if isinstance(sampling, HGTSampling):
-        from gnnkit.sampling.walkers.hgt import HGTWalker
-
-        return HGTWalker(sampling)
-    if isinstance(sampling, LayerSampling):
-        from gnnkit.sampling.walkers.layers import LayerWalker
-
-        return LayerWalker(sampling)
-    assert isinstance(sampling, NeighborSampling), type(sampling)
-    if sampling.has_roots:
-        from gnnkit.sampling.walkers.rooted import RootedWalker
-
-        return RootedWalker(sampling)
-
-    return NeighborWalker(sampling)
 
 
 def finish(walked: Walked, reach: GraphAccess) -> Walked:
@@ -159,14 +138,11 @@ def prepare_all() -> None:
     _import_shared()
     import gnnkit.sampling.cached
     import gnnkit.sampling.remote
-    import gnnkit.sampling.seeders.links
-    import gnnkit.sampling.seeders.nodes
-    import gnnkit.sampling.structure
-    import gnnkit.sampling.walkers.hgt
-    import gnnkit.sampling.walkers.layers
-    import gnnkit.sampling.walkers.ppr
-    import gnnkit.sampling.walkers.rooted
-    import gnnkit.sampling.walkers.shape  # noqa: F401
+    import gnnkit.sampling.structure  # noqa: F401
+
+    for package in (seeders, walkers):
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
 
 
 def compile_ahead(inputs: Inputs, sampling: Sampling, events: EventSink) -> None:
