@@ -434,17 +434,46 @@ class PPRChannel(Record):
 
 
 @dataclass(frozen=True)
-class PPRSampling(Sampling):
+class PPRNumbers:
+    """The numbers of personalised PageRank, in a plan and in what users give."""
+
+    alpha: float = 0.5
+    eps: float = 1e-4
+    max_ppr_nodes: int = 50
+    enable_residual_topup: bool = True
+    num_neighbors_per_hop: int = 1000
+    max_fetch_iterations: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, most in (("alpha", 1.0), ("eps", math.inf)):
+            value = getattr(self, name)
+            if not is_real(value) or not 0 < value < most:
+                limit = "between 0 and 1, both excluded" if name == "alpha" else "above 0"
+                usual = PPRNumbers.__dataclass_fields__[name].default
+                raise PlanError(f"{name} must be a number {limit}, got {shown(value)}", f"{usual} is a usual choice")
+        for name, least in (("max_ppr_nodes", 0), ("num_neighbors_per_hop", 1), ("max_fetch_iterations", 1)):
+            value = getattr(self, name)
+            if (name, value) in (("num_neighbors_per_hop", -1), ("max_fetch_iterations", None)):
+                continue
+            if not is_whole(value, least):
+                raise PlanError(f"{name} must be a whole number of at least {least}, and of 64 bits, got {shown(value)}")
+        for name in ("enable_residual_topup", "include_sampled_edges"):
+            if not isinstance(getattr(self, name), bool):
+                raise PlanError(f"{name} must be true or false, got {shown(getattr(self, name))}")
+
+
+@dataclass(frozen=True)
+class PPRSampling(PPRNumbers, Sampling):
     """Sampling of nodes by personalised PageRank, see ``gnnkit.sampling.walkers.ppr``.
 
     Attributes:
-        edge_types: The types that are walked along, sorted.
         alpha: The probability of going back to the seed, in each step.
         eps: What is left over at a node, relative to its degree and ``alpha``, below which it is not followed any more.
         max_ppr_nodes: Nodes of each type that a seed keeps, at most.
         enable_residual_topup: Whether nodes that were reached and not followed fill what is left of ``max_ppr_nodes``.
         num_neighbors_per_hop: Edges of each type that a node is followed along, at most; -1 for all of them.
         max_fetch_iterations: Rounds in which a seed's walk asks for neighbours, at most; None for any number.
+        edge_types: The types that are walked along, sorted.
         channels: Walks that are kept apart; empty for a single one along ``edge_types``.
         include_sampled_edges: Whether batches also hold the walked edges between their nodes.
         edge_dir: The direction in which the store is compressed and sampled.
@@ -455,21 +484,15 @@ class PPRSampling(Sampling):
     walker = "gnnkit.sampling.walkers.ppr:PPRWalker"
     takes_defaults = True
 
-    edge_types: tuple[EdgeType, ...]
-    alpha: float = 0.5
-    eps: float = 1e-4
-    max_ppr_nodes: int = 50
-    enable_residual_topup: bool = True
-    num_neighbors_per_hop: int = 1000
-    max_fetch_iterations: int | None = None
+    edge_types: tuple[EdgeType, ...] = field(kw_only=True)
     channels: tuple[PPRChannel, ...] = ()
     include_sampled_edges: bool = False
     edge_dir: EdgeDir = "in"
     with_edge: bool = False
 
     def __post_init__(self) -> None:
-        check_ppr(self)
         super().__post_init__()
+        Sampling.__post_init__(self)
         for channel in self.channels:
             if not is_whole(channel.target) or not is_real(channel.ratio) or not 0 <= channel.ratio <= 1:
                 raise PlanError(f"a channel has the ratio {shown(channel.ratio)} and {shown(channel.target)} nodes")
@@ -478,29 +501,6 @@ class PPRSampling(Sampling):
     def num_hops(self) -> int:
         """A batch's nodes are all one edge away from their seeds."""
         return 1
-
-
-def check_ppr(options: Any) -> None:
-    """Refuses numbers of a ``PPRSampling``, or of what a user gives for one, that make no sense.
-
-    Raises:
-        PlanError: One of them makes none.
-    """
-    for name, most in (("alpha", 1.0), ("eps", math.inf)):
-        value = getattr(options, name)
-        if not is_real(value) or not 0 < value < most:
-            limit = "between 0 and 1, both excluded" if name == "alpha" else "above 0"
-            usual = PPRSampling.__dataclass_fields__[name].default
-            raise PlanError(f"{name} must be a number {limit}, got {shown(value)}", f"{usual} is a usual choice")
-    for name, least in (("max_ppr_nodes", 0), ("num_neighbors_per_hop", 1), ("max_fetch_iterations", 1)):
-        value = getattr(options, name)
-        if (name, value) in (("num_neighbors_per_hop", -1), ("max_fetch_iterations", None)):
-            continue
-        if not is_whole(value, least):
-            raise PlanError(f"{name} must be a whole number of at least {least}, and of 64 bits, got {shown(value)}")
-    for name in ("enable_residual_topup", "include_sampled_edges"):
-        if not isinstance(getattr(options, name), bool):
-            raise PlanError(f"{name} must be true or false, got {shown(getattr(options, name))}")
 
 
 def sampling_from_json(value: Mapping[str, Any]) -> Sampling:
