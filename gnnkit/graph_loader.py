@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gnnkit.arguments import checks_arguments
-from gnnkit.backends.base import Backend, StreamStatus
+from gnnkit.backends.base import Backend
 from gnnkit.callers import name_of
 from gnnkit.errors import AttributeNotSettable, PlanError, interruptible
 from gnnkit.events import EventSink
 from gnnkit.loader import pipeline as opening
-from gnnkit.loader.epoch import EpochStats
-from gnnkit.loader.history import History, Records
+from gnnkit.loader.history import History
 from gnnkit.loader.inputs import InputOptions
 from gnnkit.loader.option_table import option_table, takes_options
 from gnnkit.loader.options import Progress
-from gnnkit.loader.pipeline import Pipeline
+from gnnkit.loader.pipeline import Controls, Pipeline
 from gnnkit.plan import LoaderPlan
 from gnnkit.rendering import Shown
 from gnnkit.runtime.graph_memory import GraphHandle
-from gnnkit.schema import EdgeDir, EdgeType, GraphSchema
+from gnnkit.schema import EdgeDir, EdgeType
 from gnnkit.ui import progress as progress_ui
 from gnnkit.ui.progress import write_now
 
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from gnnkit.ui.picture import Picture
 
 
-class GraphLoader(Shown):
+class GraphLoader(Controls, Shown):
     """Iterates over sampled neighbourhoods of a graph as PyG batches.
 
     Made by ``from_ogb``, ``from_tables``, ``from_pyg``, ``from_store``, ``from_source`` or ``from_plan``. A loader may be iterated any
@@ -62,7 +61,7 @@ class GraphLoader(Shown):
     the other end; a forked child opens it when it uses it. Each then begins with the epoch that would be the next here.
     """
 
-    _opened: Pipeline
+    _pipeline: Pipeline
     _dist_loader: weakref.ref[BaseDistLoader] | None
 
     def __init__(
@@ -88,22 +87,26 @@ class GraphLoader(Shown):
         self._take(Pipeline(plan, graph, events, transform=transform, device=device, cache=cache))
 
     def _take(self, pipeline: Pipeline) -> None:
-        self._opened = pipeline
+        self._pipeline = pipeline
         self._dist_loader = None
 
     @property
     def pipeline(self) -> Pipeline:
         """The opened plan, to which this class adds the constructors and verbs of users."""
-        here = self._opened.in_this_process()
-        if here is not self._opened:
+        here = self._pipeline.in_this_process()
+        if here is not self._pipeline:
             self._take(here)
         return here
 
+    @property
+    def _opened(self) -> Pipeline:
+        return self._pipeline
+
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": self.pipeline, "_dist_loader": None}
+        return {**self.__dict__, "_pipeline": self.pipeline, "_dist_loader": None}
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name not in ("_opened", "_dist_loader") and (type(self) is GraphLoader or hasattr(GraphLoader, name)):
+        if name not in ("_pipeline", "_dist_loader") and (type(self) is GraphLoader or hasattr(GraphLoader, name)):
             raise AttributeNotSettable(
                 f"{name!r} of a loader cannot be assigned: what it samples is fixed when it is made",
                 f"make another loader on the same graph: loader.for_split(..., {name}=...)"
@@ -414,117 +417,6 @@ class GraphLoader(Shown):
         events = History(progress_ui.make_sink(progress))
         return cls._over(opening.open_plan(path, rank=rank, world_size=world_size, events=events, transform=transform, device=device))
 
-    # Iteration -------------------------------------------------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        """Batches of this rank in one epoch: of all of it, until there is a process group, torchrun's environment or a given rank."""
-        return len(self._opened)
-
-    def __iter__(self) -> Iterator[Data | HeteroData]:
-        """Starts the next epoch; an iteration that is under way ends."""
-        return iter(self.pipeline)
-
-    def resume(self) -> Iterator[Data | HeteroData]:
-        """Goes on with the epoch that broke off, at the first batch that was not handed out; the same batches come as without the break.
-
-        For ``WorkerDied``, an exception of your own, KeyboardInterrupt or ``break``; after ``load_state_dict`` it goes on from that state.
-        An epoch that is complete has no batch left; before the first one, it begins. With several ranks all of them call it, after the
-        same number of steps.
-        """
-        return self.pipeline.resume()
-
-    def peek(self) -> Data | HeteroData:
-        """The first batch that the next iteration will give; the epoch does not advance.
-
-        Raises:
-            PlanError: There is none: no input nodes, or fewer than a batch with ``drop_last``.
-        """
-        batch: Data | HeteroData = self.pipeline.peek()
-        return batch
-
-    def sample(self, input_nodes: Any, *, epoch: int = 0, index: int = 0) -> Data | HeteroData:
-        """Samples around inputs of your choice, as this loader does.
-
-        Args:
-            input_nodes: Ids ``[k]`` or a mask, of the loader's input type; for a loader of links ``[2, k]`` ids of sources and targets.
-            epoch: First half of the key that draws differ by; the same key gives the same batch.
-            index: Second half.
-
-        Raises:
-            PlanError: An id is out of range, or it, ``epoch`` or ``index`` is no whole number.
-        """
-        batch: Data | HeteroData = self.pipeline.sample(input_nodes, epoch=epoch, index=index)
-        return batch
-
-    @property
-    def plan(self) -> LoaderPlan:
-        """The plan; ``plan.to_json()`` is JSON."""
-        return self._opened.plan
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that is running or ran last; -1 before the first."""
-        return self._opened.epoch
-
-    def set_epoch(self, epoch: int) -> None:
-        """Makes the next iteration run ``epoch``, from its start.
-
-        Raises:
-            PlanError: It is negative or no whole number.
-        """
-        self.pipeline.set_epoch(epoch)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the loader's position, for ``load_state_dict`` of a loader with the same plan and any number of ranks.
-
-        Call it on every rank after the same number of steps; every rank's answer is the same.
-        """
-        return self.pipeline.state_dict()
-
-    @checks_arguments
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Makes the next iteration give exactly the batches that were left when ``state`` was taken.
-
-        Raises:
-            PlanError: The state is of another kind of loader, or damaged.
-        """
-        self.pipeline.load_state_dict(state)
-
-    def stats(self) -> EpochStats:
-        """Counters of the epoch that is running or ran last."""
-        return self._opened.stats()
-
-    # The graph -------------------------------------------------------------------------------------------------------------
-
-    @property
-    def schema(self) -> GraphSchema:
-        """Node types, edge types, sizes and arrays of the graph."""
-        return self.pipeline.schema
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """Facts about the dataset ("num_classes", "num_tasks", "task_type", "eval_metric", ...)."""
-        return self.pipeline.metadata
-
-    @property
-    def num_features(self) -> int:
-        """Width of ``x`` of the input nodes' type, of the sources' for links; 0 where they have none."""
-        return self.pipeline.num_features
-
-    @property
-    def num_classes(self) -> int:
-        """Outputs that a model needs for the labels ``y`` of that type: classes, or columns where a node has several; 0 without labels.
-
-        Raises:
-            PlanError: Nobody has said how many there are, and other hosts have some of the labels.
-        """
-        return self.pipeline.num_classes
-
-    @property
-    def store(self) -> Store | None:
-        """The opened store, or None for a graph in memory."""
-        return self.pipeline.store
-
     # Other loaders on the same graph ---------------------------------------------------------------------------------------
 
     def for_split(self, input_nodes: Any, *, input_time: Any = None, **changes: Unpack[LoaderKeywords]) -> GraphLoader:
@@ -613,54 +505,6 @@ class GraphLoader(Shown):
             self._dist_loader = weakref.ref(made)
         return made
 
-    # What it does, and holding it ------------------------------------------------------------------------------------------
-
-    def status(self) -> StreamStatus:
-        """Returns the loader's state ("ready", "sampling", "paused", "idle" or "closed"), its processes and its memory."""
-        return self._opened.status()
-
-    @property
-    def records(self) -> Records:
-        """The records of the last batches: times, sizes and workers of each."""
-        return self.pipeline.records
-
-    @property
-    def history(self) -> History:
-        """Stages, messages and the last error since the loader was made."""
-        return self._opened.history
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether ``pause`` holds the next batch back."""
-        return self.pipeline.is_paused
-
-    def pause(self) -> None:
-        """Holds the next batch back until ``unpause``; workers fill their slots meanwhile, and then idle.
-
-        ``batch_timeout_s`` does not run; ``close()``, a newer iteration and an interrupt end the wait. With several ranks, all wait for
-        the one that is paused as soon as they meet it, for as long as their process group allows.
-
-        Raises:
-            LoaderClosed: The loader is closed.
-        """
-        self.pipeline.pause()
-
-    def unpause(self) -> None:
-        """Lets a paused loader go on."""
-        self.pipeline.unpause()
-
-    def restart_workers(self) -> None:
-        """Ends the threads or processes that sample and starts others; returns once they are there. Loaders that share them get them too.
-
-        The running epoch goes on with the same batches.
-
-        Raises:
-            LoaderClosed: The loader is closed.
-            PlanError: They are somebody else's: servers that were joined, or graphlearn-torch's.
-            StartTimeout: The new ones are not there in time.
-        """
-        self.pipeline.restart_workers()
-
     # How it shows itself, and advice ---------------------------------------------------------------------------------------
 
     def dashboard(self, interval_s: float = 0.5) -> Dashboard:
@@ -709,7 +553,7 @@ class GraphLoader(Shown):
             How many edges were compared, how many are later, and the first of these; see ``gnnkit.check_leakage``.
 
         Raises:
-            PlanError: The loader does not follow times, or its batches show edges that nobody has drawn.
+            PlanError: The loader does not follow times, or its batches show edges that were not drawn.
         """
         from gnnkit.loader.inspection import check_loader  # rarely used
 
@@ -830,7 +674,7 @@ class GraphLoader(Shown):
                 "partition" where the backend can ask other nodes. A store with too few parts is cut anew by the script ``stage.sh``.
             gpus_per_node: GPUs to ask for on each node with trainers, at least one for each rank, or 0; None: one for each rank if this
                 machine has any.
-            overwrite: Writes over exported files that somebody has changed.
+            overwrite: Writes over exported files that were changed.
             verify: Then runs the job on this machine and compares its batches with those of the plan.
 
         Raises:
@@ -848,16 +692,3 @@ class GraphLoader(Shown):
             )
         options = JobOptions(launcher, nodes, procs_per_node, storage_nodes, servers_per_node, interface, placement, gpus_per_node)
         return export_plan(self.plan, directory, options, train=train, overwrite=overwrite, verify=verify)
-
-    def close(self) -> None:
-        """Stops sampling, from any thread: an iteration that waits raises ``LoaderClosed``. Batches that were handed out stay valid.
-
-        Closing twice is fine.
-        """
-        self._opened.close()
-
-    def __enter__(self) -> GraphLoader:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()

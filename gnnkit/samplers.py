@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+from typing_extensions import override
+
 from gnnkit.arguments import check_fields
 from gnnkit.bounds import is_real
 from gnnkit.errors import PlanError, near_matches
@@ -38,7 +40,7 @@ class Sampler(Protocol):
 
 
 @dataclass(frozen=True)
-class HGT:
+class HGT(Sampler):
     """A fixed number of nodes of each type in each iteration, as the Heterogeneous Graph Transformer samples them (PyG's ``HGTLoader``).
 
     Nodes are drawn from the neighbours of those that were drawn before, in proportion to the square of what these share out among their
@@ -56,10 +58,10 @@ class HGT:
     def __post_init__(self) -> None:
         _check(self.num_samples, "num_samples")
 
+    @override
     def sampling(
         self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool
     ) -> HGTSampling:
-        """See ``Sampler.sampling``."""
         for name, value in (("weight", weight), ("time_attr", time_attr)):
             if value is not None:
                 raise PlanError(f"{name}={value!r}, but HGT sampling does not follow it", f"leave {name} out, or sample with num_neighbors")
@@ -67,7 +69,7 @@ class HGT:
 
 
 @dataclass(frozen=True)
-class Labor:
+class Labor(Sampler):
     """Neighbours drawn by numbers of their own, so that a batch's nodes take the same ones: LABOR-0 (Balin and Çatalyürek, NeurIPS 2023).
 
     A node takes exactly as many neighbours as with ``num_neighbors``, each as likely, but nodes that have neighbours in common take
@@ -102,10 +104,10 @@ class Labor:
     def _draws(self) -> LaborDraws:
         return LaborDraws(self.layer_dependency, self.batch_dependency)
 
+    @override
     def sampling(
         self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool
     ) -> NeighborSampling:
-        """See ``Sampler.sampling``."""
         if time_attr is not None:
             raise PlanError(
                 f"time_attr={time_attr!r}, but seeds with times of their own share no neighbours",
@@ -116,7 +118,7 @@ class Labor:
 
 
 @dataclass(frozen=True)
-class LayerWise:
+class LayerWise(Sampler):
     """A fixed number of nodes for all nodes of the hop before together, with importance weights (LADIES).
 
     A node is chosen with a probability in proportion to the squares of its entries in the normalised adjacency, and batches carry
@@ -134,17 +136,17 @@ class LayerWise:
     def __post_init__(self) -> None:
         _check(self.num_nodes, "num_nodes")
 
+    @override
     def sampling(
         self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool
     ) -> LayerSampling:
-        """See ``Sampler.sampling``."""
         if time_attr is not None:
             raise PlanError(f"time_attr={time_attr!r}, but layer-wise sampling does not follow it", "sample with num_neighbors")
         return LayerSampling(_by_type(self.num_nodes, "num_nodes", schema), edge_dir, weight, with_edge)
 
 
 @dataclass(frozen=True)
-class PPR(PPRNumbers):
+class PPR(PPRNumbers, Sampler):
     """The nodes with the largest personalised PageRank of each seed, found by forward push (GiGL's ``PPRSamplerOptions``).
 
     Instead of edges of the graph, batches hold an edge from each seed to each node that it keeps, with the score in ``edge_attr``: in a
@@ -182,10 +184,10 @@ class PPR(PPRNumbers):
                 f"edge_types must be a list of edge types (source, relation, target), got {self.edge_types!r}", "None is all without labels"
             )
 
+    @override
     def sampling(
         self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool
     ) -> PPRSampling:
-        """See ``Sampler.sampling``."""
         for name, value in (("weight", weight), ("time_attr", time_attr)):
             if value is not None:
                 raise PlanError(f"{name}={value!r}, but PPR does not follow it", f"leave {name} out, or sample with num_neighbors")
@@ -291,7 +293,7 @@ def _largest_remainders(ratios: Sequence[float], total: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class AsPlanned:
+class AsPlanned(Sampler):
     """A way of sampling that a plan holds already.
 
     Attributes:
@@ -300,8 +302,8 @@ class AsPlanned:
 
     planned: Sampling
 
+    @override
     def sampling(self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool) -> Sampling:
-        """See ``Sampler.sampling``; the graph and its edges are those of the plan."""
         return self.planned
 
 

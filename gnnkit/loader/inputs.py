@@ -381,7 +381,7 @@ def to_weight(value: Any, what: str) -> NDArray[np.float64] | None:
     return None if value is None else to_array(value, what).astype(np.float64)
 
 
-# Options that speak of sampling hop by hop, and what they are where nobody says anything.
+# Options that speak of sampling hop by hop, and what they are where they are not given.
 HOP_OPTIONS: dict[str, Any] = {
     "num_neighbors": None,
     "replace": False,
@@ -602,7 +602,7 @@ def resolve_input_links(edge_label_index: Any, options: LinkOptions, sampling: S
 
 
 def checked_links(inputs: InputLinks, sampling: Sampling, graph: GraphHandle) -> InputLinks:
-    """The links of a plan that somebody may have written by hand; see ``resolve_input_links``."""
+    """The links of a plan that may have been written by hand; see ``resolve_input_links``."""
     given = inputs.neg_sampling
     options = LinkOptions(
         edge_label=inputs.edge_label,
@@ -789,7 +789,7 @@ def resolve_anchors(
 
 
 def checked_anchors(inputs: InputAnchors, graph: GraphHandle) -> InputAnchors:
-    """Anchors of a plan that somebody may have edited, checked as if a user had said them.
+    """Anchors of a plan that may have been edited, checked as if a user had said them.
 
     Raises:
         PlanError: See ``resolve_anchors``; or labels do not lead from the anchors to the nodes that they say they do.

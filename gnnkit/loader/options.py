@@ -321,7 +321,7 @@ class GivenOptions:
         loader: About the loader.
         build: About its store: how it is built, or the weights and times of it that are used.
         inputs: About what its batches start from.
-        with_edge: Whether batches hold edge ids; None where nobody says anything.
+        with_edge: Whether batches hold edge ids; None where it is not given.
     """
 
     loader: LoaderOptions

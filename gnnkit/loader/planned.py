@@ -91,7 +91,7 @@ def open_in_memory(source: PyGSource, build: BuildOptions, name: str) -> GraphHa
 
 
 def warm_in_background(events: EventSink) -> None:
-    """Compiles kernels while the dataset is downloaded or built; whoever needs them waits for the same lock."""
+    """Compiles kernels while the dataset is downloaded or built; processes that need them wait for the same lock."""
     from gnnkit.sampling.kinds import warm
 
     threading.Thread(target=warm, args=(events,), name="gnnkit-compile", daemon=True).start()
@@ -248,7 +248,7 @@ def check_store_has(store: Store, weight: str | None, time_attr: str | None, wit
 
 
 def checked_plan(plan: LoaderPlan, backend: Backend, store: Store, graph: GraphHandle) -> LoaderPlan:
-    """A plan that somebody may have edited, with every value checked, for the place where the store lies now.
+    """A plan that may have been edited, with every value checked, for the place where the store lies now.
 
     Raises:
         PlanError: A value is unusable, or does not fit the store.

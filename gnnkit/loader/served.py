@@ -25,7 +25,7 @@ def is_served(backend: Backend) -> bool:
 
 
 def joins_servers(backend: Backend) -> TypeGuard[GraphStore]:
-    """Whether servers that somebody else has started sample, from a store of theirs."""
+    """Whether servers that were joined sample, from a store of theirs."""
     if not isinstance(backend, GraphStore) or backend.address is None:
         return False
     return backend.folder is not None or not has_any_port(str(backend.address))

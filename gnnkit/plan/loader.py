@@ -160,7 +160,7 @@ class StoreRef(Record):
 
     @property
     def written(self) -> str:
-        """The path or URL that a file names it by, for whoever opens it elsewhere."""
+        """The path or URL that a file names it by, for processes elsewhere."""
         return self.url or self.path
 
 
@@ -358,7 +358,7 @@ class LoaderPlan(Record):
         """
         if self.store is None:
             raise PlanError(
-                "this plan's graph is only in memory, and nobody could open it again",
+                "this plan's graph is only in memory, and it could not be opened again",
                 "build a store with gnnkit.partition() and a loader with from_store()",
             )
         file, value = user_path(path), self.to_json()

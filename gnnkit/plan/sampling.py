@@ -86,7 +86,7 @@ def resolve_fan_outs(num_neighbors: FanOuts, schema: GraphSchema) -> dict[EdgeTy
     check_fan_outs(num_neighbors)
     if not isinstance(num_neighbors, Mapping):
         fan_out = _fan_out(num_neighbors, "")
-        # Labels are for supervision: messages pass along them only where somebody says so of their type.
+        # Labels are for supervision: messages pass along them only where a user says so of their type.
         return {t: (0,) * len(fan_out) if is_label_edge_type(t) else fan_out for t in schema.edge_types}
     if schema.is_homogeneous and set(num_neighbors) != {HOMOGENEOUS_EDGE_TYPE}:
         raise PlanError("num_neighbors is a dict, but the graph is homogeneous", "give a list, for example [15, 10, 5]")
@@ -231,7 +231,7 @@ TemporalComparison: TypeAlias = Literal["<=", "<"]
 
 @dataclass(frozen=True)
 class LaborDraws(Record):
-    """Neighbours that are drawn by numbers of their own, the same whoever draws: LABOR, see ``gnnkit.Labor``.
+    """Neighbours that are drawn by numbers of their own, the same in every process: LABOR, see ``gnnkit.Labor``.
 
     Attributes:
         layer_dependency: Whether a node has the same number in all hops.
@@ -305,7 +305,7 @@ class NeighborSampling(Sampling):
             )
         if self.time_attr is not None and self.subgraph_type == "induced":
             raise PlanError(
-                f"time_attr={self.time_attr!r} with subgraph_type='induced': edges that nobody drew may be of the future",
+                f"time_attr={self.time_attr!r} with subgraph_type='induced': edges that were not drawn may be of the future",
                 "leave one of them out, or use subgraph_type='bidirectional'",
             )
         if self.temporal_strategy == "last":

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.kernels import jit
@@ -32,25 +33,6 @@ if TYPE_CHECKING:
     from gnnkit.sampling.cached import CachedNodes
 
 
-class NeighborWalker:
-    """See ``gnnkit.sampling.kinds.Walker``.
-
-    Args:
-        sampling: Fan-outs and options.
-    """
-
-    def __init__(self, sampling: NeighborSampling) -> None:
-        self._sampling = sampling
-
-    def walk(self, seeds: WalkSeeds, key: int, reach: GraphAccess) -> Walked:
-        """See ``Walker.walk``."""
-        return self.walk_together([seeds], [key], reach)[0]
-
-    def walk_together(self, seeds: Sequence[WalkSeeds], keys: Sequence[int], reach: GraphAccess) -> list[Walked]:
-        """See ``GraphAccess.walk``."""
-        return reach.walk(seeds, keys, self._sampling)
-
-
 class Seeder(Protocol):
     """Finds what a walk starts from. Made with ``(inputs, sampling)``; one object per thread."""
 
@@ -63,6 +45,25 @@ class Walker(Protocol):
 
     def walk(self, seeds: WalkSeeds, key: int, reach: GraphAccess) -> Walked:
         """Chooses nodes and edges around the seeds; ``key`` is the batch's."""
+
+
+class NeighborWalker(Walker):
+    """Draws neighbours hop by hop.
+
+    Args:
+        sampling: Fan-outs and options.
+    """
+
+    def __init__(self, sampling: NeighborSampling) -> None:
+        self._sampling = sampling
+
+    @override
+    def walk(self, seeds: WalkSeeds, key: int, reach: GraphAccess) -> Walked:
+        return self.walk_together([seeds], [key], reach)[0]
+
+    def walk_together(self, seeds: Sequence[WalkSeeds], keys: Sequence[int], reach: GraphAccess) -> list[Walked]:
+        """Chooses for several batches at once."""
+        return reach.walk(seeds, keys, self._sampling)
 
 
 # Imports inside the following functions register kernels, which are compiled where their kind is used only.
@@ -116,7 +117,7 @@ def prepare(inputs: Inputs, sampling: Sampling, *, walks_only: bool = False, cac
     Args:
         inputs: What batches start from.
         sampling: What is sampled around them.
-        walks_only: Whether batches are structures, for whoever gathers the rows elsewhere.
+        walks_only: Whether batches are structures, for processes elsewhere that gather the rows.
         caches: Whether batches come without the features that the trainer has.
         has_other_hosts: Whether hosts ask each other for what they hold, or for batches.
     """
@@ -190,7 +191,7 @@ class Chooser(Protocol):
         """The first of these batches, at least one and as many as go at once, valid until the next call."""
 
 
-class StagedChooser:
+class StagedChooser(Chooser):
     """Chooses as the plan's inputs and sampling say.
 
     Args:
@@ -206,12 +207,12 @@ class StagedChooser:
         # Numbers that are given to anchors' labels are gone with the next batch.
         self._together = reach.walks_together and isinstance(self._walker, NeighborWalker) and not isinstance(inputs, InputAnchors)
 
+    @override
     def use(self, tables: GraphTables) -> None:
-        """See ``Chooser.use``."""
         self._reach.use(tables)
 
+    @override
     def choose(self, requests: Sequence[SampleRequest]) -> list[Walked]:
-        """See ``Chooser.choose``."""
         seeds = []
         for request in requests if self._together else requests[:1]:
             seeds.append(self._seeder.seeds(request, self._reach))
@@ -314,7 +315,7 @@ def local_sampler(
         inputs: What batches start from.
         sampling: What is sampled around it.
         scratch: Memory that is shared with other samplers of the same thread and graph; None makes some.
-        walks_only: Whether batches are structures, for whoever gathers the rows elsewhere.
+        walks_only: Whether batches are structures, for processes elsewhere that gather the rows.
         cached: ``LoaderPlan.cached``.
         unpacks: See ``RowWriter``.
     """

@@ -547,7 +547,7 @@ def _address_or_0(array: NDArray[np.int64]) -> int:
 
 
 def _go_on() -> None:
-    """Nobody else waits."""
+    """No other thread waits."""
 
 
 class PartOwner:

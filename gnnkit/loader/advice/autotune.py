@@ -540,7 +540,7 @@ _HOLDS_BACK = {
     "collate": "making PyG objects takes the time",
     "transform": "the transform takes the time",
     "transfer": "copying to the device takes the time",
-    "workers": "whoever samples is too slow",
+    "workers": "the workers that sample are too slow",
     "processors": "no processor is left",
     "slots": "room for too few batches",
     "disk": "waits for the disk",
@@ -607,7 +607,7 @@ def profile(loader: Pipeline, seconds: float = 10.0) -> Profile:
 
 
 def _is_running(loader: Pipeline, limit_s: float) -> bool:
-    """Whether an epoch hands out a batch within ``limit_s``; none does that nobody iterates over."""
+    """Whether an epoch hands out a batch within ``limit_s``; none does while there is no iteration."""
     if not any(stage.stage == "epoch" and stage.state == "running" for stage in loader.history.stages):
         return False
     moved = threading.Event()
@@ -619,7 +619,7 @@ def _is_running(loader: Pipeline, limit_s: float) -> bool:
 
 
 def _watch(loader: Pipeline, seconds: float) -> None:
-    """Waits until ``seconds`` are over, or nobody iterates any more."""
+    """Waits until ``seconds`` are over, or there is no iteration any more."""
     over = threading.Event()
     stop = loader.history.listen(lambda event: over.set() if event.stage == "epoch" and _is_end(event) else None)
     try:
