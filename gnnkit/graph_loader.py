@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,16 +14,29 @@ from gnnkit.backends.base import Backend
 from gnnkit.callers import name_of
 from gnnkit.errors import AttributeNotSettable, PlanError, interruptible
 from gnnkit.events import EventSink
-from gnnkit.loader import pipeline as opening
+from gnnkit.files import user_path
 from gnnkit.loader.history import History
-from gnnkit.loader.inputs import InputOptions
+from gnnkit.loader.inputs import (
+    LINK_OPTIONS,
+    InputOptions,
+    LinkOptions,
+    is_auto,
+    resolve_anchors,
+    resolve_input_links,
+    wants_all_edges,
+    without_labels,
+    without_links,
+)
 from gnnkit.loader.option_table import option_table, takes_options
-from gnnkit.loader.options import Progress
-from gnnkit.loader.pipeline import Controls, Pipeline
+from gnnkit.loader.options import GivenOptions, LoaderOptions, Progress, check_names, sort_options
+from gnnkit.loader.pipeline import Controls, Pipeline, on_built, on_graph, on_store, open_plan
+from gnnkit.loader.planned import check_source, check_undivided, has_edge_arrays, open_in_memory, store_folder, warm_in_background
+from gnnkit.loader.served import check_same_dataset, check_same_path, check_same_source, joins_servers, served_store
 from gnnkit.plan import LoaderPlan
 from gnnkit.rendering import Shown
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.schema import EdgeDir, EdgeType
+from gnnkit.storage.store import Store
 from gnnkit.ui import progress as progress_ui
 from gnnkit.ui.progress import write_now
 
@@ -39,7 +53,6 @@ if TYPE_CHECKING:
     from gnnkit.loader.option_types import BesideKeywords, BuildKeywords, ConstructorKeywords, LinkKeywords, LoaderKeywords
     from gnnkit.plan import LabelOutput
     from gnnkit.source import GraphSource
-    from gnnkit.storage.store import Store
     from gnnkit.ui.cards import Card
     from gnnkit.ui.dashboard import Dashboard
     from gnnkit.ui.picture import Picture
@@ -161,20 +174,20 @@ class GraphLoader(Controls, Shown):
             PlanError: An option is unknown or its value unusable; found before anything is downloaded.
             StoreError: The store cannot be built or opened.
         """
-        events = History(progress_ui.make_sink(progress))
-        return cls._over(
-            opening.open_ogb_dataset(
-                name,
-                dict(options),
-                input_nodes,
-                with_edge=with_edge,
-                undirected=undirected,
-                root=root,
-                store_dir=store_dir,
-                download=download,
-                events=events,
-            )
-        )
+        from gnnkit.datasets.ogb import ogb_info, open_ogb  # ogb
+
+        events, given = History(progress_ui.make_sink(progress)), dict(options)
+        if ogb_info(name).kind == "link" and is_auto(input_nodes) and options.get("edge_label_index") is None:
+            given["edge_label_index"] = "train"  # there are no splits of nodes
+        sorted_options = sort_options(given, input_nodes, with_edge)
+        if joins_servers(backend := sorted_options.loader.backend_for(None)):
+            served = served_store(backend, events)
+            check_same_dataset(served, name, undirected, sorted_options.build, given)
+            return cls._over(on_store(served, sorted_options, events))
+        folder = None if root is None else user_path(root)
+        warm_in_background(events)
+        source = open_ogb(name, root=folder, download=download, undirected=undirected, events=events)
+        return cls._over(on_built(source, sorted_options, store_folder(store_dir, folder), events))
 
     @classmethod
     @takes_options(with_build=True)
@@ -202,8 +215,18 @@ class GraphLoader(Controls, Shown):
             PlanError: See ``from_ogb``.
             StoreError: See ``from_ogb``.
         """
+        check_source(source)
         events = History(progress_ui.make_sink(progress))
-        return cls._over(opening.open_source(source, dict(options), input_nodes, with_edge=with_edge, store_dir=store_dir, events=events))
+        return cls._of_source(source, sort_options(options, input_nodes, with_edge), store_dir, events)
+
+    @classmethod
+    def _of_source(cls, source: GraphSource, given: GivenOptions, store_dir: str | Path | None, events: EventSink) -> GraphLoader:
+        if joins_servers(backend := given.loader.backend_for(None)):
+            served = served_store(backend, events)
+            check_same_source(served, source.fingerprint())
+            return cls._over(on_store(served, given, events))
+        warm_in_background(events)
+        return cls._over(on_built(source, given, store_folder(store_dir, None), events))
 
     @classmethod
     @takes_options(with_build=True)
@@ -310,7 +333,7 @@ class GraphLoader(Controls, Shown):
             name=name,
             events=events,
         )
-        return cls._over(opening.open_source(source, dict(options), input_nodes, with_edge=with_edge, store_dir=store_dir, events=events))
+        return cls._of_source(source, sort_options(options, input_nodes, with_edge), store_dir, events)
 
     @classmethod
     @takes_options(with_build=False)
@@ -341,12 +364,16 @@ class GraphLoader(Controls, Shown):
         Raises:
             PlanError: The object or an option's value is unusable.
         """
-        events = History(progress_ui.make_sink(progress))
-        return cls._over(
-            opening.open_pyg(
-                data, dict(options), input_nodes, edge_dir=edge_dir, weight=weight, time_attr=time_attr, with_edge=with_edge, events=events
-            )
-        )
+        from gnnkit.datasets.pyg import PyGSource  # torch_geometric
+
+        given = sort_options(options, input_nodes, with_edge, {"weight": weight, "time_attr": time_attr})
+        index = given.inputs.edge_label_index
+        source = PyGSource(data if index is None else without_links(data), edge_arrays=(weight,))
+        wants_edges = has_edge_arrays(source.schema) if with_edge is None else with_edge
+        build = replace(given.build, edge_dir=edge_dir, with_edge=wants_edges or wants_all_edges(index))
+        graph = open_in_memory(source, build, type(data).__name__)
+        check_undivided(given.loader)
+        return cls._over(on_graph(graph, given, None, wants_edges, History(progress_ui.make_sink(progress))))
 
     @classmethod
     @takes_options(with_build=False)
@@ -379,9 +406,23 @@ class GraphLoader(Controls, Shown):
             PlanError: An option's value is unusable.
         """
         events = History(progress_ui.make_sink(progress))
-        return cls._over(
-            opening.open_stored(path, dict(options), input_nodes, weight=weight, time_attr=time_attr, with_edge=with_edge, events=events)
-        )
+        if isinstance(path, Store):
+            path = path.url or path.path
+        elif path is not None and not isinstance(path, (str, Path)):
+            raise PlanError(
+                f"from_store() was given a {type(path).__name__}",
+                "give the store's folder or URL, or a Store such as loader.store; "
+                "a graph in memory is opened by from_pyg() or from_source()",
+            )
+        given = sort_options(options, input_nodes, with_edge, {"weight": weight, "time_attr": time_attr})
+        if joins_servers(backend := given.loader.backend_for(None)):
+            store = served_store(backend, events)
+            check_same_path(store, path)
+        elif path is None:
+            raise PlanError("from_store() was given no path", "name the store's folder, or servers: backend=GraphStore(address=...)")
+        else:
+            store = given.loader.site.open(path, events)
+        return cls._over(on_store(store, given, events))
 
     @classmethod
     @checks_arguments
@@ -415,7 +456,7 @@ class GraphLoader(Controls, Shown):
             StoreError: The store is missing or is of another graph than the plan was made for.
         """
         events = History(progress_ui.make_sink(progress))
-        return cls._over(opening.open_plan(path, rank=rank, world_size=world_size, events=events, transform=transform, device=device))
+        return cls._over(open_plan(path, rank=rank, world_size=world_size, events=events, transform=transform, device=device))
 
     # Other loaders on the same graph ---------------------------------------------------------------------------------------
 
@@ -447,7 +488,14 @@ class GraphLoader(Controls, Shown):
         Raises:
             PlanError: An option is unknown or its value unusable.
         """
-        return self._over(opening.links_beside(self.pipeline, edge_label_index, changes))
+        check_names(changes, [*LINK_OPTIONS, *(field.name for field in fields(LoaderOptions))])
+        given: Mapping[str, Any] = changes
+        links = LinkOptions(**{name: value for name, value in given.items() if name in LINK_OPTIONS})
+        rest = {name: value for name, value in given.items() if name not in LINK_OPTIONS}
+        graph = self.pipeline.graph
+        return self._over(
+            self.pipeline.changed(lambda sampling: (resolve_input_links(edge_label_index, links, sampling, graph), sampling), rest)
+        )
 
     def for_anchors(
         self,
@@ -472,8 +520,8 @@ class GraphLoader(Controls, Shown):
         Raises:
             PlanError: A type is unknown, or stored the wrong way round, or an option's value is unusable.
         """
-        inputs = {"positive": positive, "negative": negative, "cap": cap, "output": output}
-        return self._over(opening.anchors_beside(self.pipeline, input_nodes, inputs, changes))
+        inputs = resolve_anchors(self.pipeline.graph, input_nodes, positive=positive, negative=negative, cap=cap, output=output)
+        return self._over(self.pipeline.changed(lambda sampling: (inputs, without_labels(sampling, inputs.label_types)), changes))
 
     def with_backend(self, backend: Backend | str, **changes: Unpack[BesideKeywords]) -> GraphLoader:
         """The same batches from somewhere else.

@@ -7,9 +7,9 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,32 +22,23 @@ from gnnkit.bounds import MOST_BATCHES, is_whole, shown, whole_number
 from gnnkit.callers import warn
 from gnnkit.errors import LoaderClosed, PlanError
 from gnnkit.events import EventSink, ignore_events
-from gnnkit.files import user_path
 from gnnkit.loader.advice.measuring import Gauge
 from gnnkit.loader.building import BatchBuilder, check_paddable, with_shapes
 from gnnkit.loader.epoch import BatchSteps, EpochIterator, EpochState, EpochStats, check_same_epoch
 from gnnkit.loader.feature_cache import open_stream
 from gnnkit.loader.history import Control, History, Records
 from gnnkit.loader.inputs import (
-    LINK_OPTIONS,
-    LinkOptions,
-    is_auto,
-    resolve_anchors,
-    resolve_input_links,
     resolve_rank,
     to_ids,
     to_links,
     to_times,
     wants_all_edges,
-    without_labels,
-    without_links,
 )
-from gnnkit.loader.options import EdgeUse, GivenOptions, LoaderOptions, check_names, sort_options
+from gnnkit.loader.options import EdgeUse, GivenOptions, LoaderOptions
 from gnnkit.loader.planned import (
     as_decided,
     as_rank,
     check_store_has,
-    check_undivided,
     checked_inputs,
     checked_plan,
     has_edge_arrays,
@@ -56,17 +47,15 @@ from gnnkit.loader.planned import (
     open_store,
     placed_graph,
     plan_file,
-    store_folder,
-    warm_in_background,
 )
-from gnnkit.loader.served import check_is_here, check_same_dataset, check_same_path, check_same_source, joins_servers, served_store
+from gnnkit.loader.served import check_is_here
 from gnnkit.plan import InputAnchors, InputLinks, Inputs, LoaderPlan, Placement, Sampling
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.sampling.collate import load_batch_classes
 from gnnkit.sampling.schedule import Schedule
 from gnnkit.sampling.subgraph import shown_name
-from gnnkit.schema import EdgeDir, GraphSchema, NodeType
+from gnnkit.schema import GraphSchema, NodeType
 from gnnkit.storage.store import Store
 
 if TYPE_CHECKING:
@@ -605,133 +594,6 @@ def _window_of(inputs: Inputs) -> NDArray[np.int64] | None:
     return None if isinstance(inputs, InputAnchors) else inputs.window
 
 
-def open_ogb_dataset(  # noqa: PLR0913 - the options of a user
-    name: str,
-    options: dict[str, Any],
-    input_nodes: Any,
-    *,
-    with_edge: bool | None,
-    undirected: bool,
-    root: str | Path | None,
-    store_dir: str | Path | None,
-    download: bool | Literal["auto"],
-    events: EventSink,
-) -> Pipeline:
-    """Opens an OGB dataset, downloaded and stored where it is not there yet; the arguments are those of ``GraphLoader.from_ogb``."""
-    from gnnkit.datasets.ogb import (
-        ogb_info,  # ogb
-        open_ogb,  # ogb
-    )
-
-    if ogb_info(name).kind == "link" and is_auto(input_nodes) and options.get("edge_label_index") is None:
-        options["edge_label_index"] = "train"  # there are no splits of nodes
-    given = sort_options(options, input_nodes, with_edge)
-    if joins_servers(backend := given.loader.backend_for(None)):
-        served = served_store(backend, events)
-        check_same_dataset(served, name, undirected, given.build, options)
-        return _on_store(served, given, events)
-    folder = None if root is None else user_path(root)
-    warm_in_background(events)
-    source = open_ogb(name, root=folder, download=download, undirected=undirected, events=events)
-    return _on_built(source, given, store_folder(store_dir, folder), events)
-
-
-def open_source(
-    source: GraphSource,
-    options: dict[str, Any],
-    input_nodes: Any,
-    *,
-    with_edge: bool | None,
-    store_dir: str | Path | None,
-    events: EventSink,
-) -> Pipeline:
-    """Opens any source, stored where it is not yet; the arguments are those of ``GraphLoader.from_source``."""
-    _check_source(source)
-    given = sort_options(options, input_nodes, with_edge)
-    if joins_servers(backend := given.loader.backend_for(None)):
-        served = served_store(backend, events)
-        check_same_source(served, source.fingerprint())
-        return _on_store(served, given, events)
-    warm_in_background(events)
-    return _on_built(source, given, store_folder(store_dir, None), events)
-
-
-def _check_source(source: Any) -> None:
-    """Refuses what is no source, and says what takes it.
-
-    Raises:
-        PlanError: It is none.
-    """
-    if hasattr(source, "edge_chunks") and hasattr(source, "schema"):
-        return
-    module, kind = type(source).__module__.partition(".")[0], type(source).__name__
-    if isinstance(source, (str, Path)):
-        hint = "from_tables(path) reads tables, from_store(path) opens a store, from_ogb(name) one of OGB's datasets"
-    elif module in ("networkx", "pandas", "polars", "duckdb", "pyarrow") or hasattr(source, "__arrow_c_stream__"):
-        hint = "from_tables(edges, nodes) takes it"
-    else:
-        from gnnkit.datasets.pyg import graph_hint  # torch_geometric
-
-        usual = "from_pyg(data) takes a PyG object, from_store(path) a store; a source has the methods of gnnkit.source.GraphSource"
-        hint = graph_hint(source) or ("from_pyg(data) takes it" if module == "torch_geometric" else usual)
-    raise PlanError(f"from_source() was given a {kind}, which is no source: {source!r:.60}", hint)
-
-
-def open_pyg(
-    data: Data | HeteroData,
-    options: dict[str, Any],
-    input_nodes: Any,
-    *,
-    edge_dir: EdgeDir,
-    weight: str | None,
-    time_attr: str | None,
-    with_edge: bool | None,
-    events: EventSink,
-) -> Pipeline:
-    """Opens a PyG object as it is in memory; the arguments are those of ``GraphLoader.from_pyg``."""
-    from gnnkit.datasets.pyg import PyGSource  # torch_geometric
-
-    given = sort_options(options, input_nodes, with_edge, {"weight": weight, "time_attr": time_attr})
-    index = given.inputs.edge_label_index
-    source = PyGSource(data if index is None else without_links(data), edge_arrays=(weight,))
-    wants_edges = has_edge_arrays(source.schema) if with_edge is None else with_edge
-    has_ids = wants_edges or wants_all_edges(index)
-    build = replace(given.build, edge_dir=edge_dir, with_edge=has_ids)
-    handle = open_in_memory(source, build, type(data).__name__)
-    check_undivided(given.loader)
-    return _open(handle, given, None, wants_edges, events)
-
-
-def open_stored(
-    path: str | Path | Store | None,
-    options: dict[str, Any],
-    input_nodes: Any,
-    *,
-    weight: str | None,
-    time_attr: str | None,
-    with_edge: bool | None,
-    events: EventSink,
-) -> Pipeline:
-    """Opens a store; the arguments are those of ``GraphLoader.from_store``."""
-    if isinstance(path, Store):
-        path = path.url or path.path
-    elif path is not None and not isinstance(path, (str, Path)):
-        raise PlanError(
-            f"from_store() was given a {type(path).__name__}",
-            "give the store's folder or URL, or a Store such as loader.store; a graph in memory is opened by from_pyg() or from_source()",
-        )
-    given = sort_options(options, input_nodes, with_edge, {"weight": weight, "time_attr": time_attr})
-    site = given.loader.site
-    if joins_servers(backend := given.loader.backend_for(None)):
-        store = served_store(backend, events)
-        check_same_path(store, path)
-    elif path is None:
-        raise PlanError("from_store() was given no path", "name the store's folder, or servers: backend=GraphStore(address=...)")
-    else:
-        store = site.open(path, events)
-    return _on_store(store, given, events)
-
-
 def open_plan(
     path: str | Path | None, *, rank: int | None, world_size: int | None, events: EventSink, transform: Any = None, device: Any = None
 ) -> Pipeline:
@@ -763,21 +625,7 @@ def _reopened(
     return opened
 
 
-def links_beside(pipeline: Pipeline, edge_label_index: Any, changes: Mapping[str, Any]) -> Pipeline:
-    """Opens links on the graph of a pipeline; the arguments are those of ``GraphLoader.for_links``."""
-    check_names(changes, [*LINK_OPTIONS, *(field.name for field in fields(LoaderOptions))])
-    links = LinkOptions(**{name: value for name, value in changes.items() if name in LINK_OPTIONS})
-    rest = {name: value for name, value in changes.items() if name not in LINK_OPTIONS}
-    return pipeline.changed(lambda sampling: (resolve_input_links(edge_label_index, links, sampling, pipeline.graph), sampling), rest)
-
-
-def anchors_beside(pipeline: Pipeline, input_nodes: Any, labels: Mapping[str, Any], changes: Mapping[str, Any]) -> Pipeline:
-    """Opens anchors on the graph of a pipeline; the arguments are those of ``GraphLoader.for_anchors``."""
-    inputs = resolve_anchors(pipeline.graph, input_nodes, **labels)
-    return pipeline.changed(lambda sampling: (inputs, without_labels(sampling, inputs.label_types)), changes)
-
-
-def _on_built(source: GraphSource, given: GivenOptions, folder: Path, events: EventSink) -> Pipeline:
+def on_built(source: GraphSource, given: GivenOptions, folder: Path, events: EventSink) -> Pipeline:
     """A pipeline on the store of a source, which is built where there is none yet."""
     from gnnkit.storage.catalog import find_or_build  # partitioners
 
@@ -785,16 +633,18 @@ def _on_built(source: GraphSource, given: GivenOptions, folder: Path, events: Ev
     if with_edge is None:  # ids say the order of links, too
         with_edge = has_edge_arrays(source.schema) or wants_all_edges(given.inputs.edge_label_index)
     build = replace(given.build, with_edge=bool(with_edge))
-    return _on_store(find_or_build(source, build, folder, events, opener=given.loader.site.open), given, events)
+    return on_store(find_or_build(source, build, folder, events, opener=given.loader.site.open), given, events)
 
 
-def _on_store(store: Store, given: GivenOptions, events: EventSink) -> Pipeline:
+def on_store(store: Store, given: GivenOptions, events: EventSink) -> Pipeline:
+    """A pipeline on a store."""
     check_store_has(store, given.build.weight, given.build.time_attr, given.with_edge)
     with_edge = store.options.with_edge if given.with_edge is None else given.with_edge
-    return _open(open_store(store), given, given.loader.site.placement(store.manifest, store.path), with_edge, events)
+    return on_graph(open_store(store), given, given.loader.site.placement(store.manifest, store.path), with_edge, events)
 
 
-def _open(graph: GraphHandle, given: GivenOptions, placement: Placement | None, with_edge: bool, events: EventSink) -> Pipeline:
+def on_graph(graph: GraphHandle, given: GivenOptions, placement: Placement | None, with_edge: bool, events: EventSink) -> Pipeline:
+    """A pipeline on an opened graph."""
     if taken := sorted(name for name in graph.names() if shown_name(name) != name):
         warn(f"batches have {taken} of their own; the graph's attributes of these names are on them as {[*map(shown_name, taken)]}")
     options, edges = given.loader, EdgeUse(graph.arrays.edge_dir, given.build.weight, given.build.time_attr, bool(with_edge))

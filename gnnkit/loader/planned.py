@@ -295,3 +295,24 @@ def checked_inputs(inputs: Inputs, sampling: Sampling, graph: GraphHandle) -> tu
     nodes = replace(resolved, stream=inputs.stream, is_mask=inputs.is_mask)
     nodes_in_time = with_time_window(nodes, inputs.window, sampling, graph)
     return with_seed_weights(nodes_in_time, inputs.weights, graph), sampling
+
+
+def check_source(source: Any) -> None:
+    """Refuses what is no source, and says what takes it.
+
+    Raises:
+        PlanError: It is none.
+    """
+    if hasattr(source, "edge_chunks") and hasattr(source, "schema"):
+        return
+    module, kind = type(source).__module__.partition(".")[0], type(source).__name__
+    if isinstance(source, (str, Path)):
+        hint = "from_tables(path) reads tables, from_store(path) opens a store, from_ogb(name) one of OGB's datasets"
+    elif module in ("networkx", "pandas", "polars", "duckdb", "pyarrow") or hasattr(source, "__arrow_c_stream__"):
+        hint = "from_tables(edges, nodes) takes it"
+    else:
+        from gnnkit.datasets.pyg import graph_hint  # torch_geometric
+
+        usual = "from_pyg(data) takes a PyG object, from_store(path) a store; a source has the methods of gnnkit.source.GraphSource"
+        hint = graph_hint(source) or ("from_pyg(data) takes it" if module == "torch_geometric" else usual)
+    raise PlanError(f"from_source() was given a {kind}, which is no source: {source!r:.60}", hint)
