@@ -10,11 +10,10 @@ import pytest
 import torch
 from torch_geometric.data import HeteroData
 
-from gnnkit import Colocated, GraphLoader, GraphStore
+from gnnkit import BuildOptions, Colocated, GraphLoader, GraphStore
 from gnnkit.errors import PlanError
 from gnnkit.schema import reverse_edge_type
 from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
 from tests.helpers.graphs import homogeneous_source, random_edges
 
 CITES, ON, HAS = ("paper", "cites", "paper"), ("tag", "on", "paper"), ("paper", "has", "tag")
@@ -82,7 +81,7 @@ OPTIONS: dict[str, Any] = {"num_neighbors": [3, 3], "batch_size": 16, "progress"
     ids=lambda build: str(build.get("feature_dtype")),
 )
 def test_stores_of_every_kind_keep_labels(build: dict[str, Any], edge_dir: Any, tmp_path: Path) -> None:
-    from gnnkit.datasets.pyg import PyGSource
+    from gnnkit.datasets import PyGSource
 
     data = labelled()
     data[CITES].edge_weight = torch.rand(150)
@@ -121,7 +120,7 @@ def test_one_name_for_nodes_and_edges_of_a_homogeneous_graph_is_refused(tmp_path
 
 def test_whole_labels_of_a_part_of_the_face_of_graphlearn_torch(tmp_path: Path) -> None:
     """``DistDataset.node_labels``: [n, K] with the bits of what is missing, [n, 1] as [n]; no entry for types without labels."""
-    from gnnkit.datasets.pyg import PyGSource
+    from gnnkit.datasets import PyGSource
     from gnnkit.distributed.store_views import StoreViews
 
     data = labelled()

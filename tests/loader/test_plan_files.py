@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from gnnkit import BuildOptions, Colocated, Glt, GraphLoader, GraphStore, InProcess, partition
+from gnnkit import BuildOptions, Colocated, Glt, GraphLoader, GraphStore, InProcess, LoaderPlan, Store, partition
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.loader.inspection import batches_digest
 from gnnkit.plan import (
@@ -31,7 +31,6 @@ from gnnkit.plan import (
     LabelLists,
     LaborDraws,
     LayerSampling,
-    LoaderPlan,
     NegativeSampling,
     NeighborSampling,
     Placement,
@@ -41,7 +40,6 @@ from gnnkit.plan import (
     StoreRef,
 )
 from gnnkit.storage.build import build_store
-from gnnkit.storage.store import Store
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges
 
 OPTIONS: dict[str, Any] = {"num_neighbors": [4, 3], "batch_size": 16, "progress": False}

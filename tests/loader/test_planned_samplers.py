@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from gnnkit import HGT, PPR, Glt, GraphLoader, Labor, LayerWise
+from gnnkit import HGT, PPR, BuildOptions, Glt, GraphLoader, Labor, LayerWise, Store
 from gnnkit.errors import PlanError
 from gnnkit.samplers import Sampler, to_options
 from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
 from tests.backends.kinds import BUYS, KNOWS, REV_BUYS, source_of
 from tests.helpers.batches import same
 from tests.helpers.graphs import ArraySource

@@ -14,19 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
 
-from gnnkit import GraphLoader, LayerWise
+from gnnkit import BuildOptions, GraphLoader, LayerWise, LoaderPlan
 from gnnkit.cluster.parts.service import Answers
 from gnnkit.cluster.service_client import answer_from_value, question_to_args
 from gnnkit.cluster.serving.codec import from_pieces, to_pieces
 from gnnkit.errors import PlanError
-from gnnkit.plan import HGTSampling, LayerSampling, LoaderPlan
+from gnnkit.plan import HGTSampling, LayerSampling
 from gnnkit.sampling.owned import PartOwner
 from gnnkit.sampling.owners import Answer, Expansion, Picks, Question
 from gnnkit.sampling.remote import PartMap, spread_sampler
 from gnnkit.sampling.subgraph import SampleRequest
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
 from tests import reference_layers
 from tests.cluster.parts.several_hosts import OwnersHere, inputs_of, part_of_graph, sampled, sampler_on
 from tests.helpers.batches import items, same, to_pyg

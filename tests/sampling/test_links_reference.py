@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gnnkit import BuildOptions
 from gnnkit.errors import SamplingError
 from gnnkit.plan import InputLinks, NegativeSampling, NeighborSampling
 from gnnkit.runtime.batches import LinkArrays
@@ -21,7 +22,6 @@ from gnnkit.sampling.structure import WalkedRequest
 from gnnkit.sampling.subgraph import SampledSubgraph, SampleRequest
 from gnnkit.schema import find_reverse
 from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
 from tests import reference_links
 from tests.cluster.parts.several_hosts import sampled, sampler_on, spread_samplers
 from tests.helpers.batches import to_reference

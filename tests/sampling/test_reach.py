@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gnnkit import BuildOptions, Store
 from gnnkit.errors import StoreError
 from gnnkit.plan import NeighborSampling
 from gnnkit.sampling.graph_access import LocalGraphAccess
@@ -22,8 +23,6 @@ from gnnkit.sampling.subgraph import SampleRequest
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.schema import find_reverse
 from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
 from tests import reference_rooted, reference_sampler
 from tests.cluster.parts.several_hosts import OwnersHere, inputs_of, part_of_graph, sampled, sampler_on, spread_samplers
 from tests.helpers.batches import to_reference

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from gnnkit import Store
 from gnnkit.errors import SamplingError
 from gnnkit.sampling.collate import collate, contents_of
 from gnnkit.sampling.kinds import BatchSampler
@@ -21,7 +22,6 @@ from gnnkit.sampling.structure import Structure, WalkedRequest
 from gnnkit.sampling.subgraph import BatchLayout, EdgeKey, Field, NodeKey, SampledSubgraph, SampleRequest
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.storage.build import build_store
-from gnnkit.storage.store import Store
 from tests.cluster.parts.several_hosts import OwnersHere, inputs_of, part_of_graph, sampled, sampler_on
 from tests.cluster.parts.test_spread import SAMPLING, cases, plain_store, requests
 from tests.helpers.batches import reference_batch, same

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from gnnkit import LoaderPlan
 from gnnkit.errors import PlanError
 from gnnkit.loader.advice.autotune import Point, Search, SearchTrial, Space, space_of
 from gnnkit.loader.advice.measuring import Work, fewest, replay_s
-from gnnkit.plan import LoaderPlan
 from tests.loader.advice.measurements import COLOCATED, SERVERS
 from tests.loader.graphs import make
 
