@@ -13,8 +13,7 @@ from torch_geometric.data import HeteroData
 from gnnkit import BuildOptions, Colocated, GraphLoader, GraphStore
 from gnnkit.errors import PlanError
 from gnnkit.schema import reverse_edge_type
-from gnnkit.storage.build import build_store
-from tests.helpers.graphs import homogeneous_source, random_edges
+from tests.helpers.graphs import homogeneous_source, random_edges, stored
 
 CITES, ON, HAS = ("paper", "cites", "paper"), ("tag", "on", "paper"), ("paper", "has", "tag")
 SIZES = {"paper": 60, "tag": 20, "venue": 10}
@@ -85,7 +84,7 @@ def test_stores_of_every_kind_keep_labels(build: dict[str, Any], edge_dir: Any, 
 
     data = labelled()
     data[CITES].edge_weight = torch.rand(150)
-    store = build_store(PyGSource(data), tmp_path / "store", BuildOptions(**build, edge_dir=edge_dir, with_edge=True))
+    store = stored(PyGSource(data), tmp_path / "store", BuildOptions(**build, edge_dir=edge_dir, with_edge=True))
     with GraphLoader.from_store(store.path, backend="inprocess", **OPTIONS) as loader:
         check(loader, data, edge_dir)
 
@@ -115,7 +114,7 @@ def test_one_name_for_nodes_and_edges_of_a_homogeneous_graph_is_refused(tmp_path
     y = np.zeros(4, np.int64)
     source = homogeneous_source(np.array([[0, 1, 2, 3], [1, 2, 3, 0]]), 4, edge_arrays={"y": y}, y=y)
     with pytest.raises(PlanError, match="nodes and edges of a homogeneous graph both have an array called 'y'"):
-        build_store(source, tmp_path / "store", BuildOptions())
+        stored(source, tmp_path / "store", BuildOptions())
 
 
 def test_whole_labels_of_a_part_of_the_face_of_graphlearn_torch(tmp_path: Path) -> None:
@@ -125,7 +124,7 @@ def test_whole_labels_of_a_part_of_the_face_of_graphlearn_torch(tmp_path: Path) 
 
     data = labelled()
     data["tag"].y = data["tag"].y[:, None]
-    views = StoreViews(build_store(PyGSource(data), tmp_path / "store", BuildOptions(3, "random")))
+    views = StoreViews(stored(PyGSource(data), tmp_path / "store", BuildOptions(3, "random")))
     found = views.labels()
     assert set(found) == {"paper", "tag"}
     assert raw(found["paper"]) == raw(data["paper"].y) and found["tag"].equal(data["tag"].y.view(-1))

@@ -39,8 +39,7 @@ from gnnkit.plan import (
     RuntimeOptions,
     StoreRef,
 )
-from gnnkit.storage.build import build_store
-from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges
+from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, stored
 
 OPTIONS: dict[str, Any] = {"num_neighbors": [4, 3], "batch_size": 16, "progress": False}
 STARTED_S = 120
@@ -263,7 +262,7 @@ def source(seed: int = 0) -> ArraySource:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return build_store(source(), tmp_path_factory.mktemp("plans") / "store", BuildOptions())
+    return stored(source(), tmp_path_factory.mktemp("plans") / "store", BuildOptions())
 
 
 @pytest.fixture(scope="module")
@@ -307,13 +306,13 @@ def test_a_plan_takes_its_graph_in_other_parts(store: Store, digest: str, tmp_pa
 
 @pytest.mark.parametrize("options", [BuildOptions(edge_dir="out"), BuildOptions(feature_dtype="float16"), BuildOptions(with_edge=True)])
 def test_a_store_that_would_give_other_batches_is_another_graph(store: Store, tmp_path: Path, options: BuildOptions) -> None:
-    other = build_store(source(), tmp_path / "other", options)
+    other = stored(source(), tmp_path / "other", options)
     assert other.reference.graph != store.reference.graph
     assert other.manifest.source_fingerprint == store.manifest.source_fingerprint
 
 
 def test_another_graph_is_refused(store: Store, tmp_path: Path) -> None:
-    other = build_store(source(seed=1), tmp_path / "other", BuildOptions())
+    other = stored(source(seed=1), tmp_path / "other", BuildOptions())
     with GraphLoader.from_store(store.path, **OPTIONS) as loader:
         assert loader.plan.store is not None
         replace(loader.plan, store=replace(loader.plan.store, path=str(other.path))).save(tmp_path / "plan.json")
