@@ -150,7 +150,7 @@ def embeddings_folder(out: str | Path | None, name: str) -> Iterator[tuple[Path,
         StoreError: It cannot be written, or the disk is full.
     """
     if out is None:
-        from gnnkit.storage.catalog import temporary_data
+        from gnnkit.storage.catalog import temporary_data  # partitioners
 
         owned = new_run(None, {"embeddings": name}, root=temporary_data())
         try:

@@ -92,7 +92,7 @@ def open_in_memory(source: PyGSource, build: BuildOptions, name: str) -> GraphHa
 
 def warm_in_background(events: EventSink) -> None:
     """Compiles kernels while the dataset is downloaded or built; processes that need them wait for the same lock."""
-    from gnnkit.sampling.kinds import warm
+    from gnnkit.sampling.kinds import warm  # kernels
 
     threading.Thread(target=warm, args=(events,), name="gnnkit-compile", daemon=True).start()
 
@@ -104,7 +104,7 @@ def has_edge_arrays(schema: GraphSchema) -> bool:
 
 def store_folder(store_dir: str | Path | None, root: Path | None) -> Path:
     """The folder of stores: the one that is said, or the usual one under ``root``."""
-    from gnnkit.storage.catalog import default_store_dir
+    from gnnkit.storage.catalog import default_store_dir  # partitioners
 
     return default_store_dir(root) if store_dir is None else user_path(store_dir)
 
