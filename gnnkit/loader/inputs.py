@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.arguments import check_fields, to_array
+from gnnkit.bounds import check_choice
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.loader.times import check_unit, in_unit
 from gnnkit.plan import (
@@ -29,6 +30,8 @@ from gnnkit.plan import (
     PPRSampling,
     Sampling,
     SubgraphType,
+    TemporalComparison,
+    TemporalStrategy,
 )
 from gnnkit.plan.sampling import check_fan_outs, resolve_fan_outs
 from gnnkit.runtime.batches import OWN_NEGATIVES, InputRows, input_rows, missing_edge_ids
@@ -404,10 +407,8 @@ def check_sampling_options(options: LoaderOptions) -> None:
             raise PlanError("num_neighbors is missing", "give one number per hop, for example num_neighbors=[15, 10, 5]")
         check_fan_outs(options.num_neighbors)
         NeighborSampling({}, disjoint=options.disjoint, subgraph_type=options.subgraph_type)
-        if options.temporal_strategy not in ("uniform", "last"):
-            raise PlanError(f"temporal_strategy must be 'uniform' or 'last', got {options.temporal_strategy!r}")
-        if options.temporal_comparison not in ("<=", "<"):
-            raise PlanError(f"temporal_comparison must be '<=' or '<', got {options.temporal_comparison!r}")
+        check_choice("temporal_strategy", options.temporal_strategy, TemporalStrategy)
+        check_choice("temporal_comparison", options.temporal_comparison, TemporalComparison)
         one_window(in_unit(options.time_window, "time_window", "us"))  # in any unit: the graph's is not known yet
         return
     if isinstance(options.sampler, type) or not isinstance(options.sampler, Sampler):

@@ -15,7 +15,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from gnnkit.bounds import whole_number
+from gnnkit.bounds import check_choice, whole_number
 from gnnkit.errors import PlanError
 from gnnkit.loader.building import unpad
 from gnnkit.plan import LABEL_KINDS, InputAnchors, InputLinks, LoaderPlan, NeighborSampling, PPRSampling, TemporalComparison
@@ -163,8 +163,7 @@ def check_leakage(batch: Any, time_attr: str = "time", *, temporal_comparison: T
     Raises:
         PlanError: The batch does not say what must be compared, or shows edges that were not drawn.
     """
-    if temporal_comparison not in ("<=", "<"):
-        raise PlanError(f"temporal_comparison must be '<=' or '<', got {temporal_comparison!r}")
+    check_choice("temporal_comparison", temporal_comparison, TemporalComparison)
     return _check(batch, time_attr, temporal_comparison == "<", None, 0)
 
 
