@@ -110,7 +110,7 @@ class Dequantizer:
 
     def __init__(self, quantizations: Mapping[BatchKey, Quantization], lease: Callable[[int], NDArray[np.uint8]]) -> None:
         # Here, so that nothing is compiled or loaded in the middle of an epoch.
-        from gnnkit.storage.convert import dequantize_rows
+        from gnnkit.storage.convert import dequantize_rows  # kernels
 
         self._rows = dequantize_rows
         self._rows(np.empty((0, 0), np.uint8), Quantization((), ()))

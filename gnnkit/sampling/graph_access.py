@@ -75,7 +75,7 @@ class NodeScratch:
         local_of: int32 ``[nodes]`` per node type: a node's number in a batch.
         nodes: int64, at least ``[nodes + seeds + 1]``, per node type: the batch's nodes.
         room: int64 ``[node types]``, their lengths.
-        buffers: int64 ``[node types, 3]``, their addresses and the base that numbers count from; see ``walk.walk``.
+        buffers: int64 ``[node types, 3]``, their addresses and the base that numbers count from; see ``graph_access.walk``.
         num_nodes: int64 ``[node types]``, nodes of the batch that was sampled last.
     """
 
@@ -123,7 +123,7 @@ class EdgeBuffers:
 
     Attributes:
         arrays: int64 ``[capacity]`` each: numbers of neighbours, numbers of nodes, and positions where they are kept.
-        table: int64 ``[edge types, 4]``, their addresses and capacities; see ``walk.walk``.
+        table: int64 ``[edge types, 4]``, their addresses and capacities; see ``graph_access.walk``.
     """
 
     def __init__(self, wants_position: tuple[bool, ...]) -> None:
@@ -493,14 +493,14 @@ class BaseGraphAccess(GraphAccess, ABC):
     @cached_property
     @override
     def numbering(self) -> BatchNumbering:
-        from gnnkit.sampling.numbering import BatchNumbering
+        from gnnkit.sampling.numbering import BatchNumbering  # kernels
 
         return BatchNumbering(self.tables, self.scratch)
 
     @cached_property
     def own(self) -> PartOwner:
         """Answers questions about the parts that are here."""
-        from gnnkit.sampling.owned import PartOwner
+        from gnnkit.sampling.owned import PartOwner  # kernels
 
         return PartOwner(self.tables, self.tables.graph.local_parts)
 

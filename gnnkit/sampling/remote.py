@@ -158,7 +158,7 @@ def sort_by_owner(
     """Sorts the nodes ``[begin, end)`` of one type by the host that owns them, each node once.
 
     Args:
-        node_buffer: int64 ``[3]``, see ``walk.walk``.
+        node_buffer: int64 ``[3]``, see ``graph_access.walk``.
         begin: Number of the first node.
         end: One more than the last's.
         are_seeds: Whether a node may come twice.

@@ -129,7 +129,7 @@ LAYERS = st.builds(LayerSampling, st.dictionaries(NAMES, NODE_COUNTS, max_size=3
 TYPE_LISTS = st.lists(EDGE_TYPES, max_size=3).map(tuple)
 PPR = st.builds(
     PPRSampling,
-    TYPE_LISTS,
+    edge_types=TYPE_LISTS,
     alpha=st.floats(0.01, 0.99),
     eps=st.floats(1e-12, 1),
     max_ppr_nodes=st.integers(1, 1000),
