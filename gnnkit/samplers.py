@@ -97,7 +97,7 @@ class Labor(Sampler):
 
     @classmethod
     def of(cls, planned: NeighborSampling) -> Labor:
-        """What leads to a plan's form."""
+        """Returns the words that lead to a plan's form."""
         assert planned.labor is not None, "drawn otherwise"
         return cls(planned.num_neighbors, planned.labor.layer_dependency, planned.labor.batch_dependency)
 
@@ -209,7 +209,7 @@ class PPR(PPRNumbers, Sampler):
 
     @classmethod
     def of(cls, planned: PPRSampling) -> PPR:
-        """What leads to a plan's form."""
+        """Returns the words that lead to a plan's form."""
         return cls(
             **_fields(PPRNumbers, planned),
             typed_channel_ratios=channel_ratios((channel.edge_types, channel.ratio) for channel in planned.channels),

@@ -72,7 +72,7 @@ STATE_VERSION = 1
 
 
 class Controls:
-    """What users of a loader and the packages below it share: iteration, position, state, holding it, and its graph."""
+    """Members that users of a loader and the packages below it share: iteration, position, state, holding it, and its graph."""
 
     @property
     def pipeline(self) -> Pipeline:

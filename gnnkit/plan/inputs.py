@@ -65,7 +65,7 @@ class NegativeSampling(Record):
 
 
 class _Inputs(Record):
-    """What inputs of every kind have; they are equal where their JSON is."""
+    """Members of inputs of every kind; they are equal where their JSON is."""
 
     stream: str
     split: str | None

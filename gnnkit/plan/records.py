@@ -54,7 +54,7 @@ class Record:
     @classmethod
     @functools.cache
     def readers(cls) -> Mapping[str, Callable[[Any], Any]]:
-        """What reads each field from its JSON."""
+        """Readers of each field from its JSON, by name."""
         hints = get_type_hints(cls)
         own = {field.name: field.metadata for field in fields(cls)}  # type: ignore[arg-type]
         return {name: how.get("read") or _reader(hints[name], how.get("column", "")) for name, how in own.items()}
