@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, get_args
 
 import numpy as np
 
@@ -73,6 +73,17 @@ def check_flag(name: str, value: Any, *, or_none: bool = False) -> None:
     """
     if not isinstance(value, (bool, np.bool_)) and not (or_none and value is None):
         raise PlanError(f"{name} must be True{', False or None' if or_none else ' or False'}, got {shown(value)}")
+
+
+def check_choice(name: str, value: Any, choices: Any) -> None:
+    """Refuses what is none of the texts of a ``Literal``.
+
+    Raises:
+        PlanError: It is none of them.
+    """
+    *others, last = map(repr, get_args(choices))
+    if not isinstance(value, str) or value not in get_args(choices):
+        raise PlanError(f"{name} must be {', '.join(others)} or {last}, got {shown(value)}")
 
 
 def check_seconds(name: str, value: Any, least: float = 0.0) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from gnnkit.printable import printable
 
-# Files of frames that are nobody's own: gnnkit's, and contextlib's, which stand between a user and a decorated function.
+# Files of frames that are not a user's own: gnnkit's, and contextlib's, which stand between a user and a decorated function.
 _PASSED = (str(Path(__file__).resolve().parent) + os.sep, contextlib.__file__)
 
 

@@ -6,11 +6,11 @@ What is a kind of what::
       PlanError            the user asked for something that cannot be run; a ``ValueError``, too
         AttributeNotSettable   an attribute of a loader was assigned to; an ``AttributeError``, too
       DatasetError         a dataset is unknown, missing, unreachable or corrupt
-      StoreError           a store is missing, corrupt, too new or being built by somebody else
+      StoreError           a store is missing, corrupt, too new or being built by another process
       MemoryLimitError     the request would not fit the memory this process may use
       StartTimeout         a background process did not become ready in time
       WorkerDied           a background process or thread ended while it was needed
-        WorkerStopped      somebody had it ended, with ``gnnkit stop``
+        WorkerStopped      it was ended with ``gnnkit stop``
       SamplingError        sampling a batch raised; the original error is ``__cause__``
         HostUnreachable    another host, whose part of the graph was needed, could not be asked
       TrainingFailed       a train function that ``launch`` runs has raised; the original traceback is ``__cause__``
@@ -85,7 +85,7 @@ class WorkerDied(GnnkitError):
 
 
 class WorkerStopped(WorkerDied):
-    """A sampling process or server was ended because somebody wanted that, with ``gnnkit stop``; nobody starts it again unasked."""
+    """A sampling process or server was ended on request, with ``gnnkit stop``; it is not started again unasked."""
 
 
 class SamplingError(GnnkitError):

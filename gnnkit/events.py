@@ -81,7 +81,7 @@ class Stage:
     def __enter__(self) -> Stage:
         try:
             self._emit("start")
-        except BaseException as error:  # an interrupt while it was drawn; without a block there is nobody else to end the stage
+        except BaseException as error:  # an interrupt while it was drawn; without a block nothing else ends the stage
             self.__exit__(type(error), error, error.__traceback__)
             raise
         return self

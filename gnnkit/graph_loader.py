@@ -4,26 +4,39 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gnnkit.arguments import checks_arguments
-from gnnkit.backends.base import Backend, StreamStatus
+from gnnkit.backends.base import Backend
 from gnnkit.callers import name_of
 from gnnkit.errors import AttributeNotSettable, PlanError, interruptible
 from gnnkit.events import EventSink
-from gnnkit.loader import pipeline as opening
-from gnnkit.loader.epoch import EpochStats
-from gnnkit.loader.history import History, Records
-from gnnkit.loader.inputs import InputOptions
+from gnnkit.files import user_path
+from gnnkit.loader.history import History
+from gnnkit.loader.inputs import (
+    LINK_OPTIONS,
+    InputOptions,
+    LinkOptions,
+    is_auto,
+    resolve_anchors,
+    resolve_input_links,
+    wants_all_edges,
+    without_labels,
+    without_links,
+)
 from gnnkit.loader.option_table import option_table, takes_options
-from gnnkit.loader.options import Progress
-from gnnkit.loader.pipeline import Pipeline
+from gnnkit.loader.options import GivenOptions, LoaderOptions, Progress, check_names, sort_options
+from gnnkit.loader.pipeline import Controls, Pipeline, on_built, on_graph, on_store, open_plan
+from gnnkit.loader.planned import check_source, check_undivided, has_edge_arrays, open_in_memory, store_folder, warm_in_background
+from gnnkit.loader.served import check_same_dataset, check_same_path, check_same_source, joins_servers, served_store
 from gnnkit.plan import LoaderPlan
 from gnnkit.rendering import Shown
 from gnnkit.runtime.graph_memory import GraphHandle
-from gnnkit.schema import EdgeDir, EdgeType, GraphSchema
+from gnnkit.schema import EdgeDir, EdgeType
+from gnnkit.storage.store import Store
 from gnnkit.ui import progress as progress_ui
 from gnnkit.ui.progress import write_now
 
@@ -40,13 +53,12 @@ if TYPE_CHECKING:
     from gnnkit.loader.option_types import BesideKeywords, BuildKeywords, ConstructorKeywords, LinkKeywords, LoaderKeywords
     from gnnkit.plan import LabelOutput
     from gnnkit.source import GraphSource
-    from gnnkit.storage.store import Store
     from gnnkit.ui.cards import Card
     from gnnkit.ui.dashboard import Dashboard
     from gnnkit.ui.picture import Picture
 
 
-class GraphLoader(Shown):
+class GraphLoader(Controls, Shown):
     """Iterates over sampled neighbourhoods of a graph as PyG batches.
 
     Made by ``from_ogb``, ``from_tables``, ``from_pyg``, ``from_store``, ``from_source`` or ``from_plan``. A loader may be iterated any
@@ -62,7 +74,7 @@ class GraphLoader(Shown):
     the other end; a forked child opens it when it uses it. Each then begins with the epoch that would be the next here.
     """
 
-    _opened: Pipeline
+    _pipeline: Pipeline
     _dist_loader: weakref.ref[BaseDistLoader] | None
 
     def __init__(
@@ -88,22 +100,26 @@ class GraphLoader(Shown):
         self._take(Pipeline(plan, graph, events, transform=transform, device=device, cache=cache))
 
     def _take(self, pipeline: Pipeline) -> None:
-        self._opened = pipeline
+        self._pipeline = pipeline
         self._dist_loader = None
 
     @property
     def pipeline(self) -> Pipeline:
         """The opened plan, to which this class adds the constructors and verbs of users."""
-        here = self._opened.in_this_process()
-        if here is not self._opened:
+        here = self._pipeline.in_this_process()
+        if here is not self._pipeline:
             self._take(here)
         return here
 
+    @property
+    def _opened(self) -> Pipeline:
+        return self._pipeline
+
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": self.pipeline, "_dist_loader": None}
+        return {**self.__dict__, "_pipeline": self.pipeline, "_dist_loader": None}
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name not in ("_opened", "_dist_loader") and (type(self) is GraphLoader or hasattr(GraphLoader, name)):
+        if name not in ("_pipeline", "_dist_loader") and (type(self) is GraphLoader or hasattr(GraphLoader, name)):
             raise AttributeNotSettable(
                 f"{name!r} of a loader cannot be assigned: what it samples is fixed when it is made",
                 f"make another loader on the same graph: loader.for_split(..., {name}=...)"
@@ -158,20 +174,20 @@ class GraphLoader(Shown):
             PlanError: An option is unknown or its value unusable; found before anything is downloaded.
             StoreError: The store cannot be built or opened.
         """
-        events = History(progress_ui.make_sink(progress))
-        return cls._over(
-            opening.open_ogb_dataset(
-                name,
-                dict(options),
-                input_nodes,
-                with_edge=with_edge,
-                undirected=undirected,
-                root=root,
-                store_dir=store_dir,
-                download=download,
-                events=events,
-            )
-        )
+        from gnnkit.datasets.ogb import ogb_info, open_ogb  # ogb
+
+        events, given = History(progress_ui.make_sink(progress)), dict(options)
+        if ogb_info(name).kind == "link" and is_auto(input_nodes) and options.get("edge_label_index") is None:
+            given["edge_label_index"] = "train"  # there are no splits of nodes
+        sorted_options = sort_options(given, input_nodes, with_edge)
+        if joins_servers(backend := sorted_options.loader.backend_for(None)):
+            served = served_store(backend, events)
+            check_same_dataset(served, name, undirected, sorted_options.build, given)
+            return cls._over(on_store(served, sorted_options, events))
+        folder = None if root is None else user_path(root)
+        warm_in_background(events)
+        source = open_ogb(name, root=folder, download=download, undirected=undirected, events=events)
+        return cls._over(on_built(source, sorted_options, store_folder(store_dir, folder), events))
 
     @classmethod
     @takes_options(with_build=True)
@@ -199,8 +215,18 @@ class GraphLoader(Shown):
             PlanError: See ``from_ogb``.
             StoreError: See ``from_ogb``.
         """
+        check_source(source)
         events = History(progress_ui.make_sink(progress))
-        return cls._over(opening.open_source(source, dict(options), input_nodes, with_edge=with_edge, store_dir=store_dir, events=events))
+        return cls._of_source(source, sort_options(options, input_nodes, with_edge), store_dir, events)
+
+    @classmethod
+    def _of_source(cls, source: GraphSource, given: GivenOptions, store_dir: str | Path | None, events: EventSink) -> GraphLoader:
+        if joins_servers(backend := given.loader.backend_for(None)):
+            served = served_store(backend, events)
+            check_same_source(served, source.fingerprint())
+            return cls._over(on_store(served, given, events))
+        warm_in_background(events)
+        return cls._over(on_built(source, given, store_folder(store_dir, None), events))
 
     @classmethod
     @takes_options(with_build=True)
@@ -307,7 +333,7 @@ class GraphLoader(Shown):
             name=name,
             events=events,
         )
-        return cls._over(opening.open_source(source, dict(options), input_nodes, with_edge=with_edge, store_dir=store_dir, events=events))
+        return cls._of_source(source, sort_options(options, input_nodes, with_edge), store_dir, events)
 
     @classmethod
     @takes_options(with_build=False)
@@ -338,12 +364,16 @@ class GraphLoader(Shown):
         Raises:
             PlanError: The object or an option's value is unusable.
         """
-        events = History(progress_ui.make_sink(progress))
-        return cls._over(
-            opening.open_pyg(
-                data, dict(options), input_nodes, edge_dir=edge_dir, weight=weight, time_attr=time_attr, with_edge=with_edge, events=events
-            )
-        )
+        from gnnkit.datasets.pyg import PyGSource  # torch_geometric
+
+        given = sort_options(options, input_nodes, with_edge, {"weight": weight, "time_attr": time_attr})
+        index = given.inputs.edge_label_index
+        source = PyGSource(data if index is None else without_links(data), edge_arrays=(weight,))
+        wants_edges = has_edge_arrays(source.schema) if with_edge is None else with_edge
+        build = replace(given.build, edge_dir=edge_dir, with_edge=wants_edges or wants_all_edges(index))
+        graph = open_in_memory(source, build, type(data).__name__)
+        check_undivided(given.loader)
+        return cls._over(on_graph(graph, given, None, wants_edges, History(progress_ui.make_sink(progress))))
 
     @classmethod
     @takes_options(with_build=False)
@@ -376,9 +406,23 @@ class GraphLoader(Shown):
             PlanError: An option's value is unusable.
         """
         events = History(progress_ui.make_sink(progress))
-        return cls._over(
-            opening.open_stored(path, dict(options), input_nodes, weight=weight, time_attr=time_attr, with_edge=with_edge, events=events)
-        )
+        if isinstance(path, Store):
+            path = path.url or path.path
+        elif path is not None and not isinstance(path, (str, Path)):
+            raise PlanError(
+                f"from_store() was given a {type(path).__name__}",
+                "give the store's folder or URL, or a Store such as loader.store; "
+                "a graph in memory is opened by from_pyg() or from_source()",
+            )
+        given = sort_options(options, input_nodes, with_edge, {"weight": weight, "time_attr": time_attr})
+        if joins_servers(backend := given.loader.backend_for(None)):
+            store = served_store(backend, events)
+            check_same_path(store, path)
+        elif path is None:
+            raise PlanError("from_store() was given no path", "name the store's folder, or servers: backend=GraphStore(address=...)")
+        else:
+            store = given.loader.site.open(path, events)
+        return cls._over(on_store(store, given, events))
 
     @classmethod
     @checks_arguments
@@ -412,118 +456,7 @@ class GraphLoader(Shown):
             StoreError: The store is missing or is of another graph than the plan was made for.
         """
         events = History(progress_ui.make_sink(progress))
-        return cls._over(opening.open_plan(path, rank=rank, world_size=world_size, events=events, transform=transform, device=device))
-
-    # Iteration -------------------------------------------------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        """Batches of this rank in one epoch: of all of it, until there is a process group, torchrun's environment or a given rank."""
-        return len(self._opened)
-
-    def __iter__(self) -> Iterator[Data | HeteroData]:
-        """Starts the next epoch; an iteration that is under way ends."""
-        return iter(self.pipeline)
-
-    def resume(self) -> Iterator[Data | HeteroData]:
-        """Goes on with the epoch that broke off, at the first batch that was not handed out; the same batches come as without the break.
-
-        For ``WorkerDied``, an exception of your own, KeyboardInterrupt or ``break``; after ``load_state_dict`` it goes on from that state.
-        An epoch that is complete has no batch left; before the first one, it begins. With several ranks all of them call it, after the
-        same number of steps.
-        """
-        return self.pipeline.resume()
-
-    def peek(self) -> Data | HeteroData:
-        """The first batch that the next iteration will give; the epoch does not advance.
-
-        Raises:
-            PlanError: There is none: no input nodes, or fewer than a batch with ``drop_last``.
-        """
-        batch: Data | HeteroData = self.pipeline.peek()
-        return batch
-
-    def sample(self, input_nodes: Any, *, epoch: int = 0, index: int = 0) -> Data | HeteroData:
-        """Samples around inputs of your choice, as this loader does.
-
-        Args:
-            input_nodes: Ids ``[k]`` or a mask, of the loader's input type; for a loader of links ``[2, k]`` ids of sources and targets.
-            epoch: First half of the key that draws differ by; the same key gives the same batch.
-            index: Second half.
-
-        Raises:
-            PlanError: An id is out of range, or it, ``epoch`` or ``index`` is no whole number.
-        """
-        batch: Data | HeteroData = self.pipeline.sample(input_nodes, epoch=epoch, index=index)
-        return batch
-
-    @property
-    def plan(self) -> LoaderPlan:
-        """The plan; ``plan.to_json()`` is JSON."""
-        return self._opened.plan
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that is running or ran last; -1 before the first."""
-        return self._opened.epoch
-
-    def set_epoch(self, epoch: int) -> None:
-        """Makes the next iteration run ``epoch``, from its start.
-
-        Raises:
-            PlanError: It is negative or no whole number.
-        """
-        self.pipeline.set_epoch(epoch)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the loader's position, for ``load_state_dict`` of a loader with the same plan and any number of ranks.
-
-        Call it on every rank after the same number of steps; every rank's answer is the same.
-        """
-        return self.pipeline.state_dict()
-
-    @checks_arguments
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Makes the next iteration give exactly the batches that were left when ``state`` was taken.
-
-        Raises:
-            PlanError: The state is of another kind of loader, or damaged.
-        """
-        self.pipeline.load_state_dict(state)
-
-    def stats(self) -> EpochStats:
-        """Counters of the epoch that is running or ran last."""
-        return self._opened.stats()
-
-    # The graph -------------------------------------------------------------------------------------------------------------
-
-    @property
-    def schema(self) -> GraphSchema:
-        """Node types, edge types, sizes and arrays of the graph."""
-        return self.pipeline.schema
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """Facts about the dataset ("num_classes", "num_tasks", "task_type", "eval_metric", ...)."""
-        return self.pipeline.metadata
-
-    @property
-    def num_features(self) -> int:
-        """Width of ``x`` of the input nodes' type, of the sources' for links; 0 where they have none."""
-        return self.pipeline.num_features
-
-    @property
-    def num_classes(self) -> int:
-        """Outputs that a model needs for the labels ``y`` of that type: classes, or columns where a node has several; 0 without labels.
-
-        Raises:
-            PlanError: Nobody has said how many there are, and other hosts have some of the labels.
-        """
-        return self.pipeline.num_classes
-
-    @property
-    def store(self) -> Store | None:
-        """The opened store, or None for a graph in memory."""
-        return self.pipeline.store
+        return cls._over(open_plan(path, rank=rank, world_size=world_size, events=events, transform=transform, device=device))
 
     # Other loaders on the same graph ---------------------------------------------------------------------------------------
 
@@ -555,7 +488,14 @@ class GraphLoader(Shown):
         Raises:
             PlanError: An option is unknown or its value unusable.
         """
-        return self._over(opening.links_beside(self.pipeline, edge_label_index, changes))
+        check_names(changes, [*LINK_OPTIONS, *(field.name for field in fields(LoaderOptions))])
+        given: Mapping[str, Any] = changes
+        links = LinkOptions(**{name: value for name, value in given.items() if name in LINK_OPTIONS})
+        rest = {name: value for name, value in given.items() if name not in LINK_OPTIONS}
+        graph = self.pipeline.graph
+        return self._over(
+            self.pipeline.changed(lambda sampling: (resolve_input_links(edge_label_index, links, sampling, graph), sampling), rest)
+        )
 
     def for_anchors(
         self,
@@ -580,8 +520,8 @@ class GraphLoader(Shown):
         Raises:
             PlanError: A type is unknown, or stored the wrong way round, or an option's value is unusable.
         """
-        inputs = {"positive": positive, "negative": negative, "cap": cap, "output": output}
-        return self._over(opening.anchors_beside(self.pipeline, input_nodes, inputs, changes))
+        inputs = resolve_anchors(self.pipeline.graph, input_nodes, positive=positive, negative=negative, cap=cap, output=output)
+        return self._over(self.pipeline.changed(lambda sampling: (inputs, without_labels(sampling, inputs.label_types)), changes))
 
     def with_backend(self, backend: Backend | str, **changes: Unpack[BesideKeywords]) -> GraphLoader:
         """The same batches from somewhere else.
@@ -612,54 +552,6 @@ class GraphLoader(Shown):
             made = dist_loader_over(self.pipeline)
             self._dist_loader = weakref.ref(made)
         return made
-
-    # What it does, and holding it ------------------------------------------------------------------------------------------
-
-    def status(self) -> StreamStatus:
-        """Returns the loader's state ("ready", "sampling", "paused", "idle" or "closed"), its processes and its memory."""
-        return self._opened.status()
-
-    @property
-    def records(self) -> Records:
-        """The records of the last batches: times, sizes and workers of each."""
-        return self.pipeline.records
-
-    @property
-    def history(self) -> History:
-        """Stages, messages and the last error since the loader was made."""
-        return self._opened.history
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether ``pause`` holds the next batch back."""
-        return self.pipeline.is_paused
-
-    def pause(self) -> None:
-        """Holds the next batch back until ``unpause``; workers fill their slots meanwhile, and then idle.
-
-        ``batch_timeout_s`` does not run; ``close()``, a newer iteration and an interrupt end the wait. With several ranks, all wait for
-        the one that is paused as soon as they meet it, for as long as their process group allows.
-
-        Raises:
-            LoaderClosed: The loader is closed.
-        """
-        self.pipeline.pause()
-
-    def unpause(self) -> None:
-        """Lets a paused loader go on."""
-        self.pipeline.unpause()
-
-    def restart_workers(self) -> None:
-        """Ends the threads or processes that sample and starts others; returns once they are there. Loaders that share them get them too.
-
-        The running epoch goes on with the same batches.
-
-        Raises:
-            LoaderClosed: The loader is closed.
-            PlanError: They are somebody else's: servers that were joined, or graphlearn-torch's.
-            StartTimeout: The new ones are not there in time.
-        """
-        self.pipeline.restart_workers()
 
     # How it shows itself, and advice ---------------------------------------------------------------------------------------
 
@@ -709,7 +601,7 @@ class GraphLoader(Shown):
             How many edges were compared, how many are later, and the first of these; see ``gnnkit.check_leakage``.
 
         Raises:
-            PlanError: The loader does not follow times, or its batches show edges that nobody has drawn.
+            PlanError: The loader does not follow times, or its batches show edges that were not drawn.
         """
         from gnnkit.loader.inspection import check_loader  # rarely used
 
@@ -830,7 +722,7 @@ class GraphLoader(Shown):
                 "partition" where the backend can ask other nodes. A store with too few parts is cut anew by the script ``stage.sh``.
             gpus_per_node: GPUs to ask for on each node with trainers, at least one for each rank, or 0; None: one for each rank if this
                 machine has any.
-            overwrite: Writes over exported files that somebody has changed.
+            overwrite: Writes over exported files that were changed.
             verify: Then runs the job on this machine and compares its batches with those of the plan.
 
         Raises:
@@ -848,16 +740,3 @@ class GraphLoader(Shown):
             )
         options = JobOptions(launcher, nodes, procs_per_node, storage_nodes, servers_per_node, interface, placement, gpus_per_node)
         return export_plan(self.plan, directory, options, train=train, overwrite=overwrite, verify=verify)
-
-    def close(self) -> None:
-        """Stops sampling, from any thread: an iteration that waits raises ``LoaderClosed``. Batches that were handed out stay valid.
-
-        Closing twice is fine.
-        """
-        self._opened.close()
-
-    def __enter__(self) -> GraphLoader:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from typing_extensions import override
 
 from gnnkit.arguments import check_fields
 from gnnkit.bounds import is_real
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.plan import HGTSampling, LaborDraws, LayerSampling, NeighborSampling, PPRChannel, PPRSampling, Sampling
-from gnnkit.plan.sampling import PPR_RELATION, FanOuts, check_fan_outs, check_ppr, node_counts, resolve_fan_outs
+from gnnkit.plan.sampling import PPR_RELATION, FanOuts, PPRNumbers, check_fan_outs, node_counts, resolve_fan_outs
 from gnnkit.schema import HOMOGENEOUS_NODE_TYPE, EdgeDir, EdgeType, GraphSchema, NodeType, is_label_edge_type
 
 NodeCounts: TypeAlias = Sequence[int] | Mapping[NodeType, Sequence[int]]
@@ -38,7 +40,7 @@ class Sampler(Protocol):
 
 
 @dataclass(frozen=True)
-class HGT:
+class HGT(Sampler):
     """A fixed number of nodes of each type in each iteration, as the Heterogeneous Graph Transformer samples them (PyG's ``HGTLoader``).
 
     Nodes are drawn from the neighbours of those that were drawn before, in proportion to the square of what these share out among their
@@ -56,10 +58,10 @@ class HGT:
     def __post_init__(self) -> None:
         _check(self.num_samples, "num_samples")
 
+    @override
     def sampling(
         self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool
     ) -> HGTSampling:
-        """See ``Sampler.sampling``."""
         for name, value in (("weight", weight), ("time_attr", time_attr)):
             if value is not None:
                 raise PlanError(f"{name}={value!r}, but HGT sampling does not follow it", f"leave {name} out, or sample with num_neighbors")
@@ -67,7 +69,7 @@ class HGT:
 
 
 @dataclass(frozen=True)
-class Labor:
+class Labor(Sampler):
     """Neighbours drawn by numbers of their own, so that a batch's nodes take the same ones: LABOR-0 (Balin and Çatalyürek, NeurIPS 2023).
 
     A node takes exactly as many neighbours as with ``num_neighbors``, each as likely, but nodes that have neighbours in common take
@@ -93,13 +95,19 @@ class Labor:
         check_fan_outs(self.num_neighbors)
         self._draws()
 
+    @classmethod
+    def of(cls, planned: NeighborSampling) -> Labor:
+        """Returns the words that lead to a plan's form."""
+        assert planned.labor is not None, "drawn otherwise"
+        return cls(planned.num_neighbors, planned.labor.layer_dependency, planned.labor.batch_dependency)
+
     def _draws(self) -> LaborDraws:
         return LaborDraws(self.layer_dependency, self.batch_dependency)
 
+    @override
     def sampling(
         self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool
     ) -> NeighborSampling:
-        """See ``Sampler.sampling``."""
         if time_attr is not None:
             raise PlanError(
                 f"time_attr={time_attr!r}, but seeds with times of their own share no neighbours",
@@ -110,7 +118,7 @@ class Labor:
 
 
 @dataclass(frozen=True)
-class LayerWise:
+class LayerWise(Sampler):
     """A fixed number of nodes for all nodes of the hop before together, with importance weights (LADIES).
 
     A node is chosen with a probability in proportion to the squares of its entries in the normalised adjacency, and batches carry
@@ -128,17 +136,17 @@ class LayerWise:
     def __post_init__(self) -> None:
         _check(self.num_nodes, "num_nodes")
 
+    @override
     def sampling(
         self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool
     ) -> LayerSampling:
-        """See ``Sampler.sampling``."""
         if time_attr is not None:
             raise PlanError(f"time_attr={time_attr!r}, but layer-wise sampling does not follow it", "sample with num_neighbors")
         return LayerSampling(_by_type(self.num_nodes, "num_nodes", schema), edge_dir, weight, with_edge)
 
 
 @dataclass(frozen=True)
-class PPR:
+class PPR(PPRNumbers, Sampler):
     """The nodes with the largest personalised PageRank of each seed, found by forward push (GiGL's ``PPRSamplerOptions``).
 
     Instead of edges of the graph, batches hold an edge from each seed to each node that it keeps, with the score in ``edge_attr``: in a
@@ -162,19 +170,13 @@ class PPR:
         PlanError: A value is not as described.
     """
 
-    alpha: float = 0.5
-    eps: float = 1e-4
-    max_ppr_nodes: int = 50
-    enable_residual_topup: bool = True
-    num_neighbors_per_hop: int = 1000
-    max_fetch_iterations: int | None = None
     typed_channel_ratios: ChannelRatios | None = None
     include_sampled_edges: bool = False
     edge_types: Sequence[EdgeType] | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
-        check_ppr(self)
+        super().__post_init__()
         if self.typed_channel_ratios is not None:
             _check_ratios(self.typed_channel_ratios)
         if self.edge_types is not None and not (isinstance(self.edge_types, Sequence) and all(map(_is_edge_type, self.edge_types))):
@@ -182,10 +184,10 @@ class PPR:
                 f"edge_types must be a list of edge types (source, relation, target), got {self.edge_types!r}", "None is all without labels"
             )
 
+    @override
     def sampling(
         self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool
     ) -> PPRSampling:
-        """See ``Sampler.sampling``."""
         for name, value in (("weight", weight), ("time_attr", time_attr)):
             if value is not None:
                 raise PlanError(f"{name}={value!r}, but PPR does not follow it", f"leave {name} out, or sample with num_neighbors")
@@ -197,17 +199,22 @@ class PPR:
         if self.include_sampled_edges and (named := [t for t in walked if t[1] in (PPR_RELATION, f"rev_{PPR_RELATION}")]):
             raise PlanError(f"include_sampled_edges would show the edges {named} under the name of PPR's own", "rename the relation")
         return PPRSampling(
-            walked,
-            float(self.alpha),
-            float(self.eps),
-            int(self.max_ppr_nodes),
-            self.enable_residual_topup,
-            int(self.num_neighbors_per_hop),
-            None if self.max_fetch_iterations is None else int(self.max_fetch_iterations),
-            self._channels(walked),
-            self.include_sampled_edges,
-            edge_dir,
-            with_edge,
+            **_fields(PPRNumbers, self),
+            edge_types=walked,
+            channels=self._channels(walked),
+            include_sampled_edges=self.include_sampled_edges,
+            edge_dir=edge_dir,
+            with_edge=with_edge,
+        )
+
+    @classmethod
+    def of(cls, planned: PPRSampling) -> PPR:
+        """Returns the words that lead to a plan's form."""
+        return cls(
+            **_fields(PPRNumbers, planned),
+            typed_channel_ratios=channel_ratios((channel.edge_types, channel.ratio) for channel in planned.channels),
+            include_sampled_edges=planned.include_sampled_edges,
+            edge_types=planned.edge_types,
         )
 
     def _walked(self, schema: GraphSchema) -> tuple[EdgeType, ...]:
@@ -286,7 +293,7 @@ def _largest_remainders(ratios: Sequence[float], total: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class AsPlanned:
+class AsPlanned(Sampler):
     """A way of sampling that a plan holds already.
 
     Attributes:
@@ -295,32 +302,28 @@ class AsPlanned:
 
     planned: Sampling
 
+    @override
     def sampling(self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool) -> Sampling:
-        """See ``Sampler.sampling``; the graph and its edges are those of the plan."""
         return self.planned
 
 
+# What leads from a plan's form to the user's, which checks it against a graph again; forms that are not here stay as they are.
+_OPTIONS: Mapping[type[Sampling], Callable[[Any], Sampler]] = {
+    HGTSampling: lambda planned: HGT(planned.num_samples),
+    LayerSampling: lambda planned: LayerWise(planned.num_nodes),
+    NeighborSampling: lambda planned: AsPlanned(planned) if planned.labor is None else Labor.of(planned),
+    PPRSampling: PPR.of,
+}
+
+
 def to_options(sampling: Sampling) -> Sampler:
-    """Returns the user's form of a plan's way of sampling; of one that is none of these, the plan's own."""
-    if isinstance(sampling, HGTSampling):
-        return HGT(sampling.num_samples)
-    if isinstance(sampling, LayerSampling):
-        return LayerWise(sampling.num_nodes)
-    if isinstance(sampling, NeighborSampling) and sampling.labor is not None:
-        return Labor(sampling.num_neighbors, sampling.labor.layer_dependency, sampling.labor.batch_dependency)
-    if isinstance(sampling, PPRSampling):
-        return PPR(
-            sampling.alpha,
-            sampling.eps,
-            sampling.max_ppr_nodes,
-            sampling.enable_residual_topup,
-            sampling.num_neighbors_per_hop,
-            sampling.max_fetch_iterations,
-            channel_ratios((channel.edge_types, channel.ratio) for channel in sampling.channels),
-            sampling.include_sampled_edges,
-            sampling.edge_types,
-        )
-    return AsPlanned(sampling)
+    """Returns the user's form of a plan's way of sampling; the plan's own where it has none."""
+    return _OPTIONS.get(type(sampling), AsPlanned)(sampling)
+
+
+def _fields(record: type, options: Any) -> dict[str, Any]:
+    """The fields of a dataclass, of an object that has them among others."""
+    return {field.name: getattr(options, field.name) for field in fields(record)}
 
 
 def _check(counts: NodeCounts, what: str) -> None:

@@ -39,7 +39,7 @@ def begin_apart(work: Callable[[], R], name: str, *, daemon: bool) -> Future[R]:
     def run() -> None:
         try:
             outcome.set_result(work())
-        except BaseException as error:  # handed over: whoever waits raises it
+        except BaseException as error:  # handed over: the waiting thread raises it
             outcome.set_exception(error)
 
     try:

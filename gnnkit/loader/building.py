@@ -182,7 +182,7 @@ def found_shapes(extents: Sequence[Extent], given: Sequence[Shape] | None = None
 
     Args:
         extents: Sizes of trial batches, at least one.
-        given: The sizes that somebody wants, the smallest first; None for what leaves least padding.
+        given: The sizes that were asked for, the smallest first; None for what leaves least padding.
 
     Returns:
         At most four shapes, or those that are given, with bounds by hop; each is at least as large as the one before in every size.

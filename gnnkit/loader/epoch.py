@@ -156,7 +156,7 @@ def _held(data: Any) -> object:
 
 
 def _settle(in_flight: deque[tuple[Any, object]]) -> None:
-    """Waits for the copies that nobody waits for any more, and gives up what they are made from."""
+    """Waits for the copies that no consumer waits for any more, and gives up what they are made from."""
     while in_flight:
         in_flight[0][0].synchronize()
         in_flight.popleft()
@@ -229,10 +229,10 @@ _iterations: dict[str, int] = {}
 
 
 def check_same_epoch(plan: LoaderPlan, epoch: int) -> None:
-    """Compares this rank's epoch with those that the other ranks have announced so far; it waits for nobody.
+    """Compares this rank's epoch with those that the other ranks have announced so far; it does not wait.
 
     Every rank writes the epoch of its n-th iteration to the process group's key-value store and reads what is there already,
-    so whoever comes later sees the difference.
+    so a rank that comes later sees the difference.
 
     Raises:
         PlanError: Another rank's n-th iteration of the same plan runs another epoch.
@@ -347,7 +347,7 @@ class EpochState:
         """Ends the epoch, once."""
         if not self.ended:
             self.ended = True
-            if self.given_up:  # which the iteration may notice before whoever has given it up gets here
+            if self.given_up:  # which the iteration may notice before the thread that has given it up gets here
                 self.stage.summary = "abandoned" if self.given_up == "newer" else "stopped"
                 error = None
             self.stage.__exit__(type(error) if error else None, error, None)
@@ -543,7 +543,7 @@ class EpochIterator(ProcessBound, Iterator[Any]):
             raise pending
         if pending is None:
             self._state.exhausted = True
-            with self._timed("wait_s"):  # whoever listens is told; it belongs to no batch
+            with self._timed("wait_s"):  # listeners are told; it belongs to no batch
                 self._state.end()
             raise StopIteration
         subgraph, data, event = pending
@@ -571,7 +571,7 @@ class EpochIterator(ProcessBound, Iterator[Any]):
         with self._timed("wait_s"):
             subgraph = self._stream.recv(timeout_s, self._check_wanted)  # which looks at the process itself
         if isinstance(subgraph, EndOfEpoch):
-            self._check_current()  # it may be a newer one's: nobody looked while it was there already
+            self._check_current()  # it may be a newer one's: no check was made while it was there already
             return None
         with self._timed("collate_s"):
             data = steps.build(subgraph)

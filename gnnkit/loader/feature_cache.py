@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gnnkit.loader.pipeline import Pipeline
 
 
-# Batches of each epoch that are looked at unless somebody wants others. On a graph like OGBN-Products, with 193 batches to an epoch, they
+# Batches of each epoch that are looked at unless others are asked for. On a graph like OGBN-Products, with 193 batches to an epoch, they
 # place the curve within three points of where all of them do, on the cautious side.
 DEFAULT_BATCHES = 32
 
@@ -459,7 +459,7 @@ def open_stream(
     Raises:
         PlanError: The device is not there, or the backend or the graph does not allow what the plan says.
         MemoryLimitError: The device has no memory for the cache.
-        StartTimeout: Whoever samples was not there in time.
+        StartTimeout: The processes that sample were not ready in time.
     """
     target = resolve_device(device)
     pin_device = target.index if target is not None and target.type == "cuda" else None

@@ -171,7 +171,7 @@ class History:
         for listener in self._listeners:
             try:
                 listener(event)
-            except Exception:  # whoever looks on is not worth a run
+            except Exception:  # a display is not worth a run
                 logger.warning("a listener of a loader's history failed and hears no more", exc_info=True)
                 self._forget(listener)
 
@@ -272,7 +272,7 @@ class Gate:
 
         Args:
             limit_s: Longest wait.
-            check: Called again and again; raises once nobody wants the batch any more.
+            check: Called again and again; raises once the batch is not wanted any more.
         """
         deadline = Deadline(limit_s)
         while not self._open.wait(deadline.within(_SLICE_S)):

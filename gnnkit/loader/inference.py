@@ -129,7 +129,7 @@ class LayerFiles:
         return {node_type: map_array(self.root, name, entry) for node_type, (name, entry) in self.entries.items()}
 
     def remove(self) -> None:
-        """Gives the disk space back; whoever has mapped the files keeps them."""
+        """Gives the disk space back; arrays that map the files stay valid."""
         shutil.rmtree(self.root / self.folder)
 
     def _name(self, node_type: NodeType) -> str:
@@ -151,7 +151,7 @@ def embeddings_folder(out: str | Path | None, name: str) -> Iterator[tuple[Path,
         StoreError: It cannot be written, or the disk is full.
     """
     if out is None:
-        from gnnkit.storage.catalog import temporary_data
+        from gnnkit.storage.catalog import temporary_data  # partitioners
 
         owned = new_run(None, {"embeddings": name}, root=temporary_data())
         try:
@@ -205,7 +205,7 @@ def _claim(folder: Path) -> int:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever had it before may have renamed or removed it meanwhile.
+            # The process that had it before may have renamed or removed it meanwhile.
             if is_at(descriptor, folder):
                 for path in folder.iterdir():
                     shutil.rmtree(path) if path.is_dir() else path.unlink()

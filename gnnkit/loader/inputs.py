@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.arguments import check_fields, to_array
+from gnnkit.bounds import check_choice
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.loader.times import check_unit, in_unit
 from gnnkit.plan import (
@@ -29,6 +30,8 @@ from gnnkit.plan import (
     PPRSampling,
     Sampling,
     SubgraphType,
+    TemporalComparison,
+    TemporalStrategy,
 )
 from gnnkit.plan.sampling import check_fan_outs, resolve_fan_outs
 from gnnkit.runtime.batches import OWN_NEGATIVES, InputRows, input_rows, missing_edge_ids
@@ -381,7 +384,7 @@ def to_weight(value: Any, what: str) -> NDArray[np.float64] | None:
     return None if value is None else to_array(value, what).astype(np.float64)
 
 
-# Options that speak of sampling hop by hop, and what they are where nobody says anything.
+# Options that speak of sampling hop by hop, and what they are where they are not given.
 HOP_OPTIONS: dict[str, Any] = {
     "num_neighbors": None,
     "replace": False,
@@ -404,10 +407,8 @@ def check_sampling_options(options: LoaderOptions) -> None:
             raise PlanError("num_neighbors is missing", "give one number per hop, for example num_neighbors=[15, 10, 5]")
         check_fan_outs(options.num_neighbors)
         NeighborSampling({}, disjoint=options.disjoint, subgraph_type=options.subgraph_type)
-        if options.temporal_strategy not in ("uniform", "last"):
-            raise PlanError(f"temporal_strategy must be 'uniform' or 'last', got {options.temporal_strategy!r}")
-        if options.temporal_comparison not in ("<=", "<"):
-            raise PlanError(f"temporal_comparison must be '<=' or '<', got {options.temporal_comparison!r}")
+        check_choice("temporal_strategy", options.temporal_strategy, TemporalStrategy)
+        check_choice("temporal_comparison", options.temporal_comparison, TemporalComparison)
         one_window(in_unit(options.time_window, "time_window", "us"))  # in any unit: the graph's is not known yet
         return
     if isinstance(options.sampler, type) or not isinstance(options.sampler, Sampler):
@@ -602,7 +603,7 @@ def resolve_input_links(edge_label_index: Any, options: LinkOptions, sampling: S
 
 
 def checked_links(inputs: InputLinks, sampling: Sampling, graph: GraphHandle) -> InputLinks:
-    """The links of a plan that somebody may have written by hand; see ``resolve_input_links``."""
+    """The links of a plan that may have been written by hand; see ``resolve_input_links``."""
     given = inputs.neg_sampling
     options = LinkOptions(
         edge_label=inputs.edge_label,
@@ -789,7 +790,7 @@ def resolve_anchors(
 
 
 def checked_anchors(inputs: InputAnchors, graph: GraphHandle) -> InputAnchors:
-    """Anchors of a plan that somebody may have edited, checked as if a user had said them.
+    """Anchors of a plan that may have been edited, checked as if a user had said them.
 
     Raises:
         PlanError: See ``resolve_anchors``; or labels do not lead from the anchors to the nodes that they say they do.

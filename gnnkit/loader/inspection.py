@@ -1,7 +1,7 @@
 """Looks at batches: digests of them, checks for leakage in time, and the neighbourhood of one of their seeds.
 
 XXH3 (128 bits, https://xxhash.com) finds what differs by chance or mistake as surely as a cryptographic digest does, 20 times as fast;
-nobody is kept from making batches with the same one on purpose.
+batches with the same one can still be made on purpose.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from gnnkit.bounds import whole_number
+from gnnkit.bounds import check_choice, whole_number
 from gnnkit.errors import PlanError
 from gnnkit.loader.building import unpad
 from gnnkit.plan import LABEL_KINDS, InputAnchors, InputLinks, LoaderPlan, NeighborSampling, PPRSampling, TemporalComparison
@@ -161,10 +161,9 @@ def check_leakage(batch: Any, time_attr: str = "time", *, temporal_comparison: T
         temporal_comparison: Whether the seed's own time is early enough ("<=") or not ("<").
 
     Raises:
-        PlanError: The batch does not say what must be compared, or shows edges that nobody has drawn.
+        PlanError: The batch does not say what must be compared, or shows edges that were not drawn.
     """
-    if temporal_comparison not in ("<=", "<"):
-        raise PlanError(f"temporal_comparison must be '<=' or '<', got {temporal_comparison!r}")
+    check_choice("temporal_comparison", temporal_comparison, TemporalComparison)
     return _check(batch, time_attr, temporal_comparison == "<", None, 0)
 
 
@@ -245,7 +244,7 @@ def _not_temporal(name: str) -> PlanError:
 
 def _undrawn() -> PlanError:
     hint = "check a loader with subgraph_type='directional': it draws the same"
-    return PlanError("the batch shows edges that nobody has drawn, next to those that were drawn", hint)
+    return PlanError("the batch shows edges that were not drawn, next to those that were drawn", hint)
 
 
 @dataclass(frozen=True)

@@ -213,31 +213,14 @@ class LoaderOptions:
     @classmethod
     def of_plan(cls, plan: LoaderPlan, backend: Backend, transform: Callable[[Any], Any] | None, device: Any) -> LoaderOptions:
         """The options that led to a plan and to the backend that it names."""
-        batching, runtime = plan.batching, plan.runtime
-        hops = plan.sampling
+        hops, own = plan.sampling, {field.name for field in fields(cls)}
         is_plain = isinstance(hops, NeighborSampling) and hops.labor is None
-        how = {name: getattr(hops, name) for name in HOP_OPTIONS} if is_plain else {"sampler": to_options(hops)}
-        return cls(
-            **how,
-            batch_size=batching.batch_size,
-            shuffle=batching.shuffle,
-            drop_last=batching.drop_last,
-            seed=batching.seed,
-            remainder=batching.remainder,
-            backend=backend,
-            transform=transform,
-            device=device,
-            pad=plan.form.pad,
-            is_edge_index=plan.form.is_edge_index,
-            rank=batching.rank,
-            world_size=batching.world_size,
-            prefetch=runtime.prefetch,
-            start_timeout_s=runtime.start_timeout_s,
-            batch_timeout_s=runtime.batch_timeout_s,
-            memory_budget=runtime.memory_budget,
-            feature_cache=0 if device is None else runtime.feature_cache,  # a plan may be opened where there is no device
-            placement=plan.placement or "auto",
-        )
+        how: dict[str, Any] = {name: getattr(hops, name) for name in HOP_OPTIONS} if is_plain else {"sampler": to_options(hops)}
+        parts: tuple[Any, ...] = plan.batching, plan.runtime, plan.form
+        how |= {field.name: getattr(part, field.name) for part in parts for field in fields(part) if field.name in own}
+        if device is None:
+            how["feature_cache"] = 0  # a plan may be opened where there is no device
+        return cls(**how, backend=backend, transform=transform, device=device, placement=plan.placement or "auto")
 
     def changed(self, changes: Mapping[str, Any]) -> LoaderOptions:
         """These options for other inputs: order and remainder start from their defaults again, and one way of sampling ends another."""
@@ -321,7 +304,7 @@ class GivenOptions:
         loader: About the loader.
         build: About its store: how it is built, or the weights and times of it that are used.
         inputs: About what its batches start from.
-        with_edge: Whether batches hold edge ids; None where nobody says anything.
+        with_edge: Whether batches hold edge ids; None where it is not given.
     """
 
     loader: LoaderOptions

@@ -7,13 +7,14 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.arguments import checks_arguments
 from gnnkit.backends import backend_from_json
 from gnnkit.backends.base import Backend, StreamStatus, check_owner, remember
 from gnnkit.backends.inprocess import InProcessStream
@@ -21,32 +22,23 @@ from gnnkit.bounds import MOST_BATCHES, is_whole, shown, whole_number
 from gnnkit.callers import warn
 from gnnkit.errors import LoaderClosed, PlanError
 from gnnkit.events import EventSink, ignore_events
-from gnnkit.files import user_path
 from gnnkit.loader.advice.measuring import Gauge
 from gnnkit.loader.building import BatchBuilder, check_paddable, with_shapes
 from gnnkit.loader.epoch import BatchSteps, EpochIterator, EpochState, EpochStats, check_same_epoch
 from gnnkit.loader.feature_cache import open_stream
 from gnnkit.loader.history import Control, History, Records
 from gnnkit.loader.inputs import (
-    LINK_OPTIONS,
-    LinkOptions,
-    is_auto,
-    resolve_anchors,
-    resolve_input_links,
     resolve_rank,
     to_ids,
     to_links,
     to_times,
     wants_all_edges,
-    without_labels,
-    without_links,
 )
-from gnnkit.loader.options import EdgeUse, GivenOptions, LoaderOptions, check_names, sort_options
+from gnnkit.loader.options import EdgeUse, GivenOptions, LoaderOptions
 from gnnkit.loader.planned import (
     as_decided,
     as_rank,
     check_store_has,
-    check_undivided,
     checked_inputs,
     checked_plan,
     has_edge_arrays,
@@ -55,21 +47,20 @@ from gnnkit.loader.planned import (
     open_store,
     placed_graph,
     plan_file,
-    store_folder,
-    warm_in_background,
 )
-from gnnkit.loader.served import check_is_here, check_same_dataset, check_same_path, check_same_source, joins_servers, served_store
+from gnnkit.loader.served import check_is_here
 from gnnkit.plan import InputAnchors, InputLinks, Inputs, LoaderPlan, Placement, Sampling
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.sampling.collate import load_batch_classes
 from gnnkit.sampling.schedule import Schedule
 from gnnkit.sampling.subgraph import shown_name
-from gnnkit.schema import EdgeDir, GraphSchema, NodeType
+from gnnkit.schema import GraphSchema, NodeType
 from gnnkit.storage.store import Store
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
+    from typing_extensions import Self
 
     from gnnkit.datasets.pyg import PyGSource
     from gnnkit.loader.feature_cache import FeatureCache
@@ -80,7 +71,293 @@ if TYPE_CHECKING:
 STATE_VERSION = 1
 
 
-class Pipeline:
+class Controls:
+    """Members that users of a loader and the packages below it share: iteration, position, state, holding it, and its graph."""
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The opened plan; in a forked child, one of the child's own."""
+        raise NotImplementedError
+
+    @property
+    def _opened(self) -> Pipeline:
+        """The opened plan, in a forked child too, where it can only be asked for what it was."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        """Batches of this rank in one epoch: of all of it, until there is a process group, torchrun's environment or a given rank."""
+        return len(self._opened.schedule())
+
+    def __iter__(self) -> Iterator[Data | HeteroData]:
+        """Starts the next epoch; an iteration that is under way ends."""
+        return self.pipeline.begin(self.pipeline._steps)
+
+    def resume(self) -> Iterator[Data | HeteroData]:
+        """Goes on with the epoch that broke off, at the first batch that was not handed out; the same batches come as without the break.
+
+        For ``WorkerDied``, an exception of your own, KeyboardInterrupt or ``break``; after ``load_state_dict`` it goes on from that state.
+        An epoch that is complete has no batch left; before the first one, it begins. With several ranks all of them call it, after the
+        same number of steps.
+        """
+        here = self.pipeline
+        with here._turning:
+            state = here._state
+            if state is not None and not here._moved:
+                before = here.next_epoch, here._first_batch
+                here.next_epoch, here._first_batch = state.epoch, state.schedule.next_batch(state.steps_done)
+                try:
+                    return iter(here)
+                except BaseException:  # the next iteration is a whole epoch again
+                    here.next_epoch, here._first_batch = before
+                    raise
+            return iter(here)
+
+    def peek(self) -> Data | HeteroData:
+        """The first batch that the next iteration will give; the epoch does not advance.
+
+        Raises:
+            PlanError: There is none: no input nodes, or fewer than a batch with ``drop_last``.
+        """
+        here = self.pipeline
+        here._check_graph()
+        schedule = here.schedule(here._first_batch)
+        if not len(schedule):
+            raise PlanError("there is no batch to peek at: an epoch of this loader has none", "see len(loader) and input_nodes")
+        step = schedule.step(0)
+        with here.history.noting():
+            load_batch_classes()
+            subgraph = here.stream.sample_now(here.next_epoch, step.batch_index)
+            subgraph.is_padding = step.is_padding
+            return here._steps.all(subgraph)
+
+    def sample(self, input_nodes: Any, *, epoch: int = 0, index: int = 0) -> Data | HeteroData:
+        """Samples around inputs of your choice, as this loader does.
+
+        Args:
+            input_nodes: Ids ``[k]`` or a mask, of the loader's input type; for a loader of links ``[2, k]`` ids of sources and targets.
+            epoch: First half of the key that draws differ by; the same key gives the same batch.
+            index: Second half.
+
+        Raises:
+            PlanError: An id is out of range, or it, ``epoch`` or ``index`` is no whole number.
+        """
+        here = self.pipeline
+        here._check_graph()
+        epoch, index = (whole_number(name, value, 0, MOST_BATCHES) for name, value in (("epoch", epoch), ("index", index)))
+        inputs = here.plan.inputs
+        if isinstance(inputs, InputLinks):
+            ids = to_links(input_nodes, inputs.edge_type, here.schema).reshape(-1)
+        else:
+            schema, time_attr = here.schema.node_types[inputs.node_type], here.plan.sampling.time_attr
+            if time_attr is not None and time_attr not in schema.arrays:
+                raise PlanError(
+                    f"{inputs.node_type!r} nodes have no {time_attr!r} of their own, so sample() does not know their times",
+                    "make a loader with input_nodes=... and input_time=... of them",
+                )
+            if _window_of(inputs) is not None:
+                raise PlanError(
+                    "time_window is one for each of the loader's inputs, so sample() does not know that of others",
+                    "make a loader of them: for_split(input_nodes, time_window=...)",
+                )
+            ids = to_ids(input_nodes, schema.num_nodes, "input_nodes")
+        with here.history.noting():
+            load_batch_classes()
+            subgraph = here.stream.sample_now(epoch, index, ids)
+            subgraph.is_padding = False if here.schedule().can_pad else None
+            return here._steps.all(subgraph)
+
+    @property
+    def plan(self) -> LoaderPlan:
+        """The plan; ``plan.to_json()`` is JSON."""
+        here = self._opened
+        if here.finds_rank:
+            batching = here._plan.batching
+            found = resolve_rank(None, None)
+            if found != (batching.rank, batching.world_size):
+                here._plan = replace(here._plan, batching=replace(batching, rank=found[0], world_size=found[1]))
+        return here._plan
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is running or ran last; -1 before the first."""
+        return self._opened._epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Makes the next iteration run ``epoch``, from its start.
+
+        Raises:
+            PlanError: It is negative or no whole number.
+        """
+        self.pipeline._move_to(whole_number("epoch", epoch, 0, MOST_BATCHES), 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the loader's position, for ``load_state_dict`` of a loader with the same plan and any number of ranks.
+
+        Call it on every rank after the same number of steps; every rank's answer is the same.
+        """
+        here = self.pipeline
+        epoch, next_batch = here.next_epoch, here._first_batch
+        state = here._state
+        if state is not None and not state.finished and not here._moved:
+            epoch, next_batch = state.epoch, state.schedule.next_batch(state.steps_done)
+        batching = here.plan.batching
+        return {
+            "version": STATE_VERSION,
+            "epoch": epoch,
+            "next_batch": next_batch,
+            "batch_size": batching.batch_size,
+            "num_seeds": here.batches.num_seeds,
+            "seed": batching.seed,
+        }
+
+    @checks_arguments
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Makes the next iteration give exactly the batches that were left when ``state`` was taken.
+
+        Raises:
+            PlanError: The state is of another kind of loader, or damaged.
+        """
+        here = self.pipeline
+        expected = here.state_dict()
+        hint = "load what state_dict() of a loader with the same plan gave"
+        missing = [name for name in expected if name not in state]
+        if missing:
+            raise PlanError(f"the state lacks {missing}", hint)
+        for name in ("version", "batch_size", "num_seeds", "seed"):
+            if state[name] != expected[name]:
+                raise PlanError(f"the state has {name}={state[name]!r}, this loader has {expected[name]!r}", hint)
+        next_batch, num_batches = state["next_batch"], here.schedule().num_batches
+        if not is_whole(next_batch, 0, num_batches):
+            raise PlanError(f"the state has next_batch={shown(next_batch)}, an epoch has {num_batches} batches", hint)
+        here._move_to(whole_number("epoch", state["epoch"], 0, MOST_BATCHES), int(next_batch))
+
+    def stats(self) -> EpochStats:
+        """Counters of the epoch that is running or ran last."""
+        return EpochStats() if self._opened._state is None else self._opened._state.stats()
+
+    def status(self) -> StreamStatus:
+        """Returns the loader's state ("ready", "sampling", "paused", "idle" or "closed"), its processes and its memory."""
+        here = self._opened
+        status = here.stream.status()
+        if os.getpid() != here._process:
+            return replace(status, state="closed")
+        return replace(status, state="paused") if here.is_paused and status.state != "closed" else status
+
+    @property
+    def records(self) -> Records:
+        """The records of the last batches: times, sizes and workers of each."""
+        return self.pipeline._control.records
+
+    @property
+    def history(self) -> History:
+        """Stages, messages and the last error since the loader was made."""
+        return self._opened._control.history
+
+    def pause(self) -> None:
+        """Holds the next batch back until ``unpause``; workers fill their slots meanwhile, and then idle.
+
+        ``batch_timeout_s`` does not run; ``close()``, a newer iteration and an interrupt end the wait. With several ranks, all wait for
+        the one that is paused as soon as they meet it, for as long as their process group allows.
+
+        Raises:
+            LoaderClosed: The loader is closed.
+        """
+        here = self.pipeline
+        here.check_open()
+        here._control.gate.shut()
+
+    def unpause(self) -> None:
+        """Lets a paused loader go on."""
+        self.pipeline._control.gate.open()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether ``pause`` holds the next batch back."""
+        return self.pipeline._control.gate.is_shut
+
+    def restart_workers(self) -> None:
+        """Ends the threads or processes that sample and starts others; returns once they are there. Loaders that share them get them too.
+
+        The running epoch goes on with the same batches.
+
+        Raises:
+            LoaderClosed: The loader is closed.
+            PlanError: They are not this loader's own: servers that were joined, or graphlearn-torch's.
+            StartTimeout: The new ones are not there in time.
+        """
+        here = self.pipeline
+        here.check_open()
+        with here.history.noting():
+            here.stream.restart(here.plan.runtime.start_timeout_s)
+
+    @property
+    def schema(self) -> GraphSchema:
+        """Node types, edge types, sizes and arrays of the graph."""
+        return self.pipeline.graph.arrays.schema
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """Facts about the dataset ("num_classes", "num_tasks", "task_type", "eval_metric", ...)."""
+        return self.pipeline.graph.metadata
+
+    @property
+    def num_features(self) -> int:
+        """Width of ``x`` of the input nodes' type, of the sources' for links; 0 where they have none."""
+        here = self.pipeline
+        spec = here.schema.node_types[here._input_type].arrays.get("x")
+        return 0 if spec is None else int(np.prod(spec.row_shape, dtype=np.int64))
+
+    @functools.cached_property
+    def num_classes(self) -> int:
+        """Outputs that a model needs for the labels ``y`` of that type: classes, or columns where a node has several; 0 without labels.
+
+        Raises:
+            PlanError: Their number is not known, and other hosts have some of the labels.
+        """
+        here = self.pipeline
+        spec, arrays = here.schema.node_types[here._input_type].arrays.get("y"), here.graph.arrays
+        if spec is None:
+            return 0
+        width = int(np.prod(spec.row_shape, dtype=np.int64))
+        if width > 1 or here.metadata.get("num_classes"):
+            return width if width > 1 else int(here.metadata["num_classes"])
+        if spec.numpy_dtype.kind not in "iu":
+            return 0  # numbers to predict
+        if not arrays.is_whole:
+            raise PlanError(
+                f"how many classes there are is not known: labels of {arrays.num_parts - len(arrays.local_parts)} parts are on other hosts",
+                "write the number into the model",
+            )
+        return 1 + max((int(part.arrays["y"].max()) for part in arrays.local_nodes(here._input_type) if len(part.arrays["y"])), default=-1)
+
+    @property
+    def store(self) -> Store | None:
+        """The opened store, or None for a graph in memory."""
+        here = self.pipeline
+        stored = here.graph.store
+        return None if stored is None else Store.open(stored.path, here.graph.arrays.local_parts, stored.url)
+
+    def close(self) -> None:
+        """Stops sampling, from any thread: an iteration that waits raises ``LoaderClosed``. Batches that were handed out stay valid.
+
+        Closing twice is fine, and so is closing in a forked child, where it does nothing.
+        """
+        here = self._opened
+        if os.getpid() != here._process:
+            return
+        here._closed = True
+        if here._state is not None:
+            here._state.give_up("closed")
+        here.stream.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class Pipeline(Controls):
     """A plan with its graph, its stream of batches and its epochs: the machinery of ``GraphLoader``, and all that packages below it need.
 
     All members may be used from any thread. It is pickled as its plan, with a graph that is only in memory, and opened at the other end:
@@ -106,7 +383,6 @@ class Pipeline:
         finds_rank: See above.
         stream: Where batches come from.
         gauge: Readings of what the system counts while epochs run.
-        epoch: The epoch that is running or ran last; -1 before the first.
         next_epoch: The epoch that the next iteration runs.
 
     Raises:
@@ -128,7 +404,7 @@ class Pipeline:
         finds_rank: bool = False,
     ) -> None:
         self._plan, self.finds_rank = plan, finds_rank
-        self.epoch = -1
+        self._epoch = -1
         history = events if isinstance(events, History) else History(events)
         self._control = Control(history)
         self.graph, self.events = graph, history.sink  # pipelines beside this one have a history of their own
@@ -155,14 +431,11 @@ class Pipeline:
         weakref.finalize(self, self.stream.close).atexit = False
 
     @property
-    def plan(self) -> LoaderPlan:
-        """The plan, for the rank that this trainer has now."""
-        if self.finds_rank:
-            batching = self._plan.batching
-            found = resolve_rank(None, None)
-            if found != (batching.rank, batching.world_size):
-                self._plan = replace(self._plan, batching=replace(batching, rank=found[0], world_size=found[1]))
-        return self._plan
+    def pipeline(self) -> Pipeline:
+        """Itself."""
+        return self
+
+    _opened = pipeline
 
     @property
     def batches(self) -> BatchList:
@@ -174,14 +447,6 @@ class Pipeline:
         return Schedule(self.batches.num_seeds, self.plan.batching, first_batch)
 
     # Iteration -------------------------------------------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        """Batches of this rank in one epoch."""
-        return len(self.schedule())
-
-    def __iter__(self) -> Iterator[Any]:
-        """Starts the next epoch; an iteration that is under way ends."""
-        return self.begin(self._steps)
 
     def begin(self, steps: BatchSteps) -> EpochIterator:
         """Starts the next epoch, with the given steps on each batch's way.
@@ -202,83 +467,12 @@ class Pipeline:
                 load_batch_classes()  # before the clock of any batch runs: it takes seconds
             self.stream.start_epoch(epoch, schedule)
             # Only now: an epoch that could not be started is still the next one.
-            self.epoch, self.next_epoch, self._first_batch, self._moved = epoch, epoch + 1, 0, False
+            self._epoch, self.next_epoch, self._first_batch, self._moved = epoch, epoch + 1, 0, False
             state = self._state = EpochState.begin(epoch, schedule, self._control)
         if self._closed:  # by another thread meanwhile, which could not know of it
             state.give_up("closed")
         timeout_s = self.plan.runtime.batch_timeout_s
         return EpochIterator(self, self.stream, state, steps, self._control, timeout_s, self.graph.check_unchanged)
-
-    def resume(self) -> Iterator[Any]:
-        """Goes on with the epoch that broke off, at the first batch that was not handed out; the same batches come as without the break.
-
-        For ``WorkerDied``, an exception of your own, KeyboardInterrupt or ``break``; after ``load_state_dict`` it goes on from that state.
-        An epoch that is complete has no batch left; before the first one, it begins. With several ranks all of them call it, after the
-        same number of steps.
-        """
-        with self._turning:
-            state = self._state
-            if state is not None and not self._moved:
-                before = self.next_epoch, self._first_batch
-                self.next_epoch, self._first_batch = state.epoch, state.schedule.next_batch(state.steps_done)
-                try:
-                    return iter(self)
-                except BaseException:  # the next iteration is a whole epoch again
-                    self.next_epoch, self._first_batch = before
-                    raise
-            return iter(self)
-
-    def peek(self) -> Any:
-        """The first batch that the next iteration will give; the epoch does not advance.
-
-        Raises:
-            PlanError: There is none: no input nodes, or fewer than a batch with ``drop_last``.
-        """
-        self._check_graph()
-        schedule = self.schedule(self._first_batch)
-        if not len(schedule):
-            raise PlanError("there is no batch to peek at: an epoch of this loader has none", "see len(loader) and input_nodes")
-        step = schedule.step(0)
-        with self.history.noting():
-            load_batch_classes()
-            subgraph = self.stream.sample_now(self.next_epoch, step.batch_index)
-            subgraph.is_padding = step.is_padding
-            return self._steps.all(subgraph)
-
-    def sample(self, input_nodes: Any, *, epoch: int = 0, index: int = 0) -> Any:
-        """Samples around inputs of your choice, as this loader does.
-
-        Args:
-            input_nodes: Ids ``[k]`` or a mask, of the loader's input type; for a loader of links ``[2, k]`` ids of sources and targets.
-            epoch: First half of the key that draws differ by; the same key gives the same batch.
-            index: Second half.
-
-        Raises:
-            PlanError: An id is out of range, or it, ``epoch`` or ``index`` is no whole number.
-        """
-        self._check_graph()
-        epoch, index = (whole_number(name, value, 0, MOST_BATCHES) for name, value in (("epoch", epoch), ("index", index)))
-        inputs = self.plan.inputs
-        if isinstance(inputs, InputLinks):
-            ids = to_links(input_nodes, inputs.edge_type, self.schema).reshape(-1)
-        else:
-            schema, time_attr = self.schema.node_types[inputs.node_type], self.plan.sampling.time_attr
-            if time_attr is not None and time_attr not in schema.arrays:
-                raise PlanError(
-                    f"{inputs.node_type!r} nodes have no {time_attr!r} of their own, so sample() does not know their times",
-                    "make a loader with input_nodes=... and input_time=... of them",
-                )
-            if _window_of(inputs) is not None:
-                raise PlanError(
-                    "time_window is one for each of the loader's inputs, so sample() does not know that of others",
-                    "make a loader of them: for_split(input_nodes, time_window=...)",
-                )
-            ids = to_ids(input_nodes, schema.num_nodes, "input_nodes")
-        with self.history.noting():
-            load_batch_classes()
-            subgraph = self.stream.sample_now(epoch, index, ids)
-            subgraph.is_padding = False if self.schedule().can_pad else None
-            return self._steps.all(subgraph)
 
     def sample_at(self, positions: NDArray[np.int64], index: int) -> Any:
         """Samples a batch of some of this loader's inputs in the calling thread; on ``InProcess``.
@@ -320,165 +514,17 @@ class Pipeline:
             load_batch_classes()
             return self._steps.all(self.stream.sample_request(0, index, self.batches.request_of(0, index, input_id, arrays)))
 
-    # State -----------------------------------------------------------------------------------------------------------
-
-    def set_epoch(self, epoch: int) -> None:
-        """Makes the next iteration run ``epoch``, from its start.
-
-        Raises:
-            PlanError: It is negative or no whole number.
-        """
-        self._move_to(whole_number("epoch", epoch, 0, MOST_BATCHES), 0)
-
     def _move_to(self, epoch: int, first_batch: int) -> None:
         with self._turning:
             self.next_epoch, self._first_batch, self._moved = epoch, first_batch, True
 
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the loader's position, for ``load_state_dict`` of a loader with the same plan and any number of ranks.
-
-        Call it on every rank after the same number of steps; every rank's answer is the same.
-        """
-        epoch, next_batch = self.next_epoch, self._first_batch
-        state = self._state
-        if state is not None and not state.finished and not self._moved:
-            epoch, next_batch = state.epoch, state.schedule.next_batch(state.steps_done)
-        batching = self.plan.batching
-        return {
-            "version": STATE_VERSION,
-            "epoch": epoch,
-            "next_batch": next_batch,
-            "batch_size": batching.batch_size,
-            "num_seeds": self.batches.num_seeds,
-            "seed": batching.seed,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Makes the next iteration give exactly the batches that were left when ``state`` was taken.
-
-        Raises:
-            PlanError: The state is of another kind of loader, or damaged.
-        """
-        expected = self.state_dict()
-        hint = "load what state_dict() of a loader with the same plan gave"
-        missing = [name for name in expected if name not in state]
-        if missing:
-            raise PlanError(f"the state lacks {missing}", hint)
-        for name in ("version", "batch_size", "num_seeds", "seed"):
-            if state[name] != expected[name]:
-                raise PlanError(f"the state has {name}={state[name]!r}, this loader has {expected[name]!r}", hint)
-        next_batch, num_batches = state["next_batch"], self.schedule().num_batches
-        if not is_whole(next_batch, 0, num_batches):
-            raise PlanError(f"the state has next_batch={shown(next_batch)}, an epoch has {num_batches} batches", hint)
-        self._move_to(whole_number("epoch", state["epoch"], 0, MOST_BATCHES), int(next_batch))
-
-    def stats(self) -> EpochStats:
-        """Counters of the epoch that is running or ran last."""
-        return EpochStats() if self._state is None else self._state.stats()
-
-    # Its state -------------------------------------------------------------------------------------------------------
-
-    def status(self) -> StreamStatus:
-        """Returns the loader's state ("ready", "sampling", "paused", "idle" or "closed"), its processes and its memory."""
-        status = self.stream.status()
-        if os.getpid() != self._process:
-            return replace(status, state="closed")
-        return replace(status, state="paused") if self.is_paused and status.state != "closed" else status
-
-    @property
-    def records(self) -> Records:
-        """The records of the last batches: times, sizes and workers of each."""
-        return self._control.records
-
-    @property
-    def history(self) -> History:
-        """Stages, messages and the last error since the loader was made."""
-        return self._control.history
-
-    # Holding it ------------------------------------------------------------------------------------------------------
-
-    def pause(self) -> None:
-        """Holds the next batch back until ``unpause``; workers fill their slots meanwhile, and then idle.
-
-        ``batch_timeout_s`` does not run; ``close()``, a newer iteration and an interrupt end the wait. With several ranks, all wait for
-        the one that is paused as soon as they meet it, for as long as their process group allows.
-
-        Raises:
-            LoaderClosed: The loader is closed.
-        """
-        self.check_open()
-        self._control.gate.shut()
-
-    def unpause(self) -> None:
-        """Lets a paused loader go on."""
-        self._control.gate.open()
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether ``pause`` holds the next batch back."""
-        return self._control.gate.is_shut
-
-    def restart_workers(self) -> None:
-        """Ends the threads or processes that sample and starts others; returns once they are there. Loaders that share them get them too.
-
-        The running epoch goes on with the same batches.
-
-        Raises:
-            LoaderClosed: The loader is closed.
-            PlanError: They are somebody else's: servers that were joined, or graphlearn-torch's.
-            StartTimeout: The new ones are not there in time.
-        """
-        self.check_open()
-        with self.history.noting():
-            self.stream.restart(self.plan.runtime.start_timeout_s)
-
     # Beside and after it ----------------------------------------------------------------------------------------------------
-
-    @property
-    def schema(self) -> GraphSchema:
-        """Node types, edge types, sizes and arrays of the graph."""
-        return self.graph.arrays.schema
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """Facts about the dataset ("num_classes", "num_tasks", "task_type", "eval_metric", ...)."""
-        return self.graph.metadata
-
-    @property
-    def num_features(self) -> int:
-        """Width of ``x`` of the input nodes' type, of the sources' for links; 0 where they have none."""
-        spec = self.schema.node_types[self._input_type].arrays.get("x")
-        return 0 if spec is None else int(np.prod(spec.row_shape, dtype=np.int64))
-
-    @functools.cached_property
-    def num_classes(self) -> int:
-        """See ``GraphLoader.num_classes``."""
-        spec, arrays = self.schema.node_types[self._input_type].arrays.get("y"), self.graph.arrays
-        if spec is None:
-            return 0
-        width = int(np.prod(spec.row_shape, dtype=np.int64))
-        if width > 1 or self.metadata.get("num_classes"):
-            return width if width > 1 else int(self.metadata["num_classes"])
-        if spec.numpy_dtype.kind not in "iu":
-            return 0  # numbers to predict
-        if not arrays.is_whole:
-            raise PlanError(
-                f"how many classes there are is not known: labels of {arrays.num_parts - len(arrays.local_parts)} parts are on other hosts",
-                "write the number into the model",
-            )
-        return 1 + max((int(part.arrays["y"].max()) for part in arrays.local_nodes(self._input_type) if len(part.arrays["y"])), default=-1)
 
     @property
     def _input_type(self) -> NodeType:
         """The type of the input nodes; of the sources for links."""
         inputs = self.plan.inputs
         return inputs.edge_type[0] if isinstance(inputs, InputLinks) else inputs.node_type
-
-    @property
-    def store(self) -> Store | None:
-        """The opened ``Store``, or None for a graph in memory."""
-        stored = self.graph.store
-        return None if stored is None else Store.open(stored.path, self.graph.arrays.local_parts, stored.url)
 
     def with_backend(self, backend: Backend | str, changes: Mapping[str, Any], events: EventSink | None = None) -> Pipeline:
         """The same batches from another backend, with other options where they are given; see ``changed``."""
@@ -515,18 +561,6 @@ class Pipeline:
             raise PlanError("this loader's time_window is one for each of its own inputs", "say that of the others: time_window=...")
         return _opened(plan, graph, events or self.events, backend, options, self.cache)
 
-    def close(self) -> None:
-        """Stops sampling: an iteration that waits raises ``LoaderClosed``. Batches that were handed out stay valid.
-
-        Closing twice is fine, and so is closing in a forked child, where it does nothing.
-        """
-        if os.getpid() != self._process:
-            return
-        self._closed = True
-        if self._state is not None:
-            self._state.give_up("closed")
-        self.stream.close()
-
     def in_this_process(self) -> Pipeline:
         """This pipeline; in a forked child, which has none of its threads and processes, one of the child's own in its place."""
         if self._closed or os.getpid() == self._process:
@@ -543,12 +577,6 @@ class Pipeline:
         position = self.next_epoch, self._first_batch
         return _reopened, (self._plan, memory, self.transform, self.device, self.finds_rank, position)
 
-    def __enter__(self) -> Pipeline:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
     def _check_graph(self) -> None:
         """Looks whether batches can be made: the loader is open, and a graph in memory is as it was, which other processes have copied."""
         self.check_open()
@@ -564,133 +592,6 @@ class Pipeline:
 def _window_of(inputs: Inputs) -> NDArray[np.int64] | None:
     """The time windows of the inputs, where each has its own."""
     return None if isinstance(inputs, InputAnchors) else inputs.window
-
-
-def open_ogb_dataset(  # noqa: PLR0913 - the options of a user
-    name: str,
-    options: dict[str, Any],
-    input_nodes: Any,
-    *,
-    with_edge: bool | None,
-    undirected: bool,
-    root: str | Path | None,
-    store_dir: str | Path | None,
-    download: bool | Literal["auto"],
-    events: EventSink,
-) -> Pipeline:
-    """Opens an OGB dataset, downloaded and stored where it is not there yet; the arguments are those of ``GraphLoader.from_ogb``."""
-    from gnnkit.datasets.ogb import (
-        ogb_info,  # ogb
-        open_ogb,  # ogb
-    )
-
-    if ogb_info(name).kind == "link" and is_auto(input_nodes) and options.get("edge_label_index") is None:
-        options["edge_label_index"] = "train"  # there are no splits of nodes
-    given = sort_options(options, input_nodes, with_edge)
-    if joins_servers(backend := given.loader.backend_for(None)):
-        served = served_store(backend, events)
-        check_same_dataset(served, name, undirected, given.build, options)
-        return _on_store(served, given, events)
-    folder = None if root is None else user_path(root)
-    warm_in_background(events)
-    source = open_ogb(name, root=folder, download=download, undirected=undirected, events=events)
-    return _on_built(source, given, store_folder(store_dir, folder), events)
-
-
-def open_source(
-    source: GraphSource,
-    options: dict[str, Any],
-    input_nodes: Any,
-    *,
-    with_edge: bool | None,
-    store_dir: str | Path | None,
-    events: EventSink,
-) -> Pipeline:
-    """Opens any source, stored where it is not yet; the arguments are those of ``GraphLoader.from_source``."""
-    _check_source(source)
-    given = sort_options(options, input_nodes, with_edge)
-    if joins_servers(backend := given.loader.backend_for(None)):
-        served = served_store(backend, events)
-        check_same_source(served, source.fingerprint())
-        return _on_store(served, given, events)
-    warm_in_background(events)
-    return _on_built(source, given, store_folder(store_dir, None), events)
-
-
-def _check_source(source: Any) -> None:
-    """Refuses what is no source, and says what takes it.
-
-    Raises:
-        PlanError: It is none.
-    """
-    if hasattr(source, "edge_chunks") and hasattr(source, "schema"):
-        return
-    module, kind = type(source).__module__.partition(".")[0], type(source).__name__
-    if isinstance(source, (str, Path)):
-        hint = "from_tables(path) reads tables, from_store(path) opens a store, from_ogb(name) one of OGB's datasets"
-    elif module in ("networkx", "pandas", "polars", "duckdb", "pyarrow") or hasattr(source, "__arrow_c_stream__"):
-        hint = "from_tables(edges, nodes) takes it"
-    else:
-        from gnnkit.datasets.pyg import graph_hint  # torch_geometric
-
-        usual = "from_pyg(data) takes a PyG object, from_store(path) a store; a source has the methods of gnnkit.source.GraphSource"
-        hint = graph_hint(source) or ("from_pyg(data) takes it" if module == "torch_geometric" else usual)
-    raise PlanError(f"from_source() was given a {kind}, which is no source: {source!r:.60}", hint)
-
-
-def open_pyg(
-    data: Data | HeteroData,
-    options: dict[str, Any],
-    input_nodes: Any,
-    *,
-    edge_dir: EdgeDir,
-    weight: str | None,
-    time_attr: str | None,
-    with_edge: bool | None,
-    events: EventSink,
-) -> Pipeline:
-    """Opens a PyG object as it is in memory; the arguments are those of ``GraphLoader.from_pyg``."""
-    from gnnkit.datasets.pyg import PyGSource  # torch_geometric
-
-    given = sort_options(options, input_nodes, with_edge, {"weight": weight, "time_attr": time_attr})
-    index = given.inputs.edge_label_index
-    source = PyGSource(data if index is None else without_links(data), edge_arrays=(weight,))
-    wants_edges = has_edge_arrays(source.schema) if with_edge is None else with_edge
-    has_ids = wants_edges or wants_all_edges(index)
-    build = replace(given.build, edge_dir=edge_dir, with_edge=has_ids)
-    handle = open_in_memory(source, build, type(data).__name__)
-    check_undivided(given.loader)
-    return _open(handle, given, None, wants_edges, events)
-
-
-def open_stored(
-    path: str | Path | Store | None,
-    options: dict[str, Any],
-    input_nodes: Any,
-    *,
-    weight: str | None,
-    time_attr: str | None,
-    with_edge: bool | None,
-    events: EventSink,
-) -> Pipeline:
-    """Opens a store; the arguments are those of ``GraphLoader.from_store``."""
-    if isinstance(path, Store):
-        path = path.url or path.path
-    elif path is not None and not isinstance(path, (str, Path)):
-        raise PlanError(
-            f"from_store() was given a {type(path).__name__}",
-            "give the store's folder or URL, or a Store such as loader.store; a graph in memory is opened by from_pyg() or from_source()",
-        )
-    given = sort_options(options, input_nodes, with_edge, {"weight": weight, "time_attr": time_attr})
-    site = given.loader.site
-    if joins_servers(backend := given.loader.backend_for(None)):
-        store = served_store(backend, events)
-        check_same_path(store, path)
-    elif path is None:
-        raise PlanError("from_store() was given no path", "name the store's folder, or servers: backend=GraphStore(address=...)")
-    else:
-        store = site.open(path, events)
-    return _on_store(store, given, events)
 
 
 def open_plan(
@@ -724,21 +625,7 @@ def _reopened(
     return opened
 
 
-def links_beside(pipeline: Pipeline, edge_label_index: Any, changes: Mapping[str, Any]) -> Pipeline:
-    """Opens links on the graph of a pipeline; the arguments are those of ``GraphLoader.for_links``."""
-    check_names(changes, [*LINK_OPTIONS, *(field.name for field in fields(LoaderOptions))])
-    links = LinkOptions(**{name: value for name, value in changes.items() if name in LINK_OPTIONS})
-    rest = {name: value for name, value in changes.items() if name not in LINK_OPTIONS}
-    return pipeline.changed(lambda sampling: (resolve_input_links(edge_label_index, links, sampling, pipeline.graph), sampling), rest)
-
-
-def anchors_beside(pipeline: Pipeline, input_nodes: Any, labels: Mapping[str, Any], changes: Mapping[str, Any]) -> Pipeline:
-    """Opens anchors on the graph of a pipeline; the arguments are those of ``GraphLoader.for_anchors``."""
-    inputs = resolve_anchors(pipeline.graph, input_nodes, **labels)
-    return pipeline.changed(lambda sampling: (inputs, without_labels(sampling, inputs.label_types)), changes)
-
-
-def _on_built(source: GraphSource, given: GivenOptions, folder: Path, events: EventSink) -> Pipeline:
+def on_built(source: GraphSource, given: GivenOptions, folder: Path, events: EventSink) -> Pipeline:
     """A pipeline on the store of a source, which is built where there is none yet."""
     from gnnkit.storage.catalog import find_or_build  # partitioners
 
@@ -746,16 +633,18 @@ def _on_built(source: GraphSource, given: GivenOptions, folder: Path, events: Ev
     if with_edge is None:  # ids say the order of links, too
         with_edge = has_edge_arrays(source.schema) or wants_all_edges(given.inputs.edge_label_index)
     build = replace(given.build, with_edge=bool(with_edge))
-    return _on_store(find_or_build(source, build, folder, events, opener=given.loader.site.open), given, events)
+    return on_store(find_or_build(source, build, folder, events, opener=given.loader.site.open), given, events)
 
 
-def _on_store(store: Store, given: GivenOptions, events: EventSink) -> Pipeline:
+def on_store(store: Store, given: GivenOptions, events: EventSink) -> Pipeline:
+    """A pipeline on a store."""
     check_store_has(store, given.build.weight, given.build.time_attr, given.with_edge)
     with_edge = store.options.with_edge if given.with_edge is None else given.with_edge
-    return _open(open_store(store), given, given.loader.site.placement(store.manifest, store.path), with_edge, events)
+    return on_graph(open_store(store), given, given.loader.site.placement(store.manifest, store.path), with_edge, events)
 
 
-def _open(graph: GraphHandle, given: GivenOptions, placement: Placement | None, with_edge: bool, events: EventSink) -> Pipeline:
+def on_graph(graph: GraphHandle, given: GivenOptions, placement: Placement | None, with_edge: bool, events: EventSink) -> Pipeline:
+    """A pipeline on an opened graph."""
     if taken := sorted(name for name in graph.names() if shown_name(name) != name):
         warn(f"batches have {taken} of their own; the graph's attributes of these names are on them as {[*map(shown_name, taken)]}")
     options, edges = given.loader, EdgeUse(graph.arrays.edge_dir, given.build.weight, given.build.time_attr, bool(with_edge))

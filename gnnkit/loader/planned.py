@@ -91,8 +91,8 @@ def open_in_memory(source: PyGSource, build: BuildOptions, name: str) -> GraphHa
 
 
 def warm_in_background(events: EventSink) -> None:
-    """Compiles kernels while the dataset is downloaded or built; whoever needs them waits for the same lock."""
-    from gnnkit.sampling.kinds import warm
+    """Compiles kernels while the dataset is downloaded or built; processes that need them wait for the same lock."""
+    from gnnkit.sampling.kinds import warm  # kernels
 
     threading.Thread(target=warm, args=(events,), name="gnnkit-compile", daemon=True).start()
 
@@ -104,7 +104,7 @@ def has_edge_arrays(schema: GraphSchema) -> bool:
 
 def store_folder(store_dir: str | Path | None, root: Path | None) -> Path:
     """The folder of stores: the one that is said, or the usual one under ``root``."""
-    from gnnkit.storage.catalog import default_store_dir
+    from gnnkit.storage.catalog import default_store_dir  # partitioners
 
     return default_store_dir(root) if store_dir is None else user_path(store_dir)
 
@@ -248,7 +248,7 @@ def check_store_has(store: Store, weight: str | None, time_attr: str | None, wit
 
 
 def checked_plan(plan: LoaderPlan, backend: Backend, store: Store, graph: GraphHandle) -> LoaderPlan:
-    """A plan that somebody may have edited, with every value checked, for the place where the store lies now.
+    """A plan that may have been edited, with every value checked, for the place where the store lies now.
 
     Raises:
         PlanError: A value is unusable, or does not fit the store.
@@ -295,3 +295,24 @@ def checked_inputs(inputs: Inputs, sampling: Sampling, graph: GraphHandle) -> tu
     nodes = replace(resolved, stream=inputs.stream, is_mask=inputs.is_mask)
     nodes_in_time = with_time_window(nodes, inputs.window, sampling, graph)
     return with_seed_weights(nodes_in_time, inputs.weights, graph), sampling
+
+
+def check_source(source: Any) -> None:
+    """Refuses what is no source, and says what takes it.
+
+    Raises:
+        PlanError: It is none.
+    """
+    if hasattr(source, "edge_chunks") and hasattr(source, "schema"):
+        return
+    module, kind = type(source).__module__.partition(".")[0], type(source).__name__
+    if isinstance(source, (str, Path)):
+        hint = "from_tables(path) reads tables, from_store(path) opens a store, from_ogb(name) one of OGB's datasets"
+    elif module in ("networkx", "pandas", "polars", "duckdb", "pyarrow") or hasattr(source, "__arrow_c_stream__"):
+        hint = "from_tables(edges, nodes) takes it"
+    else:
+        from gnnkit.datasets.pyg import graph_hint  # torch_geometric
+
+        usual = "from_pyg(data) takes a PyG object, from_store(path) a store; a source has the methods of gnnkit.source.GraphSource"
+        hint = graph_hint(source) or ("from_pyg(data) takes it" if module == "torch_geometric" else usual)
+    raise PlanError(f"from_source() was given a {kind}, which is no source: {source!r:.60}", hint)

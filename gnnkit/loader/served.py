@@ -25,7 +25,7 @@ def is_served(backend: Backend) -> bool:
 
 
 def joins_servers(backend: Backend) -> TypeGuard[GraphStore]:
-    """Whether servers that somebody else has started sample, from a store of theirs."""
+    """Whether servers that were joined sample, from a store of theirs."""
     if not isinstance(backend, GraphStore) or backend.address is None:
         return False
     return backend.folder is not None or not has_any_port(str(backend.address))
@@ -44,7 +44,7 @@ def served_store(options: GraphStore, events: EventSink) -> Store:
         StoreError: They have different stores, or their store cannot be opened.
     """
     if options.folder is not None:
-        from gnnkit.cluster.serving.connection import join_folder
+        from gnnkit.cluster.serving.connection import join_folder  # servers
 
         servers = join_folder(options.folder, "trainer", options.join_timeout_s, events)
         try:
@@ -52,8 +52,8 @@ def served_store(options: GraphStore, events: EventSink) -> Store:
         finally:
             servers.close()
         return Store.open(status["store"]["path"])
-    from gnnkit.backends.server_pool import servers_of
-    from gnnkit.cluster.network_child import look
+    from gnnkit.backends.server_pool import servers_of  # servers
+    from gnnkit.cluster.network_child import look  # network
 
     return Store.open(look(servers_of(options), events).outline, ())
 

@@ -154,7 +154,7 @@ _MOST_BYTES = 1 << 30
 
 
 def write_plan_file(value: Mapping[str, Any], path: Path) -> None:
-    """Puts the JSON of a plan into a file, all at once: nobody reads half of it, and a full disk leaves what was there.
+    """Puts the JSON of a plan into a file, all at once: no reader sees half of it, and a full disk leaves what was there.
 
     Raises:
         PlanError: The file cannot be written.

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.bounds import check_flag, check_text, is_real, keep_whole_number, shown
+from gnnkit.bounds import check_choice, check_flag, check_text, is_real, keep_whole_number, shown
 from gnnkit.errors import PlanError
-from gnnkit.plan.files import array_from_json, array_to_json, edge_type_from_json
+from gnnkit.plan.files import edge_type_from_json
+from gnnkit.plan.records import OMITTED, Record, of_kind, read_by
 from gnnkit.schema import EdgeType, NodeType
 
 # For each link: beyond this there is no memory for a batch.
@@ -22,7 +23,7 @@ ExcludeEdges: TypeAlias = Literal["self", "reverse"]
 
 
 @dataclass(frozen=True, eq=False)
-class NegativeSampling:
+class NegativeSampling(Record):
     """The negatives of a batch of links.
 
     Attributes:
@@ -62,27 +63,30 @@ class NegativeSampling:
         """Drawn negatives of a batch of so many links."""
         return 0 if self.mode == "official" else math.ceil(num_links * self.amount)
 
-    def to_json(self) -> dict[str, Any]:
-        """A JSON-serialisable form."""
-        return {
-            "mode": self.mode,
-            "amount": self.amount,
-            "strict": self.strict,
-            "src_weight": array_to_json(self.src_weight),
-            "dst_weight": array_to_json(self.dst_weight),
-        }
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any] | None) -> NegativeSampling | None:
-        """Reverses ``to_json``; None stays None."""
-        if value is None:
-            return None
-        weights = array_from_json(value["src_weight"]), array_from_json(value["dst_weight"])
-        return cls(value["mode"], value["amount"], value["strict"], *weights)
+class _Inputs(Record):
+    """Members of inputs of every kind; they are equal where their JSON is."""
+
+    stream: str
+    split: str | None
+
+    @property
+    def input_type(self) -> NodeType | EdgeType:
+        """The type whose inputs they are."""
+        raise NotImplementedError
+
+    def __post_init__(self) -> None:
+        kind = self.input_type
+        types = [("type", name) for name in ([kind] if isinstance(kind, str) else kind)]
+        for name, value in [("stream", self.stream), ("split", self.split or ""), *types]:
+            check_text(f"the inputs' {name}", value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type(self)) and bool(self.to_json() == other.to_json())
 
 
 @dataclass(frozen=True, eq=False)
-class InputLinks:
+class InputLinks(_Inputs):
     """The links that an epoch's batches start from.
 
     Attributes:
@@ -98,6 +102,8 @@ class InputLinks:
         window: int64 ``[n]``: a time window for each; None is that of the sampling.
     """
 
+    kind = "links"
+
     edge_type: EdgeType
     stream: str
     split: str | None = None
@@ -106,66 +112,13 @@ class InputLinks:
     edge_label_time: NDArray[np.int64] | None = None
     neg_sampling: NegativeSampling | None = None
     exclude_edges: ExcludeEdges | None = None
-    weights: NDArray[np.float64] | None = None
-    window: NDArray[np.int64] | None = None
-
-    def __post_init__(self) -> None:
-        _check_names(self)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, InputLinks) and self.to_json() == other.to_json()
+    weights: NDArray[np.float64] | None = field(default=None, metadata=OMITTED)
+    window: NDArray[np.int64] | None = field(default=None, metadata=OMITTED)
 
     @property
     def input_type(self) -> EdgeType:
         """The type whose inputs they are."""
         return self.edge_type
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON-serialisable form."""
-        return {
-            "kind": "links",
-            "edge_type": list(self.edge_type),
-            "stream": self.stream,
-            "split": self.split,
-            "edge_label_index": array_to_json(self.edge_label_index),
-            "edge_label": array_to_json(self.edge_label),
-            "edge_label_time": array_to_json(self.edge_label_time),
-            "neg_sampling": None if self.neg_sampling is None else self.neg_sampling.to_json(),
-            "exclude_edges": self.exclude_edges,
-            **_arrays_to_json(weights=self.weights, window=self.window),
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> InputLinks:
-        """Reverses ``to_json``."""
-        return cls(
-            edge_type_from_json(value["edge_type"]),
-            value["stream"],
-            value["split"],
-            array_from_json(value["edge_label_index"]),
-            array_from_json(value["edge_label"]),
-            array_from_json(value["edge_label_time"]),
-            NegativeSampling.from_json(value["neg_sampling"]),
-            value["exclude_edges"],
-            array_from_json(value.get("weights")),
-            array_from_json(value.get("window")),
-        )
-
-
-def _check_names(inputs: InputNodes | InputLinks | InputAnchors) -> None:
-    """Checks the texts that inputs of every kind have.
-
-    Raises:
-        PlanError: One is none.
-    """
-    kind = inputs.input_type
-    names = (
-        ("stream", inputs.stream),
-        ("split", inputs.split or ""),
-        *(("type", name) for name in ([kind] if isinstance(kind, str) else kind)),
-    )
-    for name, value in names:
-        check_text(f"the inputs' {name}", value)
 
 
 LabelOutput: TypeAlias = Literal["dict", "edge_index"]
@@ -176,7 +129,7 @@ LABEL_COUNTS, LABEL_NODES = "/counts", "/nodes"
 
 
 @dataclass(frozen=True, eq=False)
-class LabelLists:
+class LabelLists(Record):
     """Labels of anchors as lists of any length, one after the other.
 
     Attributes:
@@ -207,17 +160,36 @@ class LabelLists:
         found[valid] = self.nodes[(first[:, None] + within)[valid]]
         return found
 
-    def to_json(self) -> dict[str, Any]:
-        """A JSON-serialisable form."""
-        return {"counts": array_to_json(self.counts), "nodes": array_to_json(self.nodes)}
+    @classmethod
+    def from_json(cls, value: Any) -> LabelLists:
+        """Reverses ``to_json``."""
+        found = super().from_json(value)
+        counts, nodes = found.counts, found.nodes
+        # Arrays may be null in JSON.
+        if (
+            counts is None
+            or nodes is None
+            or counts.ndim != 1
+            or nodes.ndim != 1
+            or counts.min(initial=0) < 0
+            or counts.sum() != len(nodes)
+        ):
+            raise PlanError("the plan's labels of anchors are damaged: their counts are not those of their nodes")
+        return cls(counts.astype(np.int64), nodes.astype(np.int64))
 
 
 # A stored edge type that anchors own the edges of, or the labels themselves.
 LabelSource: TypeAlias = EdgeType | LabelLists
 
 
+def _source_from_json(value: Any) -> LabelSource | None:
+    if value is None:
+        return None
+    return LabelLists.from_json(value) if isinstance(value, Mapping) else edge_type_from_json(value)
+
+
 @dataclass(frozen=True, eq=False)
-class AnchorLabels:
+class AnchorLabels(Record):
     """The labels of one supervised edge type.
 
     Attributes:
@@ -227,29 +199,20 @@ class AnchorLabels:
     """
 
     edge_type: EdgeType
-    positive: LabelSource
-    negative: LabelSource | None = None
+    positive: LabelSource = field(metadata=read_by(_source_from_json))
+    negative: LabelSource | None = field(default=None, metadata=read_by(_source_from_json))
+
+    def __post_init__(self) -> None:
+        if self.positive is None:
+            raise PlanError("the plan's anchors have no positive labels")
 
     def source(self, kind: LabelKind) -> LabelSource | None:
         """Returns the source of the labels of a kind."""
         return self.positive if kind == "positive" else self.negative
 
-    def to_json(self) -> dict[str, Any]:
-        """A JSON-serialisable form."""
-        positive, negative = _source_to_json(self.positive), _source_to_json(self.negative)
-        return {"edge_type": list(self.edge_type), "positive": positive, "negative": negative}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> AnchorLabels:
-        """Reverses ``to_json``."""
-        positive, negative = _source_from_json(value["positive"]), _source_from_json(value["negative"])
-        if positive is None:
-            raise PlanError("the plan's anchors have no positive labels")
-        return cls(edge_type_from_json(value["edge_type"]), positive, negative)
-
 
 @dataclass(frozen=True, eq=False)
-class InputAnchors:
+class InputAnchors(_Inputs):
     """The anchors that an epoch's batches start from, together with their labels.
 
     Attributes:
@@ -263,6 +226,8 @@ class InputAnchors:
         weights: float64 ``[n]``: an epoch draws its anchors in proportion to them, with replacement; None visits each once.
     """
 
+    kind = "anchors"
+
     node_type: NodeType
     stream: str
     labels: tuple[AnchorLabels, ...]
@@ -270,19 +235,15 @@ class InputAnchors:
     ids: NDArray[np.int64] | None = None
     cap: int | None = None
     output: LabelOutput = "dict"
-    weights: NDArray[np.float64] | None = None
+    weights: NDArray[np.float64] | None = field(default=None, metadata=OMITTED)
 
     def __post_init__(self) -> None:
         if not self.labels:
             raise PlanError("anchors need labels", "name at least one edge type of positive labels")
-        _check_names(self)
+        super().__post_init__()
         if self.cap is not None:
             keep_whole_number(self, "cap", 1, hint="None takes all labels of an anchor")
-        if self.output not in ("dict", "edge_index"):
-            raise PlanError(f"output must be 'dict' or 'edge_index', got {self.output!r}")
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, InputAnchors) and self.to_json() == other.to_json()
+        check_choice("output", self.output, LabelOutput)
 
     @property
     def input_type(self) -> NodeType:
@@ -305,52 +266,14 @@ class InputAnchors:
                     found[label_name(number, kind)] = source.rows(positions)
         return found
 
-    def to_json(self) -> dict[str, Any]:
-        """A JSON-serialisable form."""
-        return {
-            "kind": "anchors",
-            "node_type": self.node_type,
-            "stream": self.stream,
-            "labels": [labels.to_json() for labels in self.labels],
-            "split": self.split,
-            "ids": array_to_json(self.ids),
-            "cap": self.cap,
-            "output": self.output,
-            **_arrays_to_json(weights=self.weights),
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> InputAnchors:
-        """Reverses ``to_json``."""
-        labels = tuple(AnchorLabels.from_json(item) for item in value["labels"])
-        ids, weights = array_from_json(value["ids"]), array_from_json(value.get("weights"))
-        return cls(value["node_type"], value["stream"], labels, value["split"], ids, value["cap"], value["output"], weights)
-
 
 def label_name(number: int, kind: LabelKind) -> str:
     """Returns the name of the labels of a kind of the ``number``-th supervised type, until they are in a batch."""
     return f"y_{kind}/{number}"
 
 
-def _source_to_json(source: LabelSource | None) -> Any:
-    if source is None:
-        return None
-    return source.to_json() if isinstance(source, LabelLists) else list(source)
-
-
-def _source_from_json(value: Any) -> LabelSource | None:
-    if value is None:
-        return None
-    if not isinstance(value, Mapping):
-        return edge_type_from_json(value)
-    counts, nodes = array_from_json(value["counts"]), array_from_json(value["nodes"])
-    if counts is None or nodes is None or counts.ndim != 1 or nodes.ndim != 1 or counts.min(initial=0) < 0 or counts.sum() != len(nodes):
-        raise PlanError("the plan's labels of anchors are damaged: their counts are not those of their nodes")
-    return LabelLists(counts.astype(np.int64), nodes.astype(np.int64))
-
-
 @dataclass(frozen=True, eq=False)
-class InputNodes:
+class InputNodes(_Inputs):
     """The nodes that an epoch's batches start from.
 
     Attributes:
@@ -364,17 +287,19 @@ class InputNodes:
         window: int64 ``[n]``: a time window for each; None is that of the sampling.
     """
 
+    kind = "nodes"
+
     node_type: NodeType
     stream: str
     split: str | None = None
     ids: NDArray[np.int64] | None = None
     time: NDArray[np.int64] | None = None
-    is_mask: bool = False
-    weights: NDArray[np.float64] | None = None
-    window: NDArray[np.int64] | None = None
+    is_mask: bool = field(default=False, metadata=OMITTED)
+    weights: NDArray[np.float64] | None = field(default=None, metadata=OMITTED)
+    window: NDArray[np.int64] | None = field(default=None, metadata=OMITTED)
 
     def __post_init__(self) -> None:
-        _check_names(self)
+        super().__post_init__()
         check_flag("inputs.is_mask", self.is_mask)
 
     @property
@@ -382,42 +307,10 @@ class InputNodes:
         """The type whose inputs they are."""
         return self.node_type
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, InputNodes) and self.to_json() == other.to_json()
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON-serialisable form."""
-        return {
-            "kind": "nodes",
-            "node_type": self.node_type,
-            "stream": self.stream,
-            "split": self.split,
-            "ids": array_to_json(self.ids),
-            "time": array_to_json(self.time),
-            **({"is_mask": True} if self.is_mask else {}),
-            **_arrays_to_json(weights=self.weights, window=self.window),
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> InputNodes:
-        """Reverses ``to_json``."""
-        ids, time = array_from_json(value["ids"]), array_from_json(value["time"])
-        weights, window = array_from_json(value.get("weights")), array_from_json(value.get("window"))
-        return cls(value["node_type"], value["stream"], value["split"], ids, time, value.get("is_mask", False), weights, window)
-
-
-def _arrays_to_json(**arrays: NDArray[Any] | None) -> dict[str, Any]:
-    """Nothing for those that are None, so that other plans stay as they are."""
-    return {name: array_to_json(array) for name, array in arrays.items() if array is not None}
-
 
 Inputs: TypeAlias = InputNodes | InputLinks | InputAnchors
 
-_KINDS: dict[str, Callable[[Mapping[str, Any]], Inputs]] = {
-    "nodes": InputNodes.from_json,
-    "links": InputLinks.from_json,
-    "anchors": InputAnchors.from_json,
-}
+_KINDS: Mapping[str, type[Inputs]] = {kind.kind: kind for kind in (InputNodes, InputLinks, InputAnchors)}
 
 
 def inputs_from_json(value: Mapping[str, Any]) -> Inputs:
@@ -426,7 +319,4 @@ def inputs_from_json(value: Mapping[str, Any]) -> Inputs:
     Raises:
         PlanError: Their kind is unknown.
     """
-    kind = value["kind"]
-    if kind not in _KINDS:
-        raise PlanError(f"the plan's inputs are of the unknown kind {kind!r}", f"known: {list(_KINDS)}")
-    return _KINDS[kind](value)
+    return of_kind(_KINDS, value, "the plan's inputs are of the unknown kind")

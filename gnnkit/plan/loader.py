@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.bounds import LARGEST, MOST_SECONDS, check_flag, is_real, is_whole, shown
+from gnnkit.bounds import LARGEST, MOST_SECONDS, check_choice, check_flag, is_real, is_whole, shown
 from gnnkit.errors import PlanError
 from gnnkit.files import user_path
 from gnnkit.plan.files import (
     DamagedPart,
     array_from_json,
-    array_to_json,
-    edge_type_from_json,
-    options_of,
     part_of,
     path_from,
     path_in,
@@ -28,6 +25,7 @@ from gnnkit.plan.files import (
     write_plan_file,
 )
 from gnnkit.plan.inputs import Inputs, inputs_from_json
+from gnnkit.plan.records import OMITTED, Record, column, read_by
 from gnnkit.plan.sampling import Sampling, sampling_from_json
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeType, NodeType
 from gnnkit.urls import check_url, is_url
@@ -38,7 +36,7 @@ _HINT = (
 
 
 @dataclass(frozen=True)
-class Shape:
+class Shape(Record):
     """The size of a padded batch. Of each type it lists a bound for the end of every hop, ascending; the last one is the padded size.
 
     Attributes:
@@ -47,7 +45,7 @@ class Shape:
     """
 
     nodes: Mapping[NodeType, tuple[int, ...]]
-    edges: Mapping[EdgeType, tuple[int, ...]]
+    edges: Mapping[EdgeType, tuple[int, ...]] = field(metadata=column("bounds"))
 
     def __post_init__(self) -> None:
         for bounds in (*self.nodes.values(), *self.edges.values()):
@@ -78,17 +76,6 @@ class Shape:
         """Rows and edges of all types."""
         return sum(bounds[-1] for bounds in (*self.nodes.values(), *self.edges.values()))
 
-    def to_json(self) -> dict[str, Any]:
-        """A JSON-serialisable form; ``from_json`` reverses it."""
-        edges = [{"edge_type": list(edge_type), "bounds": list(bounds)} for edge_type, bounds in sorted(self.edges.items())]
-        return {"nodes": {node_type: list(bounds) for node_type, bounds in sorted(self.nodes.items())}, "edges": edges}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Shape:
-        """Reverses ``to_json``."""
-        nodes = {type_from_json(node_type): tuple(bounds) for node_type, bounds in value["nodes"].items()}
-        return cls(nodes, {edge_type_from_json(row["edge_type"]): tuple(row["bounds"]) for row in value["edges"]})
-
 
 PadOption = Literal["bucket"] | tuple[Shape, ...] | None
 
@@ -114,8 +101,12 @@ def to_pad(value: Any) -> PadOption:
     return shapes
 
 
+def _pad_from_json(value: Any) -> PadOption:
+    return tuple(map(Shape.from_json, value)) if isinstance(value, list) else to_pad(value)
+
+
 @dataclass(frozen=True)
-class BatchForm:
+class BatchForm(Record):
     """The form of the batches that a loader hands out. What is sampled does not depend on it.
 
     Attributes:
@@ -125,29 +116,14 @@ class BatchForm:
     """
 
     is_edge_index: bool = False
-    pad: PadOption = None
+    pad: PadOption = field(default=None, metadata=read_by(_pad_from_json))
     shapes: tuple[Shape, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """A JSON-serialisable form; ``from_json`` reverses it."""
-        pad = [shape.to_json() for shape in self.pad] if isinstance(self.pad, tuple) else self.pad
-        return {"is_edge_index": self.is_edge_index, "pad": pad, "shapes": [shape.to_json() for shape in self.shapes]}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> BatchForm:
-        """Reverses ``to_json``.
-
-        Raises:
-            PlanError: A value is unusable.
-        """
-        if not isinstance(value["is_edge_index"], bool):
-            raise PlanError(f"the plan's is_edge_index must be true or false, got {value['is_edge_index']!r}")
-        asked = value["pad"]
-        pad = tuple(map(Shape.from_json, asked)) if isinstance(asked, list) else to_pad(asked)
-        shapes = tuple(map(Shape.from_json, value["shapes"]))
-        if shapes and pad is None:
+    def __post_init__(self) -> None:
+        if not isinstance(self.is_edge_index, bool):
+            raise PlanError(f"the plan's is_edge_index must be true or false, got {self.is_edge_index!r}")
+        if self.shapes and self.pad is None:
             raise PlanError("the plan has shapes that batches are padded to, and its pad is null")
-        return cls(value["is_edge_index"], pad, shapes)
 
 
 Remainder = Literal["drop", "pad", "uneven"]
@@ -157,7 +133,7 @@ PLAN_VERSION = 3
 
 
 @dataclass(frozen=True)
-class StoreRef:
+class StoreRef(Record):
     """Which store a plan was made for.
 
     Attributes:
@@ -167,10 +143,12 @@ class StoreRef:
         url: The URL that it was fetched from; plans that are written name it in the place of the path. None: it lies only here.
     """
 
+    takes_defaults = True
+
     path: str
     fingerprint: str
     graph: str
-    url: str | None = field(default=None, compare=False)
+    url: str | None = field(default=None, compare=False, metadata=OMITTED)
 
     def __post_init__(self) -> None:
         if not all(isinstance(value, str) for value in (self.path, self.fingerprint, self.graph)):
@@ -182,16 +160,12 @@ class StoreRef:
 
     @property
     def written(self) -> str:
-        """The path or URL that a file names it by, for whoever opens it elsewhere."""
+        """The path or URL that a file names it by, for processes elsewhere."""
         return self.url or self.path
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON-serialisable form."""
-        return {name: value for name, value in asdict(self).items() if name != "url" or value is not None}
 
 
 @dataclass(frozen=True)
-class Batching:
+class Batching(Record):
     """The division of an epoch's seeds into batches, and of batches among ranks.
 
     Attributes:
@@ -203,6 +177,8 @@ class Batching:
         rank: This process's place among the trainers.
         world_size: Number of trainers.
     """
+
+    takes_defaults = True
 
     batch_size: int
     shuffle: bool = False
@@ -224,8 +200,7 @@ class Batching:
             raise PlanError(f"seed must be between 0 and 2**64 - 1, got {shown(self.seed)}")
         for name in ("shuffle", "drop_last"):
             check_flag(name, getattr(self, name))
-        if self.remainder not in ("drop", "pad", "uneven"):
-            raise PlanError(f"remainder must be 'drop', 'pad' or 'uneven', got {self.remainder!r}")
+        check_choice("remainder", self.remainder, Remainder)
         if not 1 <= self.world_size <= LARGEST or not 0 <= self.rank < self.world_size:
             given = f"got rank {shown(self.rank)} of world_size {shown(self.world_size)}"
             raise PlanError(f"rank must be between 0 and world_size - 1, {given}")
@@ -237,7 +212,7 @@ def num_batches(num_seeds: int, batch_size: int, drop_last: bool) -> int:
 
 
 @dataclass(frozen=True)
-class RuntimeOptions:
+class RuntimeOptions(Record):
     """Limits of a run.
 
     Attributes:
@@ -249,6 +224,8 @@ class RuntimeOptions:
         pin_device: The number of the CUDA device for whose copies batches' blocks are page-locked; None: they are not.
         feature_cache: Bytes of features that are kept on the device batches are copied to; 0 keeps none.
     """
+
+    takes_defaults = True
 
     start_timeout_s: float = 120.0
     batch_timeout_s: float = 120.0
@@ -278,7 +255,7 @@ class RuntimeOptions:
 
 
 @dataclass(frozen=True)
-class Placement:
+class Placement(Record):
     """Which host holds which parts of a store.
 
     Attributes:
@@ -293,6 +270,15 @@ class Placement:
         held = sorted({part for parts in self.hosts for part in parts})
         if not held or held != list(range(len(held))) or any(list(parts) != sorted(set(parts)) for parts in self.hosts):
             raise PlanError(f"a placement needs every part on some host, and a host's parts in order; got {[list(p) for p in self.hosts]}")
+
+    def to_json(self) -> list[list[int]]:
+        """The parts of each host."""
+        return [list(parts) for parts in self.hosts]
+
+    @classmethod
+    def from_json(cls, value: Any) -> Placement:
+        """Reverses ``to_json``."""
+        return cls(tuple(map(tuple, value)))
 
     @property
     def num_hosts(self) -> int:
@@ -332,7 +318,7 @@ def _words(value: Mapping[str, Any]) -> dict[NodeType, NDArray[np.uint64]]:
 
 
 @dataclass(frozen=True)
-class LoaderPlan:
+class LoaderPlan(Record):
     """Everything a backend needs to produce the batches of a loader.
 
     Attributes:
@@ -349,14 +335,14 @@ class LoaderPlan:
     """
 
     store: StoreRef | None
-    inputs: Inputs
-    sampling: Sampling
+    inputs: Inputs = field(metadata=read_by(inputs_from_json))
+    sampling: Sampling = field(metadata=read_by(sampling_from_json))
     batching: Batching
-    backend: Mapping[str, Any] = field(default_factory=lambda: {"kind": "InProcess"})
+    backend: Mapping[str, Any] = field(default_factory=lambda: {"kind": "InProcess"}, metadata=read_by(dict))
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
     placement: Placement | None = None
-    cached: Mapping[NodeType, NDArray[np.uint64]] = field(default_factory=dict, compare=False)
-    form: BatchForm = field(default_factory=BatchForm)
+    cached: Mapping[NodeType, NDArray[np.uint64]] = field(default_factory=dict, compare=False, metadata={**OMITTED, **read_by(_words)})
+    form: BatchForm = field(default_factory=BatchForm, metadata=OMITTED)
 
     def save(self, path: str | Path) -> None:
         """Writes the plan into a file, all at once. ``LoaderPlan.load`` and ``GraphLoader.from_plan`` read it.
@@ -372,7 +358,7 @@ class LoaderPlan:
         """
         if self.store is None:
             raise PlanError(
-                "this plan's graph is only in memory, and nobody could open it again",
+                "this plan's graph is only in memory, and it could not be opened again",
                 "build a store with gnnkit.partition() and a loader with from_store()",
             )
         file, value = user_path(path), self.to_json()
@@ -392,21 +378,10 @@ class LoaderPlan:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-serialisable form; ``from_json`` reverses it."""
-        return {
-            "version": PLAN_VERSION,
-            "store": None if self.store is None else self.store.to_json(),
-            "inputs": self.inputs.to_json(),
-            "sampling": self.sampling.to_json(),
-            "batching": asdict(self.batching),
-            "backend": dict(self.backend),
-            "runtime": asdict(self.runtime),
-            "placement": None if self.placement is None else [list(parts) for parts in self.placement.hosts],
-            **({"form": self.form.to_json()} if self.form != BatchForm() else {}),
-            **({"cached": {node_type: array_to_json(words) for node_type, words in self.cached.items()}} if self.cached else {}),
-        }
+        return {"version": PLAN_VERSION, **super().to_json()}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> LoaderPlan:
+    def from_json(cls, value: Any) -> LoaderPlan:
         """Reverses ``to_json``.
 
         Raises:
@@ -419,14 +394,6 @@ class LoaderPlan:
         if version != PLAN_VERSION:
             hint = "update gnnkit" if isinstance(version, int) and version > PLAN_VERSION else hint
             raise PlanError(f"the plan is of version {version!r}, this gnnkit reads version {PLAN_VERSION}", hint)
-        return cls(
-            part_of(value, "store", lambda store: None if store is None else options_of(StoreRef, store)),
-            part_of(value, "inputs", inputs_from_json),
-            part_of(value, "sampling", sampling_from_json),
-            part_of(value, "batching", lambda batching: options_of(Batching, batching)),
-            part_of(value, "backend", dict),
-            part_of(value, "runtime", lambda runtime: options_of(RuntimeOptions, runtime)),
-            part_of(value, "placement", lambda hosts: None if hosts is None else Placement(tuple(map(tuple, hosts)))),
-            part_of(value, "cached", _words) if "cached" in value else {},
-            part_of(value, "form", BatchForm.from_json) if "form" in value else BatchForm(),
-        )
+        optional = {field.name for field in fields(cls) if "omitted" in field.metadata}
+        parts = {name: read for name, read in cls.readers().items() if name in value or name not in optional}
+        return cls(**{name: part_of(value, name, read) for name, read in parts.items()})

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from gnnkit.bounds import LARGEST, check_flag, check_text, is_real, is_whole, shown
+from gnnkit.bounds import LARGEST, check_choice, check_flag, check_text, is_real, is_whole, shown
 from gnnkit.errors import PlanError, near_matches
-from gnnkit.plan.files import edge_type_from_json, options_of
+from gnnkit.plan.records import OMITTED, Record, column, of_kind
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeDir, EdgeType, GraphSchema, NodeType, is_label_edge_type
 
 FanOuts: TypeAlias = Sequence[int] | Mapping[EdgeType, Sequence[int]]
@@ -86,7 +86,7 @@ def resolve_fan_outs(num_neighbors: FanOuts, schema: GraphSchema) -> dict[EdgeTy
     check_fan_outs(num_neighbors)
     if not isinstance(num_neighbors, Mapping):
         fan_out = _fan_out(num_neighbors, "")
-        # Labels are for supervision: messages pass along them only where somebody says so of their type.
+        # Labels are for supervision: messages pass along them only where a user says so of their type.
         return {t: (0,) * len(fan_out) if is_label_edge_type(t) else fan_out for t in schema.edge_types}
     if schema.is_homogeneous and set(num_neighbors) != {HOMOGENEOUS_EDGE_TYPE}:
         raise PlanError("num_neighbors is a dict, but the graph is homogeneous", "give a list, for example [15, 10, 5]")
@@ -185,237 +185,43 @@ def most(
     return BatchSize(nodes, used, "at most on average, from sizes and fan-outs")
 
 
-@dataclass(frozen=True)
-class HGTSampling:
-    """Sampling of nodes by budgets, see ``gnnkit.sampling.walkers.hgt``.
+class Sampling(Record):
+    """A way of sampling: a frozen dataclass of its own kind, equal to others with the same values. Naming its kind makes plans read it.
 
     Attributes:
-        num_samples: ``{node type: nodes to draw in each iteration}``; every list has the same length, a type that is missing gets none.
         edge_dir: The direction in which the store is compressed and sampled.
         with_edge: Whether batches carry ``e_id``.
+        weight: Name of the edge array that draws follow; None for uniform draws.
+        time_attr: Name of the array that keeps later neighbours out; None where time plays no part.
     """
 
-    num_samples: Mapping[NodeType, tuple[int, ...]]
-    edge_dir: EdgeDir = "in"
-    with_edge: bool = False
-
-    def __post_init__(self) -> None:
-        _keep_node_counts(self, "num_samples")
-        _check_direction(self)
-
-    @property
-    def weight(self) -> None:
-        """Budgets follow degrees, not weights."""
-        return None
-
-    @property
-    def time_attr(self) -> None:
-        """Time plays no part."""
-        return None
-
-    @property
-    def num_hops(self) -> int:
-        """Iterations."""
-        return max(map(len, self.num_samples.values()), default=0)
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON-serialisable form."""
-        return {"kind": "hgt", "num_samples": _counts(self.num_samples), "edge_dir": self.edge_dir, "with_edge": self.with_edge}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> HGTSampling:
-        """Reverses ``to_json``."""
-        return cls(value["num_samples"], value["edge_dir"], value["with_edge"])
-
-
-@dataclass(frozen=True)
-class LayerSampling:
-    """Sampling of nodes layer by layer, see ``gnnkit.sampling.walkers.layers``.
-
-    Attributes:
-        num_nodes: ``{node type: nodes to choose in each hop}``; every list has the same length, a type that is missing gets none.
-        edge_dir: The direction in which the store is compressed and sampled.
-        weight: Name of the edge array that the adjacency holds, or None where every edge counts alike.
-        with_edge: Whether batches carry ``e_id``.
-    """
-
-    num_nodes: Mapping[NodeType, tuple[int, ...]]
-    edge_dir: EdgeDir = "in"
+    edge_dir: EdgeDir
+    with_edge: bool
     weight: str | None = None
-    with_edge: bool = False
+    time_attr: str | None = None
 
-    def __post_init__(self) -> None:
-        _keep_node_counts(self, "num_nodes")
-        _check_direction(self)
-
-    @property
-    def time_attr(self) -> None:
-        """Time plays no part."""
-        return None
+    def __init_subclass__(cls) -> None:
+        _KINDS[cls.kind] = cls
 
     @property
     def num_hops(self) -> int:
-        """Hops."""
-        return max(map(len, self.num_nodes.values()), default=0)
+        """Hops that ``num_sampled_nodes`` and ``num_sampled_edges`` count."""
+        raise NotImplementedError
 
-    def to_json(self) -> dict[str, Any]:
-        """A JSON-serialisable form."""
-        shared = {"edge_dir": self.edge_dir, "weight": self.weight, "with_edge": self.with_edge}
-        return {"kind": "layer_wise", "num_nodes": _counts(self.num_nodes), **shared}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> LayerSampling:
-        """Reverses ``to_json``."""
-        return cls(value["num_nodes"], value["edge_dir"], value["weight"], value["with_edge"])
-
-
-def _counts(counts: Mapping[NodeType, tuple[int, ...]]) -> dict[str, list[int]]:
-    return {node_type: list(numbers) for node_type, numbers in sorted(counts.items())}
-
-
-def _keep_node_counts(sampling: HGTSampling | LayerSampling, name: str) -> None:
-    given = getattr(sampling, name).items()
-    object.__setattr__(sampling, name, {node_type: node_counts(counts, f"{name}[{node_type!r}]") for node_type, counts in given})
-
-
-def _check_direction(sampling: Sampling) -> None:
-    """Checks what every way of sampling has.
-
-    Raises:
-        PlanError: A value is unusable.
-    """
-    if sampling.edge_dir not in ("in", "out"):
-        raise PlanError(f"edge_dir must be 'in' or 'out', got {shown(sampling.edge_dir)}")
-    check_flag("with_edge", sampling.with_edge)
-    for name, value in (("weight", sampling.weight), ("time_attr", sampling.time_attr)):
-        if value is not None:
-            check_text(name, value)
-
-
-# The relation of a typed graph's edges from seeds to the nodes that they keep.
-PPR_RELATION = "ppr"
-
-
-@dataclass(frozen=True)
-class PPRChannel:
-    """A walk of its own along some of the edge types.
-
-    Attributes:
-        edge_types: The types that it follows, sorted.
-        ratio: Its share of a seed's nodes.
-        target: How many of them that is.
-    """
-
-    edge_types: tuple[EdgeType, ...]
-    ratio: float
-    target: int
-
-
-@dataclass(frozen=True)
-class PPRSampling:
-    """Sampling of nodes by personalised PageRank, see ``gnnkit.sampling.walkers.ppr``.
-
-    Attributes:
-        edge_types: The types that are walked along, sorted.
-        alpha: The probability of going back to the seed, in each step.
-        eps: What is left over at a node, relative to its degree and ``alpha``, below which it is not followed any more.
-        max_ppr_nodes: Nodes of each type that a seed keeps, at most.
-        enable_residual_topup: Whether nodes that were reached and not followed fill what is left of ``max_ppr_nodes``.
-        num_neighbors_per_hop: Edges of each type that a node is followed along, at most; -1 for all of them.
-        max_fetch_iterations: Rounds in which a seed's walk asks for neighbours, at most; None for any number.
-        channels: Walks that are kept apart; empty for a single one along ``edge_types``.
-        include_sampled_edges: Whether batches also hold the walked edges between their nodes.
-        edge_dir: The direction in which the store is compressed and sampled.
-        with_edge: Whether batches carry ``e_id``, of walked edges.
-    """
-
-    edge_types: tuple[EdgeType, ...]
-    alpha: float = 0.5
-    eps: float = 1e-4
-    max_ppr_nodes: int = 50
-    enable_residual_topup: bool = True
-    num_neighbors_per_hop: int = 1000
-    max_fetch_iterations: int | None = None
-    channels: tuple[PPRChannel, ...] = ()
-    include_sampled_edges: bool = False
-    edge_dir: EdgeDir = "in"
-    with_edge: bool = False
+    @property
+    def walker(self) -> str:
+        """The class that chooses nodes and edges, as "module:class": processes import it, with its kernels, where they sample so."""
+        raise NotImplementedError
 
     def __post_init__(self) -> None:
-        check_ppr(self)
-        _check_direction(self)
-        for channel in self.channels:
-            if not is_whole(channel.target) or not is_real(channel.ratio) or not 0 <= channel.ratio <= 1:
-                raise PlanError(f"a channel has the ratio {shown(channel.ratio)} and {shown(channel.target)} nodes")
-
-    @property
-    def weight(self) -> None:
-        """Mass is shared out evenly."""
-        return None
-
-    @property
-    def time_attr(self) -> None:
-        """Time plays no part."""
-        return None
-
-    @property
-    def num_hops(self) -> int:
-        """A batch's nodes are all one edge away from their seeds."""
-        return 1
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON-serialisable form."""
-        return {
-            "kind": "ppr",
-            "edge_types": [list(edge_type) for edge_type in self.edge_types],
-            "alpha": self.alpha,
-            "eps": self.eps,
-            "max_ppr_nodes": self.max_ppr_nodes,
-            "enable_residual_topup": self.enable_residual_topup,
-            "num_neighbors_per_hop": self.num_neighbors_per_hop,
-            "max_fetch_iterations": self.max_fetch_iterations,
-            "channels": [
-                {"edge_types": [list(t) for t in channel.edge_types], "ratio": channel.ratio, "target": channel.target}
-                for channel in self.channels
-            ],
-            "include_sampled_edges": self.include_sampled_edges,
-            "edge_dir": self.edge_dir,
-            "with_edge": self.with_edge,
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> PPRSampling:
-        """Reverses ``to_json``."""
-        channels = tuple(PPRChannel(_edge_types(c["edge_types"]), c["ratio"], c["target"]) for c in value["channels"])
-        named = {name: given for name, given in value.items() if name not in ("kind", "edge_types", "channels")}
-        return options_of(cls, {"edge_types": _edge_types(value["edge_types"]), "channels": channels, **named})
+        check_choice("edge_dir", self.edge_dir, EdgeDir)
+        check_flag("with_edge", self.with_edge)
+        for name, value in (("weight", self.weight), ("time_attr", self.time_attr)):
+            if value is not None:
+                check_text(name, value)
 
 
-def check_ppr(options: Any) -> None:
-    """Refuses numbers of a ``PPRSampling``, or of what a user gives for one, that make no sense.
-
-    Raises:
-        PlanError: One of them makes none.
-    """
-    for name, most in (("alpha", 1.0), ("eps", math.inf)):
-        value = getattr(options, name)
-        if not is_real(value) or not 0 < value < most:
-            limit = "between 0 and 1, both excluded" if name == "alpha" else "above 0"
-            usual = PPRSampling.__dataclass_fields__[name].default
-            raise PlanError(f"{name} must be a number {limit}, got {shown(value)}", f"{usual} is a usual choice")
-    for name, least in (("max_ppr_nodes", 0), ("num_neighbors_per_hop", 1), ("max_fetch_iterations", 1)):
-        value = getattr(options, name)
-        if (name, value) in (("num_neighbors_per_hop", -1), ("max_fetch_iterations", None)):
-            continue
-        if not is_whole(value, least):
-            raise PlanError(f"{name} must be a whole number of at least {least}, and of 64 bits, got {shown(value)}")
-    for name in ("enable_residual_topup", "include_sampled_edges"):
-        if not isinstance(getattr(options, name), bool):
-            raise PlanError(f"{name} must be true or false, got {shown(getattr(options, name))}")
-
-
-def _edge_types(value: Any) -> tuple[EdgeType, ...]:
-    return tuple(map(edge_type_from_json, value))
+_KINDS: dict[str, type[Sampling]] = {}
 
 
 SubgraphType: TypeAlias = Literal["directional", "bidirectional", "induced"]
@@ -423,47 +229,16 @@ TemporalStrategy: TypeAlias = Literal["uniform", "last"]
 TemporalComparison: TypeAlias = Literal["<=", "<"]
 
 
-class Sampling(Protocol):
-    """The properties of every way of sampling; each is a frozen dataclass, equal to others with the same values."""
-
-    @property
-    def edge_dir(self) -> EdgeDir:
-        """The direction in which the store is compressed and sampled."""
-        ...
-
-    @property
-    def with_edge(self) -> bool:
-        """Whether batches carry ``e_id``."""
-        ...
-
-    @property
-    def weight(self) -> str | None:
-        """Name of the edge array that draws follow; None for uniform draws."""
-        ...
-
-    @property
-    def time_attr(self) -> str | None:
-        """Name of the array that keeps later neighbours out; None where time plays no part."""
-        ...
-
-    @property
-    def num_hops(self) -> int:
-        """Hops that ``num_sampled_nodes`` and ``num_sampled_edges`` count."""
-        ...
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON-serialisable form, with its ``kind``."""
-        ...
-
-
 @dataclass(frozen=True)
-class LaborDraws:
-    """Neighbours that are drawn by numbers of their own, the same whoever draws: LABOR, see ``gnnkit.Labor``.
+class LaborDraws(Record):
+    """Neighbours that are drawn by numbers of their own, the same in every process: LABOR, see ``gnnkit.Labor``.
 
     Attributes:
         layer_dependency: Whether a node has the same number in all hops.
         batch_dependency: Batches for which it keeps it, at least 1.
     """
+
+    takes_defaults = True
 
     layer_dependency: bool = False
     batch_dependency: int = 1
@@ -478,7 +253,7 @@ class LaborDraws:
 
 
 @dataclass(frozen=True)
-class NeighborSampling:
+class NeighborSampling(Sampling):
     """Sampling of neighbourhoods, hop by hop.
 
     Attributes:
@@ -497,7 +272,10 @@ class NeighborSampling:
         labor: How neighbours are drawn that a batch's nodes share; None where every node draws on its own.
     """
 
-    num_neighbors: Mapping[EdgeType, tuple[int, ...]]
+    kind = "neighbors"
+    takes_defaults = True
+
+    num_neighbors: Mapping[EdgeType, tuple[int, ...]] = field(metadata=column("num_neighbors"))
     replace: bool = False
     edge_dir: EdgeDir = "in"
     weight: str | None = None
@@ -506,20 +284,17 @@ class NeighborSampling:
     subgraph_type: SubgraphType = "directional"
     time_attr: str | None = None
     temporal_strategy: TemporalStrategy = "uniform"
-    time_window: int | None = None
-    temporal_comparison: TemporalComparison = "<="
-    labor: LaborDraws | None = None
+    time_window: int | None = field(default=None, metadata=OMITTED)
+    temporal_comparison: TemporalComparison = field(default="<=", metadata=OMITTED)
+    labor: LaborDraws | None = field(default=None, metadata=OMITTED)
 
     def __post_init__(self) -> None:
-        if self.subgraph_type not in ("directional", "bidirectional", "induced"):
-            raise PlanError(f"subgraph_type must be 'directional', 'bidirectional' or 'induced', got {self.subgraph_type!r}")
-        if self.temporal_strategy not in ("uniform", "last"):
-            raise PlanError(f"temporal_strategy must be 'uniform' or 'last', got {self.temporal_strategy!r}")
-        if self.temporal_comparison not in ("<=", "<"):
-            raise PlanError(f"temporal_comparison must be '<=' or '<', got {self.temporal_comparison!r}")
+        check_choice("subgraph_type", self.subgraph_type, SubgraphType)
+        check_choice("temporal_strategy", self.temporal_strategy, TemporalStrategy)
+        check_choice("temporal_comparison", self.temporal_comparison, TemporalComparison)
         fan_outs = {edge_type: _fan_out(fan_out, f"[{edge_type}]") for edge_type, fan_out in self.num_neighbors.items()}
         object.__setattr__(self, "num_neighbors", fan_outs)
-        _check_direction(self)
+        super().__post_init__()
         for name in ("replace", "disjoint"):
             check_flag(name, getattr(self, name))
         self._check_window()
@@ -530,7 +305,7 @@ class NeighborSampling:
             )
         if self.time_attr is not None and self.subgraph_type == "induced":
             raise PlanError(
-                f"time_attr={self.time_attr!r} with subgraph_type='induced': edges that nobody drew may be of the future",
+                f"time_attr={self.time_attr!r} with subgraph_type='induced': edges that were not drawn may be of the future",
                 "leave one of them out, or use subgraph_type='bidirectional'",
             )
         if self.temporal_strategy == "last":
@@ -568,45 +343,164 @@ class NeighborSampling:
         return max((len(fan_out) for fan_out in self.num_neighbors.values()), default=0)
 
     @property
+    def walker(self) -> str:
+        """The class that draws, see ``Sampling.walker``."""
+        return "gnnkit.sampling.walkers.rooted:RootedWalker" if self.has_roots else "gnnkit.sampling.kinds:NeighborWalker"
+
+    @property
     def has_roots(self) -> bool:
         """Whether each seed has a neighbourhood of its own."""
         return self.disjoint or self.time_attr is not None
 
-    def to_json(self) -> dict[str, Any]:
-        """A JSON-serialisable form."""
-        fan_outs = [{"edge_type": list(edge_type), "num_neighbors": list(fan)} for edge_type, fan in sorted(self.num_neighbors.items())]
-        return {
-            "kind": "neighbors",
-            "num_neighbors": fan_outs,
-            "replace": self.replace,
-            "edge_dir": self.edge_dir,
-            "weight": self.weight,
-            "with_edge": self.with_edge,
-            "disjoint": self.disjoint,
-            "subgraph_type": self.subgraph_type,
-            "time_attr": self.time_attr,
-            "temporal_strategy": self.temporal_strategy,
-            # Not where they change nothing, so that other plans stay as they are.
-            **({} if self.time_window is None else {"time_window": self.time_window}),
-            **({} if self.temporal_comparison == "<=" else {"temporal_comparison": self.temporal_comparison}),
-            **({} if self.labor is None else {"labor": asdict(self.labor)}),
-        }
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> NeighborSampling:
-        """Reverses ``to_json``."""
-        fan_outs = {edge_type_from_json(row["edge_type"]): row["num_neighbors"] for row in value["num_neighbors"]}
-        named = {name: given for name, given in value.items() if name not in ("kind", "num_neighbors", "labor")}
-        labor = options_of(LaborDraws, value["labor"]) if "labor" in value else None
-        return options_of(cls, {"num_neighbors": fan_outs, "labor": labor, **named})
+@dataclass(frozen=True)
+class HGTSampling(Sampling):
+    """Sampling of nodes by budgets, see ``gnnkit.sampling.walkers.hgt``.
+
+    Attributes:
+        num_samples: ``{node type: nodes to draw in each iteration}``; every list has the same length, a type that is missing gets none.
+        edge_dir: The direction in which the store is compressed and sampled.
+        with_edge: Whether batches carry ``e_id``.
+    """
+
+    kind = "hgt"
+    walker = "gnnkit.sampling.walkers.hgt:HGTWalker"
+
+    num_samples: Mapping[NodeType, tuple[int, ...]]
+    edge_dir: EdgeDir = "in"
+    with_edge: bool = False
+
+    def __post_init__(self) -> None:
+        _keep_node_counts(self, "num_samples")
+        super().__post_init__()
+
+    @property
+    def num_hops(self) -> int:
+        """Iterations."""
+        return max(map(len, self.num_samples.values()), default=0)
 
 
-_KINDS: dict[str, Callable[[Mapping[str, Any]], Sampling]] = {
-    "neighbors": NeighborSampling.from_json,
-    "hgt": HGTSampling.from_json,
-    "layer_wise": LayerSampling.from_json,
-    "ppr": PPRSampling.from_json,
-}
+@dataclass(frozen=True)
+class LayerSampling(Sampling):
+    """Sampling of nodes layer by layer, see ``gnnkit.sampling.walkers.layers``.
+
+    Attributes:
+        num_nodes: ``{node type: nodes to choose in each hop}``; every list has the same length, a type that is missing gets none.
+        edge_dir: The direction in which the store is compressed and sampled.
+        weight: Name of the edge array that the adjacency holds, or None where every edge counts alike.
+        with_edge: Whether batches carry ``e_id``.
+    """
+
+    kind = "layer_wise"
+    walker = "gnnkit.sampling.walkers.layers:LayerWalker"
+
+    num_nodes: Mapping[NodeType, tuple[int, ...]]
+    edge_dir: EdgeDir = "in"
+    weight: str | None = None
+    with_edge: bool = False
+
+    def __post_init__(self) -> None:
+        _keep_node_counts(self, "num_nodes")
+        super().__post_init__()
+
+    @property
+    def num_hops(self) -> int:
+        """Hops."""
+        return max(map(len, self.num_nodes.values()), default=0)
+
+
+def _keep_node_counts(sampling: HGTSampling | LayerSampling, name: str) -> None:
+    given = getattr(sampling, name).items()
+    object.__setattr__(sampling, name, {node_type: node_counts(counts, f"{name}[{node_type!r}]") for node_type, counts in given})
+
+
+# The relation of a typed graph's edges from seeds to the nodes that they keep.
+PPR_RELATION = "ppr"
+
+
+@dataclass(frozen=True)
+class PPRChannel(Record):
+    """A walk of its own along some of the edge types.
+
+    Attributes:
+        edge_types: The types that it follows, sorted.
+        ratio: Its share of a seed's nodes.
+        target: How many of them that is.
+    """
+
+    edge_types: tuple[EdgeType, ...]
+    ratio: float
+    target: int
+
+
+@dataclass(frozen=True)
+class PPRNumbers:
+    """The numbers of personalised PageRank, in a plan and in what users give."""
+
+    alpha: float = 0.5
+    eps: float = 1e-4
+    max_ppr_nodes: int = 50
+    enable_residual_topup: bool = True
+    num_neighbors_per_hop: int = 1000
+    max_fetch_iterations: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, most in (("alpha", 1.0), ("eps", math.inf)):
+            value = getattr(self, name)
+            if not is_real(value) or not 0 < value < most:
+                limit = "between 0 and 1, both excluded" if name == "alpha" else "above 0"
+                usual = PPRNumbers.__dataclass_fields__[name].default
+                raise PlanError(f"{name} must be a number {limit}, got {shown(value)}", f"{usual} is a usual choice")
+        for name, least in (("max_ppr_nodes", 0), ("num_neighbors_per_hop", 1), ("max_fetch_iterations", 1)):
+            value = getattr(self, name)
+            if (name, value) in (("num_neighbors_per_hop", -1), ("max_fetch_iterations", None)):
+                continue
+            if not is_whole(value, least):
+                raise PlanError(f"{name} must be a whole number of at least {least}, and of 64 bits, got {shown(value)}")
+        for name in ("enable_residual_topup", "include_sampled_edges"):
+            if not isinstance(getattr(self, name), bool):
+                raise PlanError(f"{name} must be true or false, got {shown(getattr(self, name))}")
+
+
+@dataclass(frozen=True)
+class PPRSampling(PPRNumbers, Sampling):
+    """Sampling of nodes by personalised PageRank, see ``gnnkit.sampling.walkers.ppr``.
+
+    Attributes:
+        alpha: The probability of going back to the seed, in each step.
+        eps: What is left over at a node, relative to its degree and ``alpha``, below which it is not followed any more.
+        max_ppr_nodes: Nodes of each type that a seed keeps, at most.
+        enable_residual_topup: Whether nodes that were reached and not followed fill what is left of ``max_ppr_nodes``.
+        num_neighbors_per_hop: Edges of each type that a node is followed along, at most; -1 for all of them.
+        max_fetch_iterations: Rounds in which a seed's walk asks for neighbours, at most; None for any number.
+        edge_types: The types that are walked along, sorted.
+        channels: Walks that are kept apart; empty for a single one along ``edge_types``.
+        include_sampled_edges: Whether batches also hold the walked edges between their nodes.
+        edge_dir: The direction in which the store is compressed and sampled.
+        with_edge: Whether batches carry ``e_id``, of walked edges.
+    """
+
+    kind = "ppr"
+    walker = "gnnkit.sampling.walkers.ppr:PPRWalker"
+    takes_defaults = True
+
+    edge_types: tuple[EdgeType, ...] = field(kw_only=True)
+    channels: tuple[PPRChannel, ...] = ()
+    include_sampled_edges: bool = False
+    edge_dir: EdgeDir = "in"
+    with_edge: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Sampling.__post_init__(self)
+        for channel in self.channels:
+            if not is_whole(channel.target) or not is_real(channel.ratio) or not 0 <= channel.ratio <= 1:
+                raise PlanError(f"a channel has the ratio {shown(channel.ratio)} and {shown(channel.target)} nodes")
+
+    @property
+    def num_hops(self) -> int:
+        """A batch's nodes are all one edge away from their seeds."""
+        return 1
 
 
 def sampling_from_json(value: Mapping[str, Any]) -> Sampling:
@@ -615,7 +509,4 @@ def sampling_from_json(value: Mapping[str, Any]) -> Sampling:
     Raises:
         PlanError: Its kind is unknown.
     """
-    kind = value["kind"]
-    if kind not in _KINDS:
-        raise PlanError(f"the plan samples in the unknown way {kind!r}", f"known: {list(_KINDS)}")
-    return _KINDS[kind](value)
+    return of_kind(_KINDS, value, "the plan samples in the unknown way")

@@ -60,7 +60,7 @@ class _Iteration:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether somebody may ask for its next batch."""
+        """Whether its next batch may be asked for."""
         iterator = self.iterator()
         return iterator is not None and not iterator.is_over
 
@@ -179,7 +179,7 @@ class LiveLoader:
         return self._orders - 1
 
     def state_dict(self) -> dict[str, Any]:
-        """See ``_OverGraphLoader.state_dict``."""
+        """The position in the epoch, of this process."""
         with self._lock:
             if self._loaded is not None:
                 state, order = self._loaded
@@ -198,7 +198,7 @@ class LiveLoader:
             return {**state, **own}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See ``_OverGraphLoader.load_state_dict``."""
+        """Goes on from a position."""
         state = dict(state)
         order: list[int] | None = state.pop("order", None)
         with self._lock:

@@ -23,6 +23,7 @@ from torch_geometric.sampler.base import (
     SamplerOutput,
     SubgraphType,
 )
+from typing_extensions import override
 
 from gnnkit.arguments import to_array
 from gnnkit.backends.inprocess import InProcess
@@ -169,7 +170,7 @@ class GraphSampler(BaseSampler):  # type: ignore[misc]
 
     @classmethod
     def unopened(cls, graph: Data | HeteroData, *settings: Any) -> Self:
-        """A loader's own sampler, which reads the graph when somebody samples with it: the loader does not."""
+        """A loader's own sampler, which reads the graph when it is sampled with: the loader does not."""
         sampler = cls.__new__(cls)
         sampler._set(graph, *settings)
         return sampler
@@ -407,8 +408,8 @@ class NeighborSampler(GraphSampler):
         with _as_plan_error(value):
             self._num_neighbors = values if isinstance(values, NumNeighbors) else NumNeighbors(values)
 
+    @override
     def options(self, graph: Data | HeteroData, edge_type: EdgeType | None = None) -> dict[str, Any]:
-        """See ``GraphSampler.options``."""
         counts = self.num_neighbors
         fan_outs = counts.values
         with _as_plan_error(fan_outs):
@@ -425,8 +426,8 @@ class NeighborSampler(GraphSampler):
             "temporal_strategy": self.temporal_strategy,
         }
 
+    @override
     def form(self) -> dict[str, Any]:
-        """See ``GraphSampler.form``."""
         is_bidirectional = _subgraph_type(self.subgraph_type) == SubgraphType.bidirectional
         return {"num_hops": self.num_neighbors.num_hops, "has_edge_ids": not is_bidirectional}
 
@@ -461,10 +462,10 @@ class HGTSampler(GraphSampler):
         self.num_samples = num_samples
         self.options(graph)  # checks them
 
+    @override
     def options(self, graph: Data | HeteroData, edge_type: EdgeType | None = None) -> dict[str, Any]:
-        """See ``GraphSampler.options``."""
         return {"sampler": HGT(self.num_samples)}
 
+    @override
     def form(self) -> dict[str, Any]:
-        """See ``GraphSampler.form``."""
         return {"num_hops": None}

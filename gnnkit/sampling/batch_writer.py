@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from gnnkit.kernels.jit import helper, kernel
 from gnnkit.kernels.native import PAGE, WINDOW, ask, asks, copy_bytes, load_i64, prefetch, store_i64, use
@@ -279,7 +280,7 @@ class _Gathered(NamedTuple):
         return cls(key, "int64", (), 8, LOOK_UP, table.dtype.itemsize, table.index, table.bounds)
 
 
-class RowWriter:
+class RowWriter(BatchWriter):
     """Writes batches whole: everything that nodes and edges carry is gathered from parts on this host.
 
     Args:
@@ -298,8 +299,8 @@ class RowWriter:
         self._kept: list[NDArray[Any]] = []  # what the steps read
         self.use(tables)
 
+    @override
     def use(self, tables: GraphTables) -> None:
-        """See ``BatchWriter.use``."""
         self.tables = tables
         self._node_arrays = [
             [
@@ -321,8 +322,8 @@ class RowWriter:
             for edge_type in tables.edge_types
         }
 
+    @override
     def lay_out(self, walked: Sequence[Walked]) -> list[BatchLayout]:
-        """See ``BatchWriter.lay_out``."""
         self._steps, self._num_steps, self._kept = [], [], []
         return [self._lay_out(own) for own in walked]
 
@@ -379,8 +380,8 @@ class RowWriter:
         for name, array in (SLOT, split.slots), (MISSING, split.places):
             self._copy(builder.add(NodeKey(node_type, name), "int32", array.shape), array)
 
+    @override
     def fill(self, blocks: Sequence[NDArray[np.uint8]]) -> None:
-        """See ``BatchWriter.fill``."""
         steps = np.array(self._steps, np.int64).reshape(-1, 7)
         steps[:, TARGET] += np.repeat([address_of(block) for block in blocks], self._num_steps)
         if not self._run(steps):

@@ -110,7 +110,7 @@ class Dequantizer:
 
     def __init__(self, quantizations: Mapping[BatchKey, Quantization], lease: Callable[[int], NDArray[np.uint8]]) -> None:
         # Here, so that nothing is compiled or loaded in the middle of an epoch.
-        from gnnkit.storage.convert import dequantize_rows
+        from gnnkit.storage.convert import dequantize_rows  # kernels
 
         self._rows = dequantize_rows
         self._rows(np.empty((0, 0), np.uint8), Quantization((), ()))
@@ -122,7 +122,7 @@ class Dequantizer:
 
         arrays = dict(contents.arrays)
         for key, quantization in self._quantizations.items():
-            # A sampler of somebody else's may give numbers already.
+            # A sampler of another library may give numbers already.
             if key in arrays and arrays[key].dtype == torch.uint8:
                 rows, columns = arrays[key].numpy(), len(quantization.scale)
                 nbytes = 4 * columns * len(rows)
@@ -175,7 +175,7 @@ def load_batch_classes() -> None:
 def _import_classes(classes: Future[None]) -> None:
     try:
         import torch_geometric.data  # noqa: F401
-    except BaseException as error:  # for whoever waits
+    except BaseException as error:  # for the thread that waits
         classes.set_exception(error)
     else:
         classes.set_result(None)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numba import uint64
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from gnnkit.kernels.jit import helper, kernel
 from gnnkit.kernels.native import store_i32, store_i64
@@ -74,7 +75,7 @@ class NodeScratch:
         local_of: int32 ``[nodes]`` per node type: a node's number in a batch.
         nodes: int64, at least ``[nodes + seeds + 1]``, per node type: the batch's nodes.
         room: int64 ``[node types]``, their lengths.
-        buffers: int64 ``[node types, 3]``, their addresses and the base that numbers count from; see ``walk.walk``.
+        buffers: int64 ``[node types, 3]``, their addresses and the base that numbers count from; see ``graph_access.walk``.
         num_nodes: int64 ``[node types]``, nodes of the batch that was sampled last.
     """
 
@@ -122,7 +123,7 @@ class EdgeBuffers:
 
     Attributes:
         arrays: int64 ``[capacity]`` each: numbers of neighbours, numbers of nodes, and positions where they are kept.
-        table: int64 ``[edge types, 4]``, their addresses and capacities; see ``walk.walk``.
+        table: int64 ``[edge types, 4]``, their addresses and capacities; see ``graph_access.walk``.
     """
 
     def __init__(self, wants_position: tuple[bool, ...]) -> None:
@@ -463,7 +464,7 @@ def positions_wanted(tables: GraphTables, with_edge: bool) -> tuple[bool, ...]:
     return tuple((with_edge and t in tables.edge_ids) or bool(schema.edge_types[t].arrays) for t in tables.edge_types)
 
 
-class BaseGraphAccess(ABC):
+class BaseGraphAccess(GraphAccess, ABC):
     """The common base of every ``GraphAccess``.
 
     Args:
@@ -480,8 +481,8 @@ class BaseGraphAccess(ABC):
         self._fan_outs: tuple[NeighborSampling, NDArray[np.int64]] | None = None
         self._reserved: tuple[NDArray[np.int64] | None, int] = None, -1
 
+    @override
     def use(self, tables: GraphTables) -> None:
-        """See ``GraphAccess.use``."""
         assert tables.graph.schema is self.tables.graph.schema
         self.tables = tables
         if "own" in self.__dict__:
@@ -490,25 +491,25 @@ class BaseGraphAccess(ABC):
     # Kernels that walks of the usual kind do without are imported, and compiled, where they are used: see ``kinds.prepare``.
 
     @cached_property
+    @override
     def numbering(self) -> BatchNumbering:
-        """See ``GraphAccess.numbering``."""
-        from gnnkit.sampling.numbering import BatchNumbering
+        from gnnkit.sampling.numbering import BatchNumbering  # kernels
 
         return BatchNumbering(self.tables, self.scratch)
 
     @cached_property
     def own(self) -> PartOwner:
         """Answers questions about the parts that are here."""
-        from gnnkit.sampling.owned import PartOwner
+        from gnnkit.sampling.owned import PartOwner  # kernels
 
         return PartOwner(self.tables, self.tables.graph.local_parts)
 
+    @override
     def shown_type(self, edge_type: EdgeType) -> EdgeType:
-        """See ``GraphAccess.shown_type``."""
         return self.tables.shown_type(edge_type)
 
+    @override
     def store_ids(self, t: int, ids: NDArray[Any]) -> NDArray[np.int64]:
-        """See ``GraphAccess.store_ids``."""
         table = self.tables.graph.store_id[self.tables.node_types[t]]
         found = np.ascontiguousarray(ids if table is None else table[ids], np.int64)
         # As unsigned numbers, so that one pass finds negative ones too.
@@ -516,8 +517,8 @@ class BaseGraphAccess(ABC):
             raise damaged(STRANGE_SEED)
         return found
 
+    @override
     def rows(self, t: int, name: str, nodes: NDArray[np.int64]) -> NDArray[Any]:
-        """See ``GraphAccess.rows``."""
         table, nodes = self.tables.node_rows[self.tables.node_types[t], name], np.ascontiguousarray(nodes, np.int64)
         if len(nodes) and not 0 <= nodes.min() <= nodes.max() < self.tables.bounds[t, -1]:
             raise damaged(STRANGE_SEED)
@@ -589,6 +590,7 @@ class BaseGraphAccess(ABC):
     def _answers(self, shares: Mapping[int, NDArray[np.int64]], question: Callable[[NDArray[np.int64]], Question]) -> dict[int, Answer]:
         """Every host's answer to the question about the places of its nodes."""
 
+    @override
     def induce(
         self,
         r: int,
@@ -597,7 +599,6 @@ class BaseGraphAccess(ABC):
         node_roots: NDArray[np.int64] | None = None,
         member_roots: NDArray[np.int64] | None = None,
     ) -> Picks:
-        """See ``GraphAccess.induce``."""
         shares = self._shares(int(self.tables.relations[r, FRONTIER]), nodes)
         if node_roots is None or member_roots is None:
             node_roots = member_roots = NO_IDS
@@ -610,8 +611,8 @@ class BaseGraphAccess(ABC):
         picks = {host: Picks(answer["counts"], answer["neighbors"], answer.get("positions")) for host, answer in answers.items()}
         return stitched(picks, shares, len(nodes), wants_position=self.wants_position[r])
 
+    @override
     def degrees(self, t: int, nodes: NDArray[np.int64], relations: Sequence[int]) -> NDArray[np.int64]:
-        """See ``GraphAccess.degrees``."""
         degrees = np.zeros(len(nodes), np.int64)
         if relations:
             shares = self._shares(t, nodes)
@@ -619,16 +620,16 @@ class BaseGraphAccess(ABC):
             scatter(answers, "degrees", shares, degrees)
         return degrees
 
+    @override
     def weights(self, r: int, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """See ``GraphAccess.weights``."""
         shares = self._shares(int(self.tables.relations[r, FRONTIER]), nodes)
         answers = self._answers(shares, lambda places: Question("weights", (r,), nodes[places]))
         picks = {host: Picks(answer["counts"], answer["weights"], None) for host, answer in answers.items()}
         weights: NDArray[np.int64] = stitched(picks, shares, len(nodes), wants_position=False).neighbors
         return weights
 
+    @override
     def has_edges(self, r: int, nodes: NDArray[np.int64], neighbors: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """See ``GraphAccess.has_edges``."""
         found, shares = np.zeros(len(nodes), np.bool_), self._shares(int(self.tables.relations[r, FRONTIER]), nodes)
         answers = self._answers(shares, lambda places: Question("has_edges", (r,), nodes[places], neighbors[places]))
         scatter(answers, "found", shares, found)
@@ -676,8 +677,8 @@ class LocalGraphAccess(BaseGraphAccess):
                 raise damaged(LOOSE_EDGE if outcome == DAMAGED else STRANGE_SEED)
             self.edges.grow(outcome)
 
+    @override
     def expand(self, expansion: Expansion) -> dict[int, Picks]:
-        """See ``GraphAccess.expand``."""
         return self.own.expand(replace(expansion, wants_position=self.wants_position))
 
     def _shares(self, t: int, nodes: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:

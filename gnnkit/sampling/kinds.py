@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.kernels import jit
 from gnnkit.plan import (
-    HGTSampling,
     InputAnchors,
     InputLinks,
     InputNodes,
     Inputs,
-    LayerSampling,
     NeighborSampling,
-    PPRSampling,
     Sampling,
 )
+from gnnkit.sampling import seeders, walkers
 from gnnkit.sampling.batch_writer import BatchWriter, RowWriter
 from gnnkit.sampling.graph_access import GraphAccess, LocalGraphAccess, NodeScratch
 from gnnkit.sampling.subgraph import BatchLayout, SampleRequest, Walked, WalkSeeds
@@ -30,25 +31,6 @@ from gnnkit.schema import NodeType
 
 if TYPE_CHECKING:
     from gnnkit.sampling.cached import CachedNodes
-
-
-class NeighborWalker:
-    """See ``gnnkit.sampling.kinds.Walker``.
-
-    Args:
-        sampling: Fan-outs and options.
-    """
-
-    def __init__(self, sampling: NeighborSampling) -> None:
-        self._sampling = sampling
-
-    def walk(self, seeds: WalkSeeds, key: int, reach: GraphAccess) -> Walked:
-        """See ``Walker.walk``."""
-        return self.walk_together([seeds], [key], reach)[0]
-
-    def walk_together(self, seeds: Sequence[WalkSeeds], keys: Sequence[int], reach: GraphAccess) -> list[Walked]:
-        """See ``GraphAccess.walk``."""
-        return reach.walk(seeds, keys, self._sampling)
 
 
 class Seeder(Protocol):
@@ -63,6 +45,25 @@ class Walker(Protocol):
 
     def walk(self, seeds: WalkSeeds, key: int, reach: GraphAccess) -> Walked:
         """Chooses nodes and edges around the seeds; ``key`` is the batch's."""
+
+
+class NeighborWalker(Walker):
+    """Draws neighbours hop by hop.
+
+    Args:
+        sampling: Fan-outs and options.
+    """
+
+    def __init__(self, sampling: NeighborSampling) -> None:
+        self._sampling = sampling
+
+    @override
+    def walk(self, seeds: WalkSeeds, key: int, reach: GraphAccess) -> Walked:
+        return self.walk_together([seeds], [key], reach)[0]
+
+    def walk_together(self, seeds: Sequence[WalkSeeds], keys: Sequence[int], reach: GraphAccess) -> list[Walked]:
+        """Chooses for several batches at once."""
+        return reach.walk(seeds, keys, self._sampling)
 
 
 # Imports inside the following functions register kernels, which are compiled where their kind is used only.
@@ -83,34 +84,13 @@ def seeder_of(inputs: Inputs, sampling: Sampling) -> Seeder:
 
 def walker_of(sampling: Sampling) -> Walker:
     """The stage that chooses the nodes and edges of batches."""
-    walker = _plain_walker(sampling)
+    module, _, name = sampling.walker.partition(":")
+    walker: Walker = getattr(importlib.import_module(module), name)(sampling)
     if isinstance(sampling, NeighborSampling) and sampling.subgraph_type != "directional":
-        from gnnkit.sampling.walkers.shape import ShapedWalker
+        from gnnkit.sampling.walkers.shape import ShapedWalker  # kernels
 
         return ShapedWalker(sampling, walker)
     return walker
-
-
-def _plain_walker(sampling: Sampling) -> Walker:
-    if isinstance(sampling, PPRSampling):
-        from gnnkit.sampling.walkers.ppr import PPRWalker
-
-        return PPRWalker(sampling)
-    if isinstance(sampling, HGTSampling):
-        from gnnkit.sampling.walkers.hgt import HGTWalker
-
-        return HGTWalker(sampling)
-    if isinstance(sampling, LayerSampling):
-        from gnnkit.sampling.walkers.layers import LayerWalker
-
-        return LayerWalker(sampling)
-    assert isinstance(sampling, NeighborSampling), type(sampling)
-    if sampling.has_roots:
-        from gnnkit.sampling.walkers.rooted import RootedWalker
-
-        return RootedWalker(sampling)
-
-    return NeighborWalker(sampling)
 
 
 def finish(walked: Walked, reach: GraphAccess) -> Walked:
@@ -137,7 +117,7 @@ def prepare(inputs: Inputs, sampling: Sampling, *, walks_only: bool = False, cac
     Args:
         inputs: What batches start from.
         sampling: What is sampled around them.
-        walks_only: Whether batches are structures, for whoever gathers the rows elsewhere.
+        walks_only: Whether batches are structures, for processes elsewhere that gather the rows.
         caches: Whether batches come without the features that the trainer has.
         has_other_hosts: Whether hosts ask each other for what they hold, or for batches.
     """
@@ -159,14 +139,11 @@ def prepare_all() -> None:
     _import_shared()
     import gnnkit.sampling.cached
     import gnnkit.sampling.remote
-    import gnnkit.sampling.seeders.links
-    import gnnkit.sampling.seeders.nodes
-    import gnnkit.sampling.structure
-    import gnnkit.sampling.walkers.hgt
-    import gnnkit.sampling.walkers.layers
-    import gnnkit.sampling.walkers.ppr
-    import gnnkit.sampling.walkers.rooted
-    import gnnkit.sampling.walkers.shape  # noqa: F401
+    import gnnkit.sampling.structure  # noqa: F401
+
+    for package in (seeders, walkers):
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
 
 
 def compile_ahead(inputs: Inputs, sampling: Sampling, events: EventSink) -> None:
@@ -214,7 +191,7 @@ class Chooser(Protocol):
         """The first of these batches, at least one and as many as go at once, valid until the next call."""
 
 
-class StagedChooser:
+class StagedChooser(Chooser):
     """Chooses as the plan's inputs and sampling say.
 
     Args:
@@ -230,12 +207,12 @@ class StagedChooser:
         # Numbers that are given to anchors' labels are gone with the next batch.
         self._together = reach.walks_together and isinstance(self._walker, NeighborWalker) and not isinstance(inputs, InputAnchors)
 
+    @override
     def use(self, tables: GraphTables) -> None:
-        """See ``Chooser.use``."""
         self._reach.use(tables)
 
+    @override
     def choose(self, requests: Sequence[SampleRequest]) -> list[Walked]:
-        """See ``Chooser.choose``."""
         seeds = []
         for request in requests if self._together else requests[:1]:
             seeds.append(self._seeder.seeds(request, self._reach))
@@ -338,7 +315,7 @@ def local_sampler(
         inputs: What batches start from.
         sampling: What is sampled around it.
         scratch: Memory that is shared with other samplers of the same thread and graph; None makes some.
-        walks_only: Whether batches are structures, for whoever gathers the rows elsewhere.
+        walks_only: Whether batches are structures, for processes elsewhere that gather the rows.
         cached: ``LoaderPlan.cached``.
         unpacks: See ``RowWriter``.
     """

@@ -30,7 +30,7 @@ _REGION_STEPS = 8
 
 @kernel("void(int64[:, ::1], int64[::1])")
 def enter_seeds(node_buffers: NDArray[np.int64], num_nodes: NDArray[np.int64]) -> None:
-    """Enters the seeds into the relabelling tables, see ``walk.walk``."""
+    """Enters the seeds into the relabelling tables, see ``graph_access.walk``."""
     mark_seeds(node_buffers, num_nodes)
 
 
@@ -42,7 +42,7 @@ def number_nodes(ids: int, width: int, size: int, buffer: NDArray[np.int64], num
         ids: Address of store ids ``[n]``.
         width: Their width in bytes.
         size: Nodes of the type in the graph.
-        buffer: int64 ``[3]``, see ``walk.walk``.
+        buffer: int64 ``[3]``, see ``graph_access.walk``.
         num_nodes: Numbers that have been given out.
         numbers: int64 ``[n]``, filled.
 

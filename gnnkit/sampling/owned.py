@@ -116,7 +116,7 @@ def add_degrees(
 
     Args:
         ahead: int64 ``[4 + 2 K]``, ``ReadAhead.table``.
-        relation: int64 ``[6]``, see ``walk.walk``, and so for the next two.
+        relation: int64 ``[6]``, see ``graph_access.walk``, and so for the next two.
         parts: int64 ``[P, 6]``.
         bounds: int64 ``[P + 1]``.
         nodes: int64 ``[n]``, store ids of parts that are here.
@@ -458,11 +458,11 @@ def expand_owned(
     picks: NDArray[np.int64],
     table: NDArray[np.int64],
 ) -> int:
-    """Draws the edges of nodes, one edge type, in the passes of ``walk.walk``.
+    """Draws the edges of nodes, one edge type, in the passes of ``graph_access.walk``.
 
     Args:
         ahead: int64 ``[4 + 2 K]``, ``ReadAhead.table``.
-        relation: int64 ``[6]``, see ``walk.walk``, and so for those that are not described here.
+        relation: int64 ``[6]``, see ``graph_access.walk``, and so for those that are not described here.
         parts: int64 ``[P, 6]``.
         bounds: int64 ``[P + 1]``.
         global_id: int64 ``[P, 2]``.
@@ -547,7 +547,7 @@ def _address_or_0(array: NDArray[np.int64]) -> int:
 
 
 def _go_on() -> None:
-    """Nobody else waits."""
+    """No other thread waits."""
 
 
 class PartOwner:

@@ -701,7 +701,7 @@ def ask_draws(
     """Asks the disk for all that the draws of nodes read, by drawing their edges once before; for the arguments see ``choose``.
 
     Where neighbours have variates, all of a node's are read, and asked for. What is written behind the first ``num_edges`` of the buffers
-    is of no use to anybody. Where there is no room for the edges, or the graph is damaged, it ends: whoever draws in earnest finds out.
+    is of no use. Where there is no room for the edges, or the graph is damaged, it ends: the draw itself finds out.
     """
     if not asks(ahead):
         return

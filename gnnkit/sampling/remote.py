@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from gnnkit.errors import PlanError, SamplingError
 from gnnkit.kernels.jit import helper, kernel
@@ -157,7 +158,7 @@ def sort_by_owner(
     """Sorts the nodes ``[begin, end)`` of one type by the host that owns them, each node once.
 
     Args:
-        node_buffer: int64 ``[3]``, see ``walk.walk``.
+        node_buffer: int64 ``[3]``, see ``graph_access.walk``.
         begin: Number of the first node.
         end: One more than the last's.
         are_seeds: Whether a node may come twice.
@@ -592,8 +593,8 @@ class RemoteGraphAccess(BaseGraphAccess):
         self._rows = RowFiller(tables, where, owners)
         self._frontiers = [_Frontier.of(where.num_hosts, 0) for _ in tables.node_types]
 
+    @override
     def use(self, tables: GraphTables) -> None:
-        """See ``GraphAccess.use``."""
         super().use(tables)
         self._rows.use(tables)
 
@@ -683,8 +684,8 @@ class RemoteGraphAccess(BaseGraphAccess):
 
     # Questions ----------------------------------------------------------------------------------------------------------------
 
+    @override
     def expand(self, expansion: Expansion) -> dict[int, Picks]:
-        """See ``GraphAccess.expand``."""
         relations = self.tables.relations
         shares = {t: self._shares(t, nodes) for t, nodes in expansion.nodes.items()}
         requests: dict[int, Expansion] = {}
@@ -750,8 +751,8 @@ class RemoteRowWriter(RowWriter):
         self._rows = RowFiller(tables, where, owners)
         super().__init__(tables, with_edge, cached_nodes(cached))
 
+    @override
     def use(self, tables: GraphTables) -> None:
-        """See ``BatchWriter.use``."""
         super().use(tables)
         self._rows.use(tables)
 
@@ -796,7 +797,7 @@ def receiving_sampler(
     owners: PartOwners,
     cached: Mapping[NodeType, NDArray[np.uint64]] | None = None,
 ) -> BatchSampler:
-    """A sampler of ``received.WalkedRequest``: every row is asked of whoever has it.
+    """A sampler of ``received.WalkedRequest``: every row is asked of the server that has it.
 
     Args:
         tables: The graph's outline.

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from gnnkit.errors import SamplingError
 from gnnkit.kernels.jit import kernel
 from gnnkit.kernels.native import load_i64, store_i64
-from gnnkit.sampling.batch_writer import CarriedArray, carried_arrays, layout_of
+from gnnkit.sampling.batch_writer import BatchWriter, CarriedArray, carried_arrays, layout_of
 from gnnkit.sampling.subgraph import BatchKey, BatchLayout, EdgeKey, LayoutBuilder, NodeKey, SampleRequest, Walked, WalkedEdges, WalkSeeds
 from gnnkit.sampling.tables import GraphTables, address_of
 from gnnkit.schema import EdgeType
@@ -102,8 +103,8 @@ class Structure:
         }
 
 
-class StructureWriter:
-    """An ``BatchWriter`` whose batches are structures: it gathers nothing.
+class StructureWriter(BatchWriter):
+    """A ``BatchWriter`` whose batches are structures: it gathers nothing.
 
     Args:
         tables: The graph.
@@ -113,12 +114,12 @@ class StructureWriter:
         self.tables = tables
         self._batches: list[tuple[BatchLayout, Walked, list[CarriedArray]]] = []
 
+    @override
     def use(self, tables: GraphTables) -> None:
-        """See ``BatchWriter.use``."""
         self.tables = tables
 
+    @override
     def lay_out(self, walked: Sequence[Walked]) -> list[BatchLayout]:
-        """See ``BatchWriter.lay_out``."""
         self._batches = [self._lay_out(own) for own in walked]
         return [layout for layout, *_ in self._batches]
 
@@ -145,8 +146,8 @@ class StructureWriter:
             edge_type = self.tables.edge_types[edges.relation]
             builder.add(EdgeKey(edges.type, POSITION), _width(self.tables.graph.schema.edge_types[edge_type].num_edges), (count,))
 
+    @override
     def fill(self, blocks: Sequence[NDArray[np.uint8]]) -> None:
-        """See ``BatchWriter.fill``."""
         for batch, block in zip(self._batches, blocks, strict=True):
             self._fill(*batch, block)
 
@@ -181,7 +182,7 @@ def as_counts(counts: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[np.int32
 
 @dataclass(frozen=True, kw_only=True)
 class WalkedRequest(SampleRequest):
-    """A batch that somebody else has walked; its ``key`` is 0, because nothing is drawn here any more.
+    """A batch that another process has walked; its ``key`` is 0, because nothing is drawn here any more.
 
     Attributes:
         structure: The walk.
@@ -206,11 +207,11 @@ class ReceivedChooser:
         self._tables = tables
 
     def use(self, tables: GraphTables) -> None:
-        """See ``Chooser.use``."""
+        """Switches to another copy of the same graph."""
         self._tables = tables
 
     def choose(self, requests: Sequence[SampleRequest]) -> list[Walked]:
-        """See ``Chooser.choose``; one batch.
+        """Chooses one batch, the first of these.
 
         Args:
             requests: ``WalkedRequest`` each.

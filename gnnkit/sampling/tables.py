@@ -55,7 +55,7 @@ class RowTable:
 
 
 class GraphTables:
-    """The address tables of a graph; see ``walk.walk`` and ``fill.fill`` for their layouts.
+    """The address tables of a graph; see ``graph_access.walk`` and ``batch_writer.fill`` for their layouts.
 
     Arrays of parts that are not here have address 0.
 

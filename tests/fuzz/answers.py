@@ -156,7 +156,7 @@ def samplings(graph: GraphArrays, what: str) -> list[tuple[Inputs, Any]]:
     fan_outs, counts = dict.fromkeys(edge_types, (3, -1)), dict.fromkeys(types, (9, 6))
     plain, nodes = NeighborSampling(fan_outs, with_edge=True), inputs_of(graph)
     every = {
-        "degrees": [PPRSampling(tuple(sorted(edge_types)), max_ppr_nodes=6, include_sampled_edges=True, with_edge=True)],
+        "degrees": [PPRSampling(edge_types=tuple(sorted(edge_types)), max_ppr_nodes=6, include_sampled_edges=True, with_edge=True)],
         "induce": [replace(plain, subgraph_type="induced"), replace(plain, subgraph_type="induced", disjoint=True)],
         "weights": [LayerSampling(counts, "in", "weight", True)],
         "rows": [plain],

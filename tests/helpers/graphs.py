@@ -9,16 +9,26 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit import BuildOptions, Store, partition
 from gnnkit.schema import ArraySpec, EdgeType, EdgeTypeSchema, GraphSchema, NodeType, NodeTypeSchema
 
 NODE_NAMES = ("author", "field", "paper", "venue")
 RELATIONS = ("cites", "has", "to", "writes")
+
+
+def stored(source: Any, path: Path, options: BuildOptions | None = None) -> Store:
+    """A store of a graph, built with the given options."""
+    options = BuildOptions() if options is None else options
+    store = partition(source, out=path, **{field.name: getattr(options, field.name) for field in fields(options)})
+    assert store is not None
+    return store
 
 
 class ArraySource:

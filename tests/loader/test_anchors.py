@@ -15,12 +15,11 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 import gnnkit
-from gnnkit import Colocated, GraphLoader, GraphStore, InProcess
+from gnnkit import Colocated, GraphLoader, GraphStore, InProcess, LoaderPlan, Store
 from gnnkit.errors import PlanError
 from gnnkit.kernels.keys import batch_key
-from gnnkit.plan import LabelLists, LoaderPlan
+from gnnkit.plan import LabelLists
 from gnnkit.sampling.subgraph import SampleRequest
-from gnnkit.storage.store import Store
 from tests.cluster.parts.several_hosts import sampled, sampler_on, spread_samplers
 from tests.cluster.serving.networked import two_hosts
 

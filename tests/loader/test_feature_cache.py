@@ -13,11 +13,10 @@ import pytest
 import torch
 
 import gnnkit
-from gnnkit import GraphLoader, InProcess
+from gnnkit import GraphLoader, InProcess, LoaderPlan
 from gnnkit.errors import MemoryLimitError, PlanError
 from gnnkit.loader import feature_cache
 from gnnkit.loader.feature_cache import footprint, hottest
-from gnnkit.plan import LoaderPlan
 from gnnkit.sampling.cached import CachedNodes, as_words
 from gnnkit.sampling.tables import address_of
 from tests.backends.setups import run_script

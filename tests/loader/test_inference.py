@@ -24,7 +24,7 @@ from gnnkit.datasets import PyGSource, cora
 from gnnkit.errors import LoaderClosed, PlanError, StoreError
 from gnnkit.events import Event
 from gnnkit.loader.inference import infer
-from gnnkit.storage.build import build_store
+from tests.helpers.graphs import stored
 from tests.loader.graphs import NUM_NODES, make, plain, typed
 
 EVERYWHERE = pytest.mark.parametrize("backend", [InProcess(2), Colocated(1), GraphStore(1)], ids=["InProcess", "Colocated", "GraphStore"])
@@ -132,7 +132,7 @@ def test_every_backend_and_both_kinds_of_graph(backend: Any) -> None:
 
 def test_a_store_in_parts_gives_rows_in_the_datasets_order(tmp_path: Path) -> None:
     data, model = hetero()
-    store = build_store(PyGSource(data), tmp_path / "store", BuildOptions(3, "random"))
+    store = stored(PyGSource(data), tmp_path / "store", BuildOptions(3, "random"))
     with GraphLoader.from_store(store.path, input_nodes="paper", num_neighbors=[1], batch_size=9, progress=False) as loader:
         close(loader.inference(model.layers, progress=False)["paper"], forward(model, data)["paper"])
         both = loader.inference(model.layers[:1], progress=False)

@@ -10,12 +10,10 @@ import pytest
 import torch
 from torch_geometric.data import HeteroData
 
-from gnnkit import Colocated, GraphLoader, GraphStore
+from gnnkit import BuildOptions, Colocated, GraphLoader, GraphStore
 from gnnkit.errors import PlanError
 from gnnkit.schema import reverse_edge_type
-from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
-from tests.helpers.graphs import homogeneous_source, random_edges
+from tests.helpers.graphs import homogeneous_source, random_edges, stored
 
 CITES, ON, HAS = ("paper", "cites", "paper"), ("tag", "on", "paper"), ("paper", "has", "tag")
 SIZES = {"paper": 60, "tag": 20, "venue": 10}
@@ -82,11 +80,11 @@ OPTIONS: dict[str, Any] = {"num_neighbors": [3, 3], "batch_size": 16, "progress"
     ids=lambda build: str(build.get("feature_dtype")),
 )
 def test_stores_of_every_kind_keep_labels(build: dict[str, Any], edge_dir: Any, tmp_path: Path) -> None:
-    from gnnkit.datasets.pyg import PyGSource
+    from gnnkit.datasets import PyGSource
 
     data = labelled()
     data[CITES].edge_weight = torch.rand(150)
-    store = build_store(PyGSource(data), tmp_path / "store", BuildOptions(**build, edge_dir=edge_dir, with_edge=True))
+    store = stored(PyGSource(data), tmp_path / "store", BuildOptions(**build, edge_dir=edge_dir, with_edge=True))
     with GraphLoader.from_store(store.path, backend="inprocess", **OPTIONS) as loader:
         check(loader, data, edge_dir)
 
@@ -116,17 +114,17 @@ def test_one_name_for_nodes_and_edges_of_a_homogeneous_graph_is_refused(tmp_path
     y = np.zeros(4, np.int64)
     source = homogeneous_source(np.array([[0, 1, 2, 3], [1, 2, 3, 0]]), 4, edge_arrays={"y": y}, y=y)
     with pytest.raises(PlanError, match="nodes and edges of a homogeneous graph both have an array called 'y'"):
-        build_store(source, tmp_path / "store", BuildOptions())
+        stored(source, tmp_path / "store", BuildOptions())
 
 
 def test_whole_labels_of_a_part_of_the_face_of_graphlearn_torch(tmp_path: Path) -> None:
     """``DistDataset.node_labels``: [n, K] with the bits of what is missing, [n, 1] as [n]; no entry for types without labels."""
-    from gnnkit.datasets.pyg import PyGSource
+    from gnnkit.datasets import PyGSource
     from gnnkit.distributed.store_views import StoreViews
 
     data = labelled()
     data["tag"].y = data["tag"].y[:, None]
-    views = StoreViews(build_store(PyGSource(data), tmp_path / "store", BuildOptions(3, "random")))
+    views = StoreViews(stored(PyGSource(data), tmp_path / "store", BuildOptions(3, "random")))
     found = views.labels()
     assert set(found) == {"paper", "tag"}
     assert raw(found["paper"]) == raw(data["paper"].y) and found["tag"].equal(data["tag"].y.view(-1))

@@ -17,9 +17,8 @@ from torch_geometric.sampler import NegativeSampling
 from torch_geometric.transforms import RandomLinkSplit
 
 import gnnkit
-from gnnkit import Colocated, GraphLoader, GraphStore, InProcess
+from gnnkit import Colocated, GraphLoader, GraphStore, InProcess, LoaderPlan
 from gnnkit.errors import PlanError, SamplingError
-from gnnkit.plan import LoaderPlan
 from tests import reference_links, reference_sampler
 from tests.helpers.batches import same, to_pyg, to_reference
 from tests.helpers.chi_square import check_counts, check_independent

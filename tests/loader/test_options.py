@@ -19,7 +19,7 @@ from torch_geometric.data import Data, HeteroData
 
 import gnnkit
 from gnnkit import GraphLoader
-from gnnkit.datasets.pyg import PyGSource
+from gnnkit.datasets import PyGSource
 from gnnkit.errors import PlanError
 from gnnkit.loader.option_table import GROUPS, option_table
 
@@ -30,7 +30,7 @@ NOT_BUILT = (GraphLoader.from_pyg, GraphLoader.from_store)
 # Lines and the names that a type checker must mention for them; none where the line is right.
 CALLS = """
 from gnnkit import Colocated, GraphLoader, PPR
-from gnnkit.storage.store import Store
+from gnnkit import Store
 from torch_geometric.data import Data
 
 data = Data()

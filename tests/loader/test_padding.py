@@ -16,10 +16,9 @@ from torch_geometric.nn import GAT, GraphSAGE, HeteroConv, SAGEConv
 from torch_geometric.utils import trim_to_layer
 
 import gnnkit
-from gnnkit import Glt, GraphLoader, InProcess, unpad
+from gnnkit import Glt, GraphLoader, InProcess, LoaderPlan, unpad
 from gnnkit.errors import PlanError
 from gnnkit.loader.inspection import batches_digest
-from gnnkit.plan import LoaderPlan
 from tests.backends.kinds import built, kind_loader, source_of
 from tests.helpers.batches import same, to_pyg
 from tests.helpers.graphs import random_source

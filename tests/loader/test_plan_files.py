@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from gnnkit import BuildOptions, Colocated, Glt, GraphLoader, GraphStore, InProcess, partition
+from gnnkit import BuildOptions, Colocated, Glt, GraphLoader, GraphStore, InProcess, LoaderPlan, Store, partition
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.loader.inspection import batches_digest
 from gnnkit.plan import (
@@ -31,7 +31,6 @@ from gnnkit.plan import (
     LabelLists,
     LaborDraws,
     LayerSampling,
-    LoaderPlan,
     NegativeSampling,
     NeighborSampling,
     Placement,
@@ -40,9 +39,7 @@ from gnnkit.plan import (
     RuntimeOptions,
     StoreRef,
 )
-from gnnkit.storage.build import build_store
-from gnnkit.storage.store import Store
-from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges
+from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, stored
 
 OPTIONS: dict[str, Any] = {"num_neighbors": [4, 3], "batch_size": 16, "progress": False}
 STARTED_S = 120
@@ -132,7 +129,7 @@ LAYERS = st.builds(LayerSampling, st.dictionaries(NAMES, NODE_COUNTS, max_size=3
 TYPE_LISTS = st.lists(EDGE_TYPES, max_size=3).map(tuple)
 PPR = st.builds(
     PPRSampling,
-    TYPE_LISTS,
+    edge_types=TYPE_LISTS,
     alpha=st.floats(0.01, 0.99),
     eps=st.floats(1e-12, 1),
     max_ppr_nodes=st.integers(1, 1000),
@@ -265,7 +262,7 @@ def source(seed: int = 0) -> ArraySource:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return build_store(source(), tmp_path_factory.mktemp("plans") / "store", BuildOptions())
+    return stored(source(), tmp_path_factory.mktemp("plans") / "store", BuildOptions())
 
 
 @pytest.fixture(scope="module")
@@ -309,13 +306,13 @@ def test_a_plan_takes_its_graph_in_other_parts(store: Store, digest: str, tmp_pa
 
 @pytest.mark.parametrize("options", [BuildOptions(edge_dir="out"), BuildOptions(feature_dtype="float16"), BuildOptions(with_edge=True)])
 def test_a_store_that_would_give_other_batches_is_another_graph(store: Store, tmp_path: Path, options: BuildOptions) -> None:
-    other = build_store(source(), tmp_path / "other", options)
+    other = stored(source(), tmp_path / "other", options)
     assert other.reference.graph != store.reference.graph
     assert other.manifest.source_fingerprint == store.manifest.source_fingerprint
 
 
 def test_another_graph_is_refused(store: Store, tmp_path: Path) -> None:
-    other = build_store(source(seed=1), tmp_path / "other", BuildOptions())
+    other = stored(source(seed=1), tmp_path / "other", BuildOptions())
     with GraphLoader.from_store(store.path, **OPTIONS) as loader:
         assert loader.plan.store is not None
         replace(loader.plan, store=replace(loader.plan.store, path=str(other.path))).save(tmp_path / "plan.json")

@@ -9,15 +9,12 @@ from typing import Any
 
 import pytest
 
-from gnnkit import HGT, PPR, Glt, GraphLoader, Labor, LayerWise
+from gnnkit import HGT, PPR, BuildOptions, Glt, GraphLoader, Labor, LayerWise, Store
 from gnnkit.errors import PlanError
 from gnnkit.samplers import Sampler, to_options
-from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
 from tests.backends.kinds import BUYS, KNOWS, REV_BUYS, source_of
 from tests.helpers.batches import same
-from tests.helpers.graphs import ArraySource
+from tests.helpers.graphs import ArraySource, stored
 
 # The second channel is so small that none of five nodes is its own.
 CHANNELS = {(BUYS, REV_BUYS): 0.95, KNOWS: 0.05}
@@ -34,7 +31,7 @@ SAMPLERS: dict[str, Any] = {
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """A typed graph of two parts."""
     source: ArraySource = source_of("typed", "node", "in")
-    return build_store(source, tmp_path_factory.mktemp("planned") / "store", BuildOptions(2, "random", "in", with_edge=True))
+    return stored(source, tmp_path_factory.mktemp("planned") / "store", BuildOptions(2, "random", "in", with_edge=True))
 
 
 @pytest.mark.parametrize("name", SAMPLERS)

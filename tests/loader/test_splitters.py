@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
 
 import gnnkit
-from gnnkit import split_links, split_nodes
+from gnnkit import Store, split_links, split_nodes
 from gnnkit.errors import PlanError, StoreError
-from gnnkit.storage.store import Store
 from tests import reference_sampler
 
 ENDS = torch.tensor([[0, 1, 2, 3, 1, 4, 4, 0, 5, 2], [1, 0, 3, 2, 2, 4, 5, 1, 4, 0]])

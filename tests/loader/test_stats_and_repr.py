@@ -140,7 +140,7 @@ def test_names_are_escaped_in_html() -> None:
 def test_the_plan_is_json() -> None:
     import json
 
-    from gnnkit.plan import LoaderPlan
+    from gnnkit import LoaderPlan
 
     with make(typed(), input_nodes=("paper", range(0, 60, 7)), seed=(1 << 64) - 1) as loader:
         text = json.dumps(loader.plan.to_json())

@@ -13,9 +13,8 @@ import pytest
 
 from gnnkit import BuildOptions, GraphLoader, InProcess
 from gnnkit.errors import PlanError, StoreError
-from gnnkit.storage.build import build_store
 from tests.helpers.batches import same
-from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges
+from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, stored
 
 OPTIONS: dict[str, Any] = {"num_neighbors": [4, 3], "batch_size": 16, "progress": False}
 
@@ -32,7 +31,7 @@ def source(num_nodes: int = 200, seed: int = 0) -> ArraySource:
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("stores") / "store"
-    build_store(source(), folder, BuildOptions(num_parts=2, partition="random", with_edge=True, weight="weight"))
+    stored(source(), folder, BuildOptions(num_parts=2, partition="random", with_edge=True, weight="weight"))
     return folder
 
 
@@ -84,7 +83,7 @@ def test_a_store_in_a_moved_folder(path: Path, tmp_path: Path) -> None:
 def test_a_plan_of_another_store_is_refused(path: Path, tmp_path: Path) -> None:
     with GraphLoader.from_store(path, **OPTIONS) as loader:
         plan = loader.plan
-    other = build_store(source(seed=1), tmp_path / "other", BuildOptions())
+    other = stored(source(seed=1), tmp_path / "other", BuildOptions())
     assert plan.store is not None
     replace(plan, store=replace(plan.store, path=str(other.path))).save(tmp_path / "plan.json")
     with pytest.raises(StoreError, match="the plan was made for") as caught:
@@ -93,7 +92,7 @@ def test_a_plan_of_another_store_is_refused(path: Path, tmp_path: Path) -> None:
 
 
 def test_what_a_store_was_not_built_with(tmp_path: Path) -> None:
-    bare = build_store(source(), tmp_path / "bare", BuildOptions()).path
+    bare = stored(source(), tmp_path / "bare", BuildOptions()).path
     for options, got in (({"weight": "weight"}, "weight='weight'"), ({"with_edge": True}, "no edge ids")):
         with pytest.raises(PlanError, match=got) as caught:
             GraphLoader.from_store(bare, **options, **OPTIONS)

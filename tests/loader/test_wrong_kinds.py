@@ -15,7 +15,7 @@ import torch
 
 import gnnkit
 from gnnkit import HGT, PPR, Colocated, GraphLoader, GraphStore, InProcess, Labor, LayerWise
-from gnnkit.datasets.pyg import PyGSource
+from gnnkit.datasets import PyGSource
 from gnnkit.errors import GnnkitError, PlanError
 from gnnkit.pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, ShaDowKHopSampler
 from tests.loader.graphs import plain, typed

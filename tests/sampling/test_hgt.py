@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnnkit import HGT, GraphLoader
+from gnnkit import HGT, GraphLoader, LoaderPlan
 from gnnkit.errors import PlanError
-from gnnkit.plan import HGTSampling, LoaderPlan
+from gnnkit.plan import HGTSampling
 from tests import reference_hgt
 from tests.helpers.batches import items, same, to_pyg
 from tests.helpers.chi_square import check_counts, check_statistic

@@ -14,23 +14,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
 
-from gnnkit import GraphLoader, LayerWise
+from gnnkit import BuildOptions, GraphLoader, LayerWise, LoaderPlan
 from gnnkit.cluster.parts.service import Answers
 from gnnkit.cluster.service_client import answer_from_value, question_to_args
 from gnnkit.cluster.serving.codec import from_pieces, to_pieces
 from gnnkit.errors import PlanError
-from gnnkit.plan import HGTSampling, LayerSampling, LoaderPlan
+from gnnkit.plan import HGTSampling, LayerSampling
 from gnnkit.sampling.owned import PartOwner
 from gnnkit.sampling.owners import Answer, Expansion, Picks, Question
 from gnnkit.sampling.remote import PartMap, spread_sampler
 from gnnkit.sampling.subgraph import SampleRequest
 from gnnkit.sampling.tables import GraphTables
-from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
 from tests import reference_layers
 from tests.cluster.parts.several_hosts import OwnersHere, inputs_of, part_of_graph, sampled, sampler_on
 from tests.helpers.batches import items, same, to_pyg
-from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source
+from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source, stored
 from tests.helpers.kind_batches import epoch_of, expected_kind
 
 NUM_BATCHES = 1500
@@ -278,7 +276,7 @@ def test_parts_on_several_hosts(tmp_path: Path, edge_dir: Any, kind: str) -> Non
     """Scores, weights and budgets of nodes that lie elsewhere: whoever samples, batches are those of one host."""
     source = random_source(np.random.default_rng(6), max_nodes=60, max_edges=400, num_node_types=2, num_edge_types=3)
     weight = "weight" if kind == "weighted" else None
-    store = build_store(source, tmp_path / "store", BuildOptions(3, "random", edge_dir=edge_dir, with_edge=True, weight="weight"))
+    store = stored(source, tmp_path / "store", BuildOptions(3, "random", edge_dir=edge_dir, with_edge=True, weight="weight"))
     counts = dict.fromkeys(source.schema.node_types, (9, 6))
     sampling: Any = HGTSampling(counts, edge_dir, True) if kind == "hgt" else LayerSampling(counts, edge_dir, weight, True)
     graph, inputs, placement = store.arrays(), inputs_of(store.arrays()), {0: (0,), 1: (1,), 2: (2,)}

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gnnkit import BuildOptions
 from gnnkit.errors import SamplingError
 from gnnkit.plan import InputLinks, NegativeSampling, NeighborSampling
 from gnnkit.runtime.batches import LinkArrays
@@ -20,12 +21,10 @@ from gnnkit.sampling.kinds import BatchSampler
 from gnnkit.sampling.structure import WalkedRequest
 from gnnkit.sampling.subgraph import SampledSubgraph, SampleRequest
 from gnnkit.schema import find_reverse
-from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
 from tests import reference_links
 from tests.cluster.parts.several_hosts import sampled, sampler_on, spread_samplers
 from tests.helpers.batches import to_reference
-from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source
+from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source, stored
 from tests.helpers.link_batches import check, contents
 from tests.sampling.test_structure import receiver, walked
 
@@ -122,7 +121,7 @@ def test_random_links_of_random_graphs(tmp_path_factory: pytest.TempPathFactory,
     source, edge_type = case["source"], case["edge_type"]
     time_attr = None if case["times"] is None else "time"
     build = BuildOptions(case["num_parts"], case["partition"], case["edge_dir"], True, weight=case["weight"], time_attr=time_attr)
-    store = build_store(source, tmp_path_factory.mktemp("graph") / "store", build)
+    store = stored(source, tmp_path_factory.mktemp("graph") / "store", build)
     graph = store.arrays()
     weights = weights_of(case)
     negatives = None if case["mode"] is None else NegativeSampling(case["mode"], case["amount"], case["strict"], *weights)

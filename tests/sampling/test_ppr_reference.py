@@ -13,16 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
 
-from gnnkit import PPR, Colocated, GraphLoader
+from gnnkit import PPR, BuildOptions, Colocated, GraphLoader
 from gnnkit.plan import InputNodes
 from gnnkit.sampling.subgraph import EdgeKey, NodeKey, SampleRequest
 from gnnkit.schema import EdgeTypeSchema, GraphSchema, NodeTypeSchema
-from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
 from tests import reference_ppr, reference_sampler
 from tests.cluster.parts.several_hosts import sampled, spread_samplers
 from tests.helpers.batches import same, to_pyg, to_reference
-from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source, spec_of
+from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source, spec_of, stored
 
 OPTIONS: dict[str, Any] = {"alpha": 0.25, "eps": 1e-3, "max_ppr_nodes": 6, "num_neighbors_per_hop": 4, "include_sampled_edges": True}
 
@@ -162,7 +160,7 @@ def test_parts_on_several_hosts(tmp_path: Path, edge_dir: Any) -> None:
     source, input_type = typed_source()
     first, *others = sorted(source.edges)
     options = {**OPTIONS, "typed_channel_ratios": {first: 0.3, tuple(others): 0.7}}
-    store = build_store(source, tmp_path / "store", BuildOptions(num_parts=3, partition="random", edge_dir=edge_dir, with_edge=True))
+    store = stored(source, tmp_path / "store", BuildOptions(num_parts=3, partition="random", edge_dir=edge_dir, with_edge=True))
     sampling = PPR(**options).sampling(store.schema, edge_dir=edge_dir, weight=None, time_attr=None, with_edge=True)
     request = SampleRequest(77, np.arange(9), {"node": np.arange(9)})
     wanted = reference_ppr.sample(to_reference(source), 77, {input_type: list(range(9))}, edge_dir=edge_dir, **options)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gnnkit import BuildOptions, Store
 from gnnkit.errors import StoreError
 from gnnkit.plan import NeighborSampling
 from gnnkit.sampling.graph_access import LocalGraphAccess
@@ -21,13 +22,10 @@ from gnnkit.sampling.structure import WalkedRequest
 from gnnkit.sampling.subgraph import SampleRequest
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.schema import find_reverse
-from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
 from tests import reference_rooted, reference_sampler
 from tests.cluster.parts.several_hosts import OwnersHere, inputs_of, part_of_graph, sampled, sampler_on, spread_samplers
 from tests.helpers.batches import to_reference
-from tests.helpers.graphs import ArraySource, homogeneous_source, random_source
+from tests.helpers.graphs import ArraySource, homogeneous_source, random_source, stored
 from tests.sampling.test_structure import receiver, walked
 
 numbers = itertools.count()
@@ -121,7 +119,7 @@ def edge_ids(store: Store, edge_type: Any, positions: Any) -> list[int]:
 @given(cases())
 def test_random_graphs_on_random_hosts(tmp_path: Path, case: dict[str, Any]) -> None:
     source, options = case["source"], case["options"]
-    store, truth = build_store(source, tmp_path / str(next(numbers)), options), Truth(source, options)
+    store, truth = stored(source, tmp_path / str(next(numbers)), options), Truth(source, options)
     rng = np.random.default_rng(case["seed"])
     asked = {t: rng.integers(0, truth.sizes[t], 9) for t in truth.types if truth.sizes[t]}
     roots = {t: rng.integers(0, 4, 9) for t in asked}
@@ -230,14 +228,14 @@ def check_questions(reach: Any, store: Store, truth: Truth, asked: Any, roots: A
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     ring = np.stack([np.arange(30), (np.arange(30) + 1) % 30])
-    return build_store(homogeneous_source(ring, 30, x=np.arange(30.0)), tmp_path_factory.mktemp("reach") / "ring", BuildOptions(3))
+    return stored(homogeneous_source(ring, 30, x=np.arange(30.0)), tmp_path_factory.mktemp("reach") / "ring", BuildOptions(3))
 
 
 @pytest.mark.parametrize("rooted", [False, True], ids=["shared", "rooted"])
 def test_edges_among_more_nodes_than_there_was_room_for(store: Store, rooted: bool) -> None:
     """Room for edges grows as they are found, and what was found before stays."""
     hub = np.stack([np.tile(np.arange(400), 3), np.zeros(1200, np.int64)])
-    tree = build_store(homogeneous_source(hub, 400), store.path.parent / f"hub-{rooted}", BuildOptions(1))
+    tree = stored(homogeneous_source(hub, 400), store.path.parent / f"hub-{rooted}", BuildOptions(1))
     reach, nodes = LocalGraphAccess(GraphTables(tree.arrays(), False), True), np.array([5, 0, 7, 0])
     members, roots = np.arange(400), np.zeros(4, np.int64)
     picks = reach.induce(0, nodes, members, *((roots, np.zeros(400, np.int64)) if rooted else (None, None)))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from gnnkit import Store
 from gnnkit.errors import SamplingError
 from gnnkit.sampling.collate import collate, contents_of
 from gnnkit.sampling.kinds import BatchSampler
@@ -20,11 +21,10 @@ from gnnkit.sampling.remote import PartMap, receiving_sampler, spread_sampler
 from gnnkit.sampling.structure import Structure, WalkedRequest
 from gnnkit.sampling.subgraph import BatchLayout, EdgeKey, Field, NodeKey, SampledSubgraph, SampleRequest
 from gnnkit.sampling.tables import GraphTables
-from gnnkit.storage.build import build_store
-from gnnkit.storage.store import Store
 from tests.cluster.parts.several_hosts import OwnersHere, inputs_of, part_of_graph, sampled, sampler_on
 from tests.cluster.parts.test_spread import SAMPLING, cases, plain_store, requests
 from tests.helpers.batches import reference_batch, same
+from tests.helpers.graphs import stored
 
 numbers = itertools.count()
 
@@ -52,7 +52,7 @@ def receiver(store: Store, sampling: Any) -> BatchSampler:
 @given(cases())
 def test_random_graphs(tmp_path: Path, case: dict[str, Any]) -> None:
     source, sampling = case["source"], case["sampling"]
-    store = build_store(source, tmp_path / str(next(numbers)), case["options"])
+    store = stored(source, tmp_path / str(next(numbers)), case["options"])
     walker, receiving = sampler_on(store.arrays(), sampling, walks_only=True), receiver(store, sampling)
     for request in requests(store, case["seed"]):
         wanted = reference_batch(source, sampling, request, inputs_of(store.arrays()).node_type)

@@ -27,25 +27,16 @@ if TYPE_CHECKING:
 
 # More sampling threads than this are more than one host's memory is fast; batches ahead cost their memory.
 _MOST_THREADS = 16
-_AHEAD = (0, 1, 2, 4, 8, 16)
-_CONCURRENCY = (1, 2, 4)
+_USUAL_SLOTS = {"prefetch": (0, 1, 2, 4, 8, 16), "worker_concurrency": (1, 2, 4)}
+# Options of who samples, by backend, and of how many batches may be under way.
+_WORKERS = {
+    "InProcess": ("num_threads",),
+    "Colocated": ("num_workers", "threads_per_worker"),
+    "GraphStore": ("workers_per_server", "threads_per_worker"),
+}
+_SLOTS = ("worker_concurrency", "channel_size", "prefetch")
 
 Point = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Axis:
-    """An option with the values that are tried.
-
-    Attributes:
-        name: An option of the backend, or "prefetch".
-        values: Its values, the cheapest first.
-        kind: Whether it is about who samples, or about how many batches may be under way.
-    """
-
-    name: str
-    values: tuple[Any, ...]
-    kind: Literal["workers", "slots"]
 
 
 @dataclass(frozen=True)
@@ -53,34 +44,35 @@ class Space:
     """All combinations of some options.
 
     Attributes:
-        axes: The options, in the order in which they are tried.
+        values: ``{option: its values, the cheapest first}``, in the order in which they are tried.
         allowed: Whether a combination can be had.
     """
 
-    axes: tuple[Axis, ...]
+    values: Mapping[str, tuple[Any, ...]]
     allowed: Callable[[Point], bool] = lambda point: True
 
     def grid(self) -> list[dict[str, Any]]:
         """Every combination that can be had, the cheapest first."""
-        names = [axis.name for axis in self.axes]
-        points = (dict(zip(names, values, strict=True)) for values in product(*(axis.values for axis in self.axes)))
+        points = (dict(zip(self.values, values, strict=True)) for values in product(*self.values.values()))
         return sorted(filter(self.allowed, points), key=self.cost)
 
-    def beside(self, point: Point, axis: Axis, *, up: bool) -> Iterator[dict[str, Any]]:
+    def beside(self, point: Point, name: str, *, up: bool) -> Iterator[dict[str, Any]]:
         """Combinations that differ from ``point`` in one option, the nearest first; of slots, one at a time is too little to tell."""
-        at = axis.values.index(point[axis.name])
-        values = axis.values[at + 1 :] if up else axis.values[:at][::-1]
-        if axis.kind == "slots" and up and len(values) > 1:
+        at = self.values[name].index(point[name])
+        values = self.values[name][at + 1 :] if up else self.values[name][:at][::-1]
+        if name in _SLOTS and up and len(values) > 1:
             values = values[1::2]
-        yield from filter(self.allowed, ({**point, axis.name: value} for value in values))
+        yield from filter(self.allowed, ({**point, name: value} for value in values))
 
     def cost(self, point: Point) -> int:
-        """Returns the cost of a combination, to compare it with others: the sum of its positions on all axes."""
-        return sum(axis.values.index(point[axis.name]) for axis in self.axes)
+        """Returns the cost of a combination, to compare it with others: the sum of its positions among each option's values."""
+        return sum(values.index(point[name]) for name, values in self.values.items())
 
 
 def space_of(plan: LoaderPlan, *, workers: int, cpus: int, most_slots: int) -> tuple[Space, dict[str, Any]]:
     """Returns the options that may be tried for a loader, and those that it has now.
+
+    Combinations keep to about as many threads as there are processors, and to the memory for batches; what there is now is allowed.
 
     Args:
         plan: Its plan.
@@ -92,8 +84,7 @@ def space_of(plan: LoaderPlan, *, workers: int, cpus: int, most_slots: int) -> t
         PlanError: The loader's backend has nothing to try.
     """
     backend = plan.backend
-    kind, prefetch = backend["kind"], plan.runtime.prefetch
-    if kind == "Glt":
+    if backend["kind"] == "Glt":
         raise PlanError(
             "autotune() tries gnnkit's own workers, and Glt() samples with graphlearn-torch's", "use InProcess() or Colocated()"
         )
@@ -102,38 +93,11 @@ def space_of(plan: LoaderPlan, *, workers: int, cpus: int, most_slots: int) -> t
             f"autotune() tries one trainer's options, and this is one of {plan.batching.world_size}, who would wait for each other",
             "tune a loader with rank=0, world_size=1, and give all ranks its options",
         )
-    if kind == "InProcess":
-        start = {"num_threads": workers, "prefetch": prefetch}
-    else:
-        start = {**_processes(backend, workers), **_ring_options(backend), "prefetch": prefetch}
-    return Space(tuple(_axis(name, value, cpus) for name, value in start.items()), _limits(backend, cpus, most_slots, start)), start
-
-
-def _processes(backend: Mapping[str, Any], workers: int) -> dict[str, Any]:
-    """Returns the options of the sampling processes; none where the servers were started elsewhere."""
-    threads = {"threads_per_worker": backend["threads_per_worker"]}
-    if backend["kind"] == "Colocated":
-        return {"num_workers": workers, **threads}
-    return {} if backend["address"] is not None else {"workers_per_server": backend["workers_per_server"], **threads}
-
-
-def _ring_options(backend: Mapping[str, Any]) -> dict[str, Any]:
-    size = {} if backend["channel_size"] is None else {"channel_size": backend["channel_size"]}
-    return {"worker_concurrency": backend["worker_concurrency"], **size}
-
-
-def _axis(name: str, now: Any, cpus: int) -> Axis:
-    """The values of an option: the usual ones, and what it is now."""
-    if name == "channel_size":
-        return Axis(name, (now, None), "slots")
-    if name in ("prefetch", "worker_concurrency"):
-        return Axis(name, tuple(sorted({now, *(_AHEAD if name == "prefetch" else _CONCURRENCY)})), "slots")
-    counts = {1, 2, 4, 8, 16, cpus - 1, cpus, cpus + 1}
-    return Axis(name, tuple(sorted({now, *(count for count in counts if 1 <= count <= min(_MOST_THREADS, 2 * cpus))})), "workers")
-
-
-def _limits(backend: Mapping[str, Any], cpus: int, most_slots: int, start: Point) -> Callable[[Point], bool]:
-    """Keeps to about as many threads as there are processors, and to the memory for batches; what there is now is allowed."""
+    now = {**backend, "num_threads": workers, "num_workers": workers, "prefetch": plan.runtime.prefetch}
+    names = [*_WORKERS[backend["kind"]], *_SLOTS]
+    if backend.get("address") is not None:  # servers that were started elsewhere
+        names = list(_SLOTS)
+    start = {name: now[name] for name in names if now.get(name) is not None}
     servers = int(backend.get("num_servers", 1))
 
     def allowed(point: Point) -> bool:
@@ -144,7 +108,16 @@ def _limits(backend: Mapping[str, Any], cpus: int, most_slots: int, start: Point
         fits = threads <= min(_MOST_THREADS, max(2 * cpus, servers)) and slots + point["prefetch"] <= most_slots
         return fits or all(point[name] == value for name, value in start.items())
 
-    return allowed
+    return Space({name: _values(name, value, cpus) for name, value in start.items()}, allowed), start
+
+
+def _values(name: str, now: Any, cpus: int) -> tuple[Any, ...]:
+    """The values of an option: the usual ones, and what it is now."""
+    if name == "channel_size":
+        return now, None
+    counts = {1, 2, 4, 8, 16, cpus - 1, cpus, cpus + 1}
+    usual = _USUAL_SLOTS.get(name) or tuple(count for count in counts if 1 <= count <= min(_MOST_THREADS, 2 * cpus))
+    return tuple(sorted({now, *usual}))
 
 
 # Two speeds that differ by less than this part are as good as each other: the cheaper one wins.
@@ -196,18 +169,21 @@ class Search:
         self.trials: list[SearchTrial] = []
 
     def go(self, start: Point) -> None:
-        """Searches from ``start``."""
-        self._try(start)
-        while self._may_go_on and any([self._climb(axis) for axis in self._space.axes]):
+        """Searches from ``start``, and tries the best ones again, in turn with what there was before."""
+        if self._try(start) is None:
+            return
+        while len(self.trials) < self._most and any([self._climb(name) for name in self._space.values]):
             pass
-        self._confirm()
+        close = self._within(_CLOSE)
+        if len(self._points()) > 1:
+            for point in [*close, *([] if start in close else [start])]:
+                if self._try(point) is None:
+                    return
 
     @property
     def best(self) -> Point:
         """The options to use: the cheapest of those that are about as good as the best."""
-        fastest = max(map(self.speed, self._points()))
-        good = [point for point in self._points() if self.speed(point) >= fastest * (1 - AS_GOOD)]
-        return min(good, key=self._space.cost)
+        return min(self._within(AS_GOOD), key=self._space.cost)
 
     def speed(self, point: Point) -> float:
         """Seeds per second in all trials of some options; 0 where there is none."""
@@ -215,71 +191,51 @@ class Search:
         seconds = sum(trial.seconds for trial in trials)
         return sum(trial.seeds for trial in trials) / seconds if seconds else 0.0
 
-    @property
-    def _may_go_on(self) -> bool:
-        return len(self.trials) < self._most
-
     def _points(self) -> list[Point]:
-        """Returns the combinations that were tried, each once, in the order of the first trials."""
+        """Returns the combinations that were tried, each once, the fastest first."""
         found: list[Point] = []
         for trial in self.trials:
             if trial.options not in found:
                 found.append(trial.options)
-        return found
+        return sorted(found, key=self.speed, reverse=True)
 
-    def _top(self) -> Point:
-        return max(self._points(), key=self.speed)
+    def _within(self, part: float) -> list[Point]:
+        """The combinations whose speed is within this part of the best, the fastest first."""
+        points = self._points()
+        return [point for point in points if self.speed(point) >= self.speed(points[0]) * (1 - part)]
 
     def _try(self, point: Point) -> SearchTrial | None:
-        trial = self._run(point) if self._may_go_on else None
+        trial = self._run(point) if len(self.trials) < self._most else None
         if trial is None:
             self._most = len(self.trials)
         else:
             self.trials.append(trial)
         return trial
 
-    def _climb(self, axis: Axis) -> bool:
+    def _climb(self, name: str) -> bool:
         """Goes along an option for as long as it gets faster; whether it did."""
-        if not self.trials:
-            return False
-        before = self._top()
-        for up in self._directions(axis, self._trial_of(before)):
-            for point in self._space.beside(before, axis, up=up):
-                fastest = self.speed(self._top())
-                if point in self._points():
+        before = self._points()[0]
+        last = next(trial for trial in reversed(self.trials) if trial.options == before)
+        for up in self._directions(name, last):
+            for point in self._space.beside(before, name, up=up):
+                tried = self._points()
+                if point in tried:
                     continue
                 trial = self._try(point)
-                if trial is None or trial.seeds_per_s <= fastest * (1 + AS_GOOD):
+                if trial is None or trial.seeds_per_s <= self.speed(tried[0]) * (1 + AS_GOOD):
                     break
-            if self._top() != before:
+            if self._points()[0] != before:
                 return True
         return False
 
-    def _trial_of(self, point: Point) -> SearchTrial:
-        return next(trial for trial in reversed(self.trials) if trial.options == point)
-
     @staticmethod
-    def _directions(axis: Axis, trial: SearchTrial) -> tuple[bool, ...]:
+    def _directions(name: str, trial: SearchTrial) -> tuple[bool, ...]:
         """Returns the directions in which a better value may lie: up (True) or down. Fewer slots are never faster."""
         if trial.bottleneck in _OF_THE_LOOP:
             return ()
-        if axis.kind == "slots":
+        if name in _SLOTS or trial.bottleneck != "processors":
             return (True,)
-        if trial.bottleneck == "processors":
-            return (False,) if trial.is_full else (True, False)
-        return (True,)
-
-    def _confirm(self) -> None:
-        """Tries the best ones again, in turn with what there was before."""
-        if not self.trials or len(self._points()) < 2:
-            return
-        fastest = self.speed(self._top())
-        close = [point for point in self._points() if self.speed(point) >= fastest * (1 - _CLOSE)]
-        close.sort(key=self.speed, reverse=True)
-        first = self.trials[0].options
-        for point in [*close, *([] if first in close else [first])]:
-            if self._try(point) is None:
-                return
+        return (False,) if trial.is_full else (True, False)
 
 
 # Batches that a speed is made of, at least.
@@ -366,25 +322,9 @@ def run_trial(loader: Pipeline, options: Point, seconds: float, train_step: Trai
 
 
 # Trials are a quarter of all combinations at most.
-_PART_OF_GRID, _LEAST_TRIALS = 4, 3
+_PART_OF_GRID, _LEAST_TRIALS, _SHORTEST_S = 4, 3, 0.2
 # Batches under way may take this part of the memory that is free.
 _MOST_OF_MEMORY = 0.25
-
-
-@dataclass(frozen=True)
-class TrialLimits:
-    """Limits of the trials: their number and their time.
-
-    Attributes:
-        most: The most trials.
-        shortest_s, longest_s: Seconds of one trial.
-        warm_s: Seconds that a loader runs before the first one: its copy of the graph in memory is made then.
-    """
-
-    most: int = 16
-    shortest_s: float = 0.2
-    longest_s: float = 4.0
-    warm_s: float = 3.0
 
 
 @dataclass(frozen=True, repr=False)
@@ -414,11 +354,7 @@ class AutotuneResult(Shown):
     def sentence(self) -> str:
         """The recommendation."""
         if self.best == self.trials[0].options:
-            why = (
-                " Your loop is what takes the time."
-                if self.trials[0].bottleneck in ("consumer", "collate", "transform", "transfer")
-                else ""
-            )
+            why = " Your loop is what takes the time." if self.trials[0].bottleneck in _OF_THE_LOOP else ""
             return f"Nothing that was tried is faster than what the loader has: {self.words}.{why}"
         return f"{self.gain:.2f} times as fast as before: {self._call}"
 
@@ -434,7 +370,10 @@ def autotune(
     train_step: TrainStep | None,
     say: Callable[[str], None],
     name: str,
-    limits: TrialLimits = TrialLimits(),
+    *,
+    most: int = 16,
+    longest_s: float = 4.0,
+    warm_s: float = 3.0,
 ) -> AutotuneResult:
     """Tries options on the loader's own batches and says a line for each; the loader itself stays as it is, and its epoch too.
 
@@ -448,7 +387,9 @@ def autotune(
         train_step: Called with each batch, as the loop would; None: batches are dropped, and what comes out is the fastest sampling.
         say: Receives the lines; the last one is the advice.
         name: How the caller's code calls the loader.
-        limits: How often and for how long options are tried.
+        most: The most trials.
+        longest_s: Seconds of one trial, at most.
+        warm_s: Seconds that batches are sampled before the first one, at most: the graph is brought into memory then.
 
     Raises:
         PlanError: ``seconds`` is no positive number, or the backend or the number of ranks leaves nothing to try.
@@ -456,82 +397,50 @@ def autotune(
     """
     check_seconds(seconds)
     loader.check_open()
-    return _Tuner(loader, float(seconds), train_step, say, name, limits).run()
+    plan, cpus, began_s = loader.plan, available_cpus(), time.monotonic()
+    deadline_s, took_s = began_s + seconds, [0.0]
+    space_of(plan, workers=1, cpus=1, most_slots=1)  # what cannot be tuned is found out before anything runs
+    with beside(loader, {}) as tried:
+        for _ in batches_for(tried, min(warm_s, seconds / 10), train_step):
+            pass
+        measured, workers = measure(tried), tried.status().workers
+    most_slots = int(available_memory() * _MOST_OF_MEMORY / max(1.0, measured.batch_bytes))
+    space, start = space_of(plan, workers=workers, cpus=cpus, most_slots=most_slots)
+    grid_size = len(space.grid())
+    most = max(_LEAST_TRIALS, min(most, grid_size // _PART_OF_GRID))
+    trial_s = min(longest_s, max(_SHORTEST_S, (deadline_s - time.monotonic()) / most * 0.8))
 
-
-class _Tuner:
-    """One run of ``autotune``."""
-
-    def __init__(
-        self,
-        loader: Pipeline,
-        seconds: float,
-        train_step: TrainStep | None,
-        say: Callable[[str], None],
-        name: str,
-        limits: TrialLimits,
-    ) -> None:
-        self._loader, self._train_step, self._say, self._name = loader, train_step, say, name
-        self._began_s = time.monotonic()
-        self._deadline_s = self._began_s + seconds
-        self._cpus, self._longest_s, self._number = available_cpus(), 0.0, 0
-        space_of(loader.plan, workers=1, cpus=1, most_slots=1)  # what cannot be tuned is found out before anything runs
-        self._space, self._start = self._look_around(min(limits.warm_s, seconds / 10))
-        self._most = max(_LEAST_TRIALS, min(limits.most, len(self._space.grid()) // _PART_OF_GRID))
-        left_s = self._deadline_s - time.monotonic()
-        self._trial_s = min(limits.longest_s, max(limits.shortest_s, left_s / self._most * 0.8))
-
-    def _look_around(self, seconds: float) -> tuple[Space, dict[str, Any]]:
-        """Runs the loader's batches for a while, which also brings the graph into memory; what may be tried, and what there is."""
-        with beside(self._loader, {}) as tried:
-            for _ in batches_for(tried, seconds, self._train_step):
-                pass
-            measured, workers = measure(tried), tried.status().workers
-        most_slots = int(available_memory() * _MOST_OF_MEMORY / max(1.0, measured.batch_bytes))
-        return space_of(self._loader.plan, workers=workers, cpus=self._cpus, most_slots=most_slots)
-
-    def run(self) -> AutotuneResult:
-        """Searches, and says what it tries."""
-        body = "an empty loop" if self._train_step is None else "your train_step"
-        self._say(
-            f"autotune: up to {self._most} of {len(self._space.grid())} combinations, {format_duration(self._trial_s)} each, with {body}"
-        )
-        search = Search(self._space, self._try, self._most)
-        search.go(self._start)
-        best, backend = search.best, self._loader.plan.backend
-        own = backend_options(backend, best)
-        options = {"backend": backend_from_json({**backend, **own}), **{name: best[name] for name in best if name not in own}}
-        result = AutotuneResult(
-            trials=tuple(search.trials),
-            best=best,
-            seeds_per_s=search.speed(best),
-            gain=search.speed(best) / max(search.speed(self._start), 1e-9),
-            took_s=time.monotonic() - self._began_s,
-            grid_size=len(self._space.grid()),
-            options=options,
-            _call=f"{self._name}.with_backend({self._arguments(best)})",
-        )
-        self._say(f"autotune: {result.sentence}")
-        return result
-
-    def _arguments(self, best: Point) -> str:
-        """Those of ``with_backend``: what was found, and what the backend has been given beside it."""
-        backend = self._loader.plan.backend
-        usual = backend_from_json({"kind": backend["kind"]}).to_json()
-        given = {name: value for name, value in backend.items() if name not in best and value != usual.get(name)}
-        return in_words(backend, {**given, **best}).removeprefix("backend=")
-
-    def _try(self, point: Point) -> SearchTrial | None:
-        began_s = time.monotonic()
-        if self._number and began_s + self._longest_s > self._deadline_s:
+    def run(point: Point) -> SearchTrial | None:
+        trial_began_s = time.monotonic()
+        if len(took_s) > 1 and trial_began_s + max(took_s) > deadline_s:
             return None
-        trial = run_trial(self._loader, point, self._trial_s, self._train_step, self._cpus)
-        self._longest_s = max(self._longest_s, time.monotonic() - began_s)
-        self._number += 1
-        words = ", ".join(f"{name}={value!r}" for name, value in point.items())
+        trial = run_trial(loader, point, trial_s, train_step, cpus)
+        words = ", ".join(f"{option}={value!r}" for option, value in point.items())
         speed, why = format_rate(trial.seeds_per_s, "seeds"), _HOLDS_BACK.get(trial.bottleneck, "")
-        self._say(f"{self._number:>4}  {words:<60}  {speed:>16}  {why}".rstrip())
+        say(f"{len(took_s):>4}  {words:<60}  {speed:>16}  {why}".rstrip())
+        took_s.append(time.monotonic() - trial_began_s)
         return trial
+
+    body = "an empty loop" if train_step is None else "your train_step"
+    say(f"autotune: up to {most} of {grid_size} combinations, {format_duration(trial_s)} each, with {body}")
+    search = Search(space, run, most)
+    search.go(start)
+    best, own = search.best, backend_options(plan.backend, search.best)
+    # Arguments of with_backend: what was found, and what the backend has been given beside it.
+    usual = backend_from_json({"kind": plan.backend["kind"]}).to_json()
+    given = {option: value for option, value in plan.backend.items() if option not in best and value != usual.get(option)}
+    result = AutotuneResult(
+        trials=tuple(search.trials),
+        best=best,
+        seeds_per_s=search.speed(best),
+        gain=search.speed(best) / max(search.speed(start), 1e-9),
+        took_s=time.monotonic() - began_s,
+        grid_size=grid_size,
+        options={"backend": backend_from_json({**plan.backend, **own}), **{option: best[option] for option in best if option not in own}},
+        _call=f"{name}.with_backend({in_words(plan.backend, {**given, **best}).removeprefix('backend=')})",
+    )
+    say(f"autotune: {result.sentence}")
+    return result
 
 
 _HOLDS_BACK = {
@@ -539,7 +448,7 @@ _HOLDS_BACK = {
     "collate": "making PyG objects takes the time",
     "transform": "the transform takes the time",
     "transfer": "copying to the device takes the time",
-    "workers": "whoever samples is too slow",
+    "workers": "the workers that sample are too slow",
     "processors": "no processor is left",
     "slots": "room for too few batches",
     "disk": "waits for the disk",
@@ -606,7 +515,7 @@ def profile(loader: Pipeline, seconds: float = 10.0) -> Profile:
 
 
 def _is_running(loader: Pipeline, limit_s: float) -> bool:
-    """Whether an epoch hands out a batch within ``limit_s``; none does that nobody iterates over."""
+    """Whether an epoch hands out a batch within ``limit_s``; none does while there is no iteration."""
     if not any(stage.stage == "epoch" and stage.state == "running" for stage in loader.history.stages):
         return False
     moved = threading.Event()
@@ -618,7 +527,7 @@ def _is_running(loader: Pipeline, limit_s: float) -> bool:
 
 
 def _watch(loader: Pipeline, seconds: float) -> None:
-    """Waits until ``seconds`` are over, or nobody iterates any more."""
+    """Waits until ``seconds`` are over, or there is no iteration any more."""
     over = threading.Event()
     stop = loader.history.listen(lambda event: over.set() if event.stage == "epoch" and _is_end(event) else None)
     try:

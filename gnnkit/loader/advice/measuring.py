@@ -119,7 +119,7 @@ class LoopMeasurement:
 
     @property
     def is_joined(self) -> bool:
-        """Whether its workers are those of servers that somebody else has started."""
+        """Whether its workers are those of servers that were joined."""
         return self.backend.get("address") is not None
 
     @property
@@ -151,7 +151,7 @@ class Reading:
 
     Attributes:
         time_s: ``time.monotonic()``.
-        idle_s: Processor-seconds that nobody used of the processors that this process may use; nan where the system does not say.
+        idle_s: Idle processor-seconds of the processors that this process may use; nan where the system does not say.
         process_s: Processor-seconds that this process has used, with all its threads.
         samplers: Counters of the sampling processes by pid; of this one, only its sampling threads'.
         disk_s: Seconds in which the store's disk had something to do; nan where the system does not say.
@@ -408,7 +408,7 @@ def _used(first: Reading, last: Reading) -> Counters | None:
 
 
 def _will_copy(loader: Pipeline) -> bool:
-    """Whether the loader has a copy of its whole stored graph made; servers that somebody else has started decide for themselves."""
+    """Whether the loader has a copy of its whole stored graph made; servers that were joined decide for themselves."""
     plan, graph = loader.plan, loader.graph
     is_own = plan.store is not None and plan.backend.get("address") is None and plan.backend["kind"] != "Glt"
     return is_own and graph.shared is None and copy_nbytes(graph.arrays, plan.runtime.memory_budget) >= graph_nbytes(graph.arrays) > 0
@@ -428,7 +428,7 @@ _AS_GOOD = 1.03
 def replay_s(work: Sequence[Work], threads: int, slots: int) -> float:
     """Seconds from the first sampled batch to the last step of the loop.
 
-    Batches are taken up in order by whoever is free, at most ``slots`` of them beyond the one that the loop has taken last, and are
+    Batches are taken up in order by the next free worker, at most ``slots`` of them beyond the one that the loop has taken last, and are
     handed out in order; nothing else takes time. That is how every backend deals its batches.
 
     Args:
@@ -490,7 +490,7 @@ def workers_change(measured: LoopMeasurement) -> tuple[float, dict[str, Any]]:
     """Returns the speed-up that more workers would have given, and the options for as many as there is room for."""
     work, threads, slots = measured.work, measured.threads, max(1, measured.slots)
     each = max(1, threads // max(1, measured.workers))
-    if not work or math.isnan(measured.busy):  # nobody knows how long its batches take
+    if not work or math.isnan(measured.busy):  # how long its batches take is not known
         return 2.0, _of_workers(measured, measured.workers + 1)
     most = min(_MOST_THREADS, threads + max(each, worker_room(measured) // each * each))
     # Each brings a slot with it, unless the memory for them is bounded.

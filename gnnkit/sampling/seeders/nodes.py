@@ -15,7 +15,7 @@ from gnnkit.schema import EdgeType
 
 
 class NodeSeeder:
-    """See ``gnnkit.sampling.kinds.Seeder``; requests hold "node" ``[b]`` and, where the inputs have them, "time" and "window" ``[b]``.
+    """Starts from nodes; requests hold "node" ``[b]`` and, where the inputs have them, "time" and "window" ``[b]``.
 
     Args:
         inputs: The loader's inputs.
@@ -29,7 +29,7 @@ class NodeSeeder:
         self._input_id = NodeKey(inputs.node_type, "input_id")
 
     def seeds(self, request: SampleRequest, reach: GraphAccess) -> WalkSeeds:
-        """See ``Seeder.seeds``."""
+        """The nodes of a batch."""
         t = reach.tables.node_types.index(self._node_type)
         nodes = {t: reach.store_ids(t, request.arrays["node"])}
         seeds = WalkSeeds(nodes, self._node_type, len(request.input_id), {self._input_id: request.input_id})

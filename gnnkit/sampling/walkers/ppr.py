@@ -421,13 +421,13 @@ def select(
     """Chooses the nodes of one type that each seed keeps, best first.
 
     Args:
-        states: int64 ``[n * C, 10]``, see ``ppr_push.push``: C states of each of n seeds, one for each channel.
+        states: int64 ``[n * C, 10]``, see ``push``: C states of each of n seeds, one for each channel.
         t: Index of the node type.
         num_types: T.
         topup: Whether nodes without a score fill what is left, and residuals count.
         targets: int64 ``[C]``, nodes of each channel; their sum is what a seed keeps at most.
-        links: See ``ppr_push.push``.
-        mass: See ``ppr_push.push``.
+        links: See ``push``.
+        mass: See ``push``.
         mark: int32 ``[keys]``, all -1, and so again on return.
         seeds: int64, filled: index of the seed of each row.
         keys: int64, filled: the node.
@@ -527,7 +527,7 @@ def edges_among(
     Args:
         nodes: int64 ``[n]``, keys of the batch's nodes of the type that sampling starts from, in the order of their numbers.
         segment: The edge type among those that lead on from that node type.
-        row: See ``ppr_push.push``, and so for the next two.
+        row: See ``push``, and so for the next two.
         segments: int64.
         neighbors: int32.
         positions: int64, store positions of the edges beside ``neighbors``; empty where not wanted.
@@ -592,7 +592,7 @@ class NeighborCache:
         relations: Indices of the edge types that are walked along, by the node type that they lead on from.
         frontier_types: Indices of the node types that these lead on from.
         first: int64 ``[T + 1]``, the first of ``relations`` of each node type.
-        row: See ``ppr_push.push``, and so for the next three.
+        row: See ``push``, and so for the next three.
         segments: int64.
         neighbors: int32.
         threshold: float64 ``[keys]``.
@@ -729,7 +729,7 @@ _NO_INTS = np.empty(0, np.int64)
 
 
 class _Arenas:
-    """Room for the states that are pushed together, see ``ppr_push.push``."""
+    """Room for the states that are pushed together, see ``push``."""
 
     def __init__(self) -> None:
         self.table, self.links = np.empty(2 * _FIRST_ARENA, np.int32), np.empty((_FIRST_ARENA, 3), np.int32)
@@ -820,7 +820,7 @@ class _GraphWalker:
         return Walked(stored, num_sampled, sorted(edges, key=lambda edges: edges.type), replace(seeds, excluded=()), arrays)
 
     def _push(self, seed_keys: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Pushes the states of seeds until they are done; int64 ``[n * C, 10]``, see ``ppr_push.push``."""
+        """Pushes the states of seeds until they are done; int64 ``[n * C, 10]``, see ``push``."""
         cache, arenas, sampling, num_channels = self._cache, self._arenas, self._sampling, len(self._targets)
         states = np.zeros((len(seed_keys) * num_channels, NUM_COLUMNS), np.int64)
         states[:, SEED], states[:, CHANNEL] = np.repeat(seed_keys, num_channels), np.tile(np.arange(num_channels), len(seed_keys))

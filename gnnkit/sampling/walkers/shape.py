@@ -38,7 +38,7 @@ class ShapedWalker:
         self._sampling, self._walker = sampling, walker
 
     def walk(self, seeds: WalkSeeds, key: int, reach: GraphAccess) -> Walked:
-        """See ``Walker.walk``."""
+        """Walks, and adds the edges that the shape asks for."""
         walked = self._walker.walk(seeds, key, reach)
         if self._sampling.subgraph_type == "induced":
             edges = _induced(walked, reach, _followed(self._sampling, reach.tables.edge_types))

@@ -12,7 +12,7 @@ import pytest
 import gnnkit
 from gnnkit import Colocated, GraphLoader, InProcess
 from gnnkit.errors import LoaderClosed, PlanError
-from gnnkit.loader.advice.autotune import TrialLimits, autotune
+from gnnkit.loader.advice.autotune import autotune
 from tests.helpers.machine import in_time
 from tests.loader.graphs import make, plain, seeds
 
@@ -78,7 +78,7 @@ def test_processes_are_tuned_and_gone_afterwards(tmp_path: Path) -> None:
     backend = Colocated(num_workers=1, channel_size="40MB", log_dir=str(tmp_path))
     with GraphLoader.from_store(tmp_path / "store", num_neighbors=[3, 2], batch_size=7, progress=False, backend=backend) as loader:
         before = {process.pid for process in loader.status().processes}
-        found = autotune(loader.pipeline, 30.0, None, print, "loader", TrialLimits(most=3, longest_s=0.2, warm_s=0.2))
+        found = autotune(loader.pipeline, 30.0, None, print, "loader", most=3, longest_s=0.2, warm_s=0.2)
         assert found.words.startswith("Colocated(") and f"log_dir={str(tmp_path)!r}" in found.words
         assert {"num_workers", "threads_per_worker", "worker_concurrency", "channel_size", "prefetch"} == set(found.best)
         assert len(found.trials) == 3

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from gnnkit import LoaderPlan
 from gnnkit.errors import PlanError
 from gnnkit.loader.advice.autotune import Point, Search, SearchTrial, Space, space_of
 from gnnkit.loader.advice.measuring import Work, fewest, replay_s
-from gnnkit.plan import LoaderPlan
 from tests.loader.advice.measurements import COLOCATED, SERVERS
 from tests.loader.graphs import make
 
@@ -85,8 +85,7 @@ def test_what_may_be_tried(plan: LoaderPlan) -> None:
     workers, start = space(plan, **COLOCATED)
     assert start == {"num_workers": 1, "threads_per_worker": 1, "worker_concurrency": 2, "prefetch": 2}
     assert max(point["num_workers"] * point["threads_per_worker"] for point in workers.grid()) == 4
-    ring = space(plan, **{**COLOCATED, "channel_size": "1GB"})[0].axes[-2]
-    assert (ring.name, ring.values) == ("channel_size", ("1GB", None))
+    assert space(plan, **{**COLOCATED, "channel_size": "1GB"})[0].values["channel_size"] == ("1GB", None)
 
     servers, start = space(plan, workers=2, **SERVERS)
     assert start == {"workers_per_server": 1, "threads_per_worker": 1, "worker_concurrency": 2, "prefetch": 2}
@@ -106,7 +105,7 @@ def test_what_cannot_be_tuned_is_refused(plan: LoaderPlan) -> None:
 
 def test_the_next_combinations(plan: LoaderPlan) -> None:
     found, start = space(plan)
-    threads, prefetch = found.axes
+    threads, prefetch = found.values
     assert [point["num_threads"] for point in found.beside(start, threads, up=True)] == [2, 3, 4]
     assert [point["prefetch"] for point in found.beside(start, prefetch, up=True)] == [8]
     assert [point["prefetch"] for point in found.beside({**start, "prefetch": 8}, prefetch, up=True)] == [16]
