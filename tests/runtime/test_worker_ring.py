@@ -57,6 +57,6 @@ def test_only_what_a_batch_needs_takes_memory() -> None:
     assert block.touched_bytes == 3 * HUGE_PAGE
     ring.take(1, 3 * HUGE_PAGE)
     assert block.touched_bytes == 4 * HUGE_PAGE
-    text = Path("/proc/self/smaps").read_text().split("/memfd:gnnkit-ring")[1]
+    text = Path("/proc/self/smaps").read_text(errors="replace").split("/memfd:gnnkit-ring")[1]
     mapped = int(next(line for line in text.splitlines() if line.startswith("ShmemPmdMapped:")).split()[1]) * 1024
     assert mapped == 4 * HUGE_PAGE

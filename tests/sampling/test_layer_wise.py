@@ -16,7 +16,7 @@ from torch_geometric.data import Data, HeteroData
 
 from gnnkit import BuildOptions, GraphLoader, LayerWise, LoaderPlan
 from gnnkit.cluster.parts.service import Answers
-from gnnkit.cluster.service_client import answer_from_value, question_to_args
+from gnnkit.cluster.service_client import answer_from_value, expand_to_args, picks_from_value, question_to_args
 from gnnkit.cluster.serving.codec import from_pieces, to_pieces
 from gnnkit.errors import PlanError
 from gnnkit.plan import HGTSampling, LayerSampling
@@ -254,9 +254,8 @@ class OwnersOverTheWire(OwnersHere):
         self._answers = answers
 
     def expand(self, requests: Mapping[int, Expansion]) -> Callable[[], Mapping[int, Mapping[int, Picks]]]:
-        # Services have tables with weights and without: the request says which.
-        owners = {host: self._answers[host]._take(request.weighted)[0] for host, request in requests.items()}
-        return lambda: {host: owners[host].expand(request) for host, request in requests.items()}
+        asked = {host: sent(expand_to_args(request, "", [1 << 40] * (1 + max(request.nodes)))) for host, request in requests.items()}
+        return lambda: {host: picks_from_value(sent(self._answers[host].expand(args)))[1] for host, args in asked.items()}
 
     def answer(self, questions: Mapping[int, Question]) -> Callable[[], Mapping[int, Answer]]:
         self.asked += [(question.what, host) for host, question in questions.items()]

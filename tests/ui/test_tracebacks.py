@@ -64,7 +64,7 @@ def test_the_full_traceback_is_an_option_away(kernel: Kernel) -> None:
     kernel.run(UNKNOWN, may_fail=True)
     cell = kernel.run("with gnnkit.set_options(tracebacks='full'):\n    get_ipython().run_line_magic('tb', '')", may_fail=True)
     shown = cell.traceback or cell.stdout + cell.stderr
-    assert "pipeline.py" in shown and "ogb.py" in shown and "Traceback" in shown
+    assert "graph_loader.py" in shown and "ogb.py" in shown and "Traceback" in shown
     kernel.run("gnnkit.set_options(tracebacks='full')")
     cell = kernel.run("fail()", may_fail=True)
     assert not cell.displays and cell.traceback.count("Cell In[") >= 2 and "ValueError" in cell.traceback
