@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from gnnkit.backends import backend_from_json
 from gnnkit.backends.base import Backend, StreamStatus, check_owner, remember
+from gnnkit.backends.devices import device_for
 from gnnkit.backends.inprocess import InProcessStream
 from gnnkit.bounds import MOST_BATCHES, is_whole, shown, whole_number
 from gnnkit.callers import warn
@@ -132,13 +133,14 @@ class Pipeline:
         history = events if isinstance(events, History) else History(events)
         self._control = Control(history)
         self.graph, self.events = graph, history.sink  # pipelines beside this one have a history of their own
-        self.transform, self.device = transform, device
+        self.transform = transform
         self.next_epoch = self._first_batch = 0
         self._moved = False  # by set_epoch() or load_state_dict() since the last iteration began
         self._state: EpochState | None = None
         # Held while an iteration gives way to the next one, and while something changes which one that is.
         self._turning = threading.RLock()
         self.backend = backend_from_json(plan.backend) if backend is None else backend
+        self.device = device = device_for(self.backend, device)
         check_is_here(self.backend, graph)
         check_paddable(plan, graph.arrays.schema)
         self.stream, sampled, self.cache = open_stream(plan, self.backend, graph, history, device, cache)

@@ -73,8 +73,8 @@ def contents_of(subgraph: SampledSubgraph, seed_mask: torch.Tensor | None = None
     import torch
 
     layout, array_of, as_tensor = subgraph.layout, subgraph.array, torch.from_numpy
-    arrays: dict[BatchKey, torch.Tensor] = {}
-    for field in layout.fields:
+    arrays: dict[BatchKey, torch.Tensor] = dict(subgraph.tensors or {})
+    for field in () if arrays else layout.fields:
         key, dtype, _, _ = field
         tensor = as_tensor(array_of(field))
         arrays[key] = viewed(tensor, dtype) if dtype in ELEMENT_TYPES else tensor
