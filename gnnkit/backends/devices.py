@@ -61,3 +61,11 @@ def device_for(backend: Any, device: Any) -> Any:
             f"device={str(device)!r}, and backend={backend} makes batches on {made_on!r}", "leave device out: it follows the backend"
         )
     return made_on
+
+
+def device_of(data: Any) -> torch.device | None:
+    """The device that tensors of a ``Data`` or ``HeteroData`` lie on; None where all are in memory."""
+    import torch
+
+    found = {value.device for store in data.stores for value in store.values() if isinstance(value, torch.Tensor)}
+    return next((device for device in sorted(found, key=str) if device.type != "cpu"), None)

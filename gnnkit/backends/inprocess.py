@@ -29,7 +29,7 @@ from gnnkit.runtime.limits import auto_disk_threads, auto_threads
 from gnnkit.runtime.process_status import look_at
 from gnnkit.runtime.ring import BlockPool
 from gnnkit.runtime.scheduler import BatchTimes, Scheduler
-from gnnkit.sampling.kinds import BatchMaker, local_sampler, prepare, warm
+from gnnkit.sampling.kinds import BatchSource, local_sampler, prepare, warm
 from gnnkit.sampling.schedule import Schedule, Step
 from gnnkit.sampling.subgraph import SampledSubgraph, SampleRequest
 from gnnkit.sampling.tables import GraphTables
@@ -118,7 +118,7 @@ class _Shared:
     """The state that the threads and the stream share; it has no reference to the stream, so that a dropped stream ends its threads."""
 
     def __init__(
-        self, plan: LoaderPlan, graph: GraphHandle, num_threads: int, loop: LoopSampling, make: Callable[[GraphTables], BatchMaker] | None
+        self, plan: LoaderPlan, graph: GraphHandle, num_threads: int, loop: LoopSampling, make: Callable[[GraphTables], BatchSource] | None
     ) -> None:
         self.plan, self.loop, self._make = plan, loop, make
         self.owner = os.getpid()
@@ -145,7 +145,7 @@ class _Shared:
                 self._tables = GraphTables(self.memory.graph, weighted=self.plan.sampling.weight is not None)
             return self._tables
 
-    def sampler(self) -> BatchMaker:
+    def sampler(self) -> BatchSource:
         """Returns a sampler for one thread."""
         if self._make is not None:
             return self._make(self.tables())
@@ -229,7 +229,7 @@ class _Shared:
 
 
 def _sample(
-    shared: _Shared, sampler: BatchMaker, requests: Sequence[SampleRequest], epoch: int, steps: Sequence[Step], worker: str = ""
+    shared: _Shared, sampler: BatchSource, requests: Sequence[SampleRequest], epoch: int, steps: Sequence[Step], worker: str = ""
 ) -> list[SampledSubgraph]:
     tables = shared.tables()
     if sampler.tables is not tables:
@@ -240,7 +240,7 @@ def _sample(
     ]
 
 
-def _fulfil(shared: _Shared, sampler: BatchMaker, claim: _Claim, worker: str) -> None:
+def _fulfil(shared: _Shared, sampler: BatchSource, claim: _Claim, worker: str) -> None:
     """Samples what was claimed, and hands it over: together, or one by one where that fails, so that an error is its own batch's alone."""
     try:
         found: list[SampledSubgraph | BaseException] = [*_sample_steps(shared, sampler, claim.epoch, claim.steps, worker)]
@@ -256,7 +256,7 @@ def _fulfil(shared: _Shared, sampler: BatchMaker, claim: _Claim, worker: str) ->
     shared.put(claim, found)
 
 
-def _sample_steps(shared: _Shared, sampler: BatchMaker, epoch: int, steps: Sequence[Step], worker: str) -> list[SampledSubgraph]:
+def _sample_steps(shared: _Shared, sampler: BatchSource, epoch: int, steps: Sequence[Step], worker: str) -> list[SampledSubgraph]:
     with Guarded(lambda: sampler.tables.graph.each()):
         requests = [shared.batches.request(epoch, step.batch_index) for step in steps]
         return _sample(shared, sampler, requests, epoch, steps, worker)
@@ -264,7 +264,7 @@ def _sample_steps(shared: _Shared, sampler: BatchMaker, epoch: int, steps: Seque
 
 def _run(shared: _Shared, shift: int, name: str) -> None:
     """A sampling thread."""
-    sampler: BatchMaker | None = None
+    sampler: BatchSource | None = None
     while (claim := shared.claim(shift)) is not None:
         try:
             if sampler is None:
@@ -331,7 +331,7 @@ class InProcessStream:
         num_threads: int,
         events: EventSink,
         loop: LoopSampling,
-        make: Callable[[GraphTables], BatchMaker] | None = None,
+        make: Callable[[GraphTables], BatchSource] | None = None,
     ) -> None:
         prepare(plan.inputs, plan.sampling, caches=bool(plan.cached))
         warm(events)
@@ -340,7 +340,7 @@ class InProcessStream:
         self._shared = shared = _Shared(plan, graph, num_threads, loop, make)
         weakref.finalize(self, shared.close).atexit = False  # also of one that an interrupt keeps from being made
         self._threads = _start_threads(shared, num_threads)
-        self._idle: deque[BatchMaker] = deque()
+        self._idle: deque[BatchSource] = deque()
         self._now_lock = threading.Lock()
         self._restarting = threading.Lock()
 
@@ -455,7 +455,7 @@ class InProcessStream:
             self._idle.append(sampler)
         return result
 
-    def _idle_sampler(self) -> BatchMaker:
+    def _idle_sampler(self) -> BatchSource:
         """Returns a sampler for the calling thread. It is put back once its batch is complete: an interrupt leaves its memory unusable."""
         try:
             return self._idle.pop()

@@ -14,10 +14,11 @@ from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, Stage
 from gnnkit.plan import LoaderPlan, NeighborSampling
 from gnnkit.runtime.graph_memory import GraphHandle
+from gnnkit.samplers import Labor
 
 if TYPE_CHECKING:
     from gnnkit.sampling.device.sampler import DevicePlace
-    from gnnkit.sampling.kinds import BatchMaker
+    from gnnkit.sampling.kinds import BatchSource
     from gnnkit.sampling.tables import GraphTables
 
 # A loop never samples itself: the device does it beside the step.
@@ -70,6 +71,17 @@ class OnDevice:
         return {"kind": "OnDevice", **asdict(self)}
 
 
+def backend_for_data(backend: Any, device: Any, sampler: Any) -> Any:
+    """The backend of a loader that leaves the choice open: where the user's data lies already.
+
+    Args:
+        backend: What it is otherwise.
+        device: The device that the data lies on; None where it is in memory.
+        sampler: The ``sampler`` of the loader's options.
+    """
+    return backend if device is None or not isinstance(sampler, Labor | None) else OnDevice(str(device))
+
+
 def _checked(plan: LoaderPlan, graph: GraphHandle) -> NeighborSampling:
     """The plan's sampling, where a device does it."""
     if plan.placement is not None and not plan.placement.is_replicated or not graph.arrays.is_whole:
@@ -109,7 +121,7 @@ class OnDeviceStream(InProcessStream):
         return replace(super().status(), details={"device": str(self._place.device), "device_bytes": self._place.graph.nbytes})
 
 
-def _maker(place: DevicePlace) -> Callable[[GraphTables], BatchMaker]:
+def _maker(place: DevicePlace) -> Callable[[GraphTables], BatchSource]:
     from gnnkit.sampling.device.sampler import DeviceSampler
 
     return lambda tables: DeviceSampler(tables, place)

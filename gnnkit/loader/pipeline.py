@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.backends import backend_from_json
-from gnnkit.backends.base import Backend, StreamStatus, check_owner, remember
-from gnnkit.backends.devices import device_for
+from gnnkit.backends.base import Backend, StreamStatus, check_owner, joined, remember
+from gnnkit.backends.devices import device_for, device_of
 from gnnkit.backends.inprocess import InProcessStream
+from gnnkit.backends.on_device import backend_for_data
 from gnnkit.bounds import MOST_BATCHES, is_whole, shown, whole_number
 from gnnkit.callers import warn
 from gnnkit.errors import LoaderClosed, PlanError
@@ -655,6 +656,9 @@ def open_pyg(
     from gnnkit.datasets.pyg import PyGSource  # torch_geometric
 
     given = sort_options(options, input_nodes, with_edge, {"weight": weight, "time_attr": time_attr})
+    if given.loader.backend == "auto" and joined() is None:
+        own = given.loader
+        given = replace(given, loader=replace(own, backend=backend_for_data(own.backend, device_of(data), own.sampler)))
     index = given.inputs.edge_label_index
     source = PyGSource(data if index is None else without_links(data), edge_arrays=(weight,))
     wants_edges = has_edge_arrays(source.schema) if with_edge is None else with_edge

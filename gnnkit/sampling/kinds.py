@@ -267,7 +267,7 @@ class Sampled(NamedTuple):
     tensors: Mapping[BatchKey, Any] | None = None
 
 
-class BatchMaker(Protocol):
+class BatchSource(Protocol):
     """Samples batches; one object per thread.
 
     Attributes:

@@ -51,7 +51,7 @@ def draws(key: Tensor, steps: Tensor) -> Tensor:
 
 
 def steps_of(numbers: Tensor) -> Tensor:
-    """What ``draws`` wants for draws of these numbers."""
+    """The addends of ``draws`` for draws of these numbers."""
     return (numbers + 1).mul_(_GOLDEN)
 
 

@@ -27,7 +27,7 @@ _WIDEST = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
 
 @dataclass(frozen=True)
-class Adjacency:
+class DeviceAdjacency:
     """The edges of one type.
 
     Attributes:
@@ -49,7 +49,9 @@ class Adjacency:
     time: Tensor | None = None
 
     @classmethod
-    def of(cls, indptr: Tensor, indices: Tensor, num_neighbors: int, prefix: Tensor | None = None, time: Tensor | None = None) -> Adjacency:
+    def of(
+        cls, indptr: Tensor, indices: Tensor, num_neighbors: int, prefix: Tensor | None = None, time: Tensor | None = None
+    ) -> DeviceAdjacency:
         """Looks the edges through, on the device.
 
         Args:
@@ -85,7 +87,7 @@ class Adjacency:
 
 
 @dataclass(frozen=True)
-class Rows:
+class DeviceRows:
     """An array of a type.
 
     Attributes:
@@ -105,14 +107,14 @@ class Rows:
         return self.shown(self.words.index_select(0, places))
 
     def shown(self, words: Tensor) -> Tensor:
-        """Rows, which are given in words, as batches have them."""
+        """DeviceRows, which are given in words, as batches have them."""
         if not self.words.shape[1]:
             return torch.empty((len(words), *self.shape), dtype=self.dtype, device=words.device)
         return viewed(words.view(self.dtype).view(len(words), *self.shape), self.name) if self.name else words.view(self.dtype)
 
 
 def words_of(array: NDArray[Any]) -> NDArray[Any]:
-    """``[rows, words of a row]``: an array's bytes, see ``Rows.words``; a copy."""
+    """``[rows, words of a row]``: an array's bytes, see ``DeviceRows.words``; a copy."""
     count, nbytes = len(array), array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
     width = next(width for width in _WIDEST if nbytes % width == 0)
     copied = np.array(array, order="C")
@@ -121,14 +123,14 @@ def words_of(array: NDArray[Any]) -> NDArray[Any]:
     return copied.reshape(-1).view(np.uint8).reshape(count, nbytes).view(np.dtype(f"i{width}" if width > 1 else "u1"))
 
 
-def rows_of(parts: Iterable[NDArray[Any]], count: int, device: torch.device, name: str) -> Rows:
+def rows_of(parts: Iterable[NDArray[Any]], count: int, device: torch.device, name: str) -> DeviceRows:
     """Copies an array to a device.
 
     Args:
         parts: Its rows, part after part.
         count: How many there are.
         device: The device.
-        name: See ``Rows.name``.
+        name: See ``DeviceRows.name``.
     """
     arrays = list(parts)
     like, at = words_of(arrays[0][:0]), 0
@@ -138,7 +140,7 @@ def rows_of(parts: Iterable[NDArray[Any]], count: int, device: torch.device, nam
             words[at : at + len(piece)].copy_(torch.from_numpy(words_of(piece)))
             at += len(piece)
     shape = arrays[0].shape[1:]
-    return Rows(words, torch.from_numpy(np.empty(0, arrays[0].dtype)).dtype, shape, name)
+    return DeviceRows(words, torch.from_numpy(np.empty(0, arrays[0].dtype)).dtype, shape, name)
 
 
 def _pieces(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
@@ -216,8 +218,8 @@ class DeviceGraph:
             found["edges", edge_type, weighted, timed] = nbytes, self._adjacency_of(edge_type, weighted=weighted, timed=timed)
         return found
 
-    def _adjacency_of(self, edge_type: EdgeType, *, weighted: bool, timed: bool) -> Callable[[], Adjacency]:
-        def make() -> Adjacency:
+    def _adjacency_of(self, edge_type: EdgeType, *, weighted: bool, timed: bool) -> Callable[[], DeviceAdjacency]:
+        def make() -> DeviceAdjacency:
             parts, schema = self.arrays.edges[edge_type], self.arrays.schema
             bounds = self.arrays.edge_bounds[edge_type]
             num_edges, num_nodes = int(bounds[-1]), schema.node_types[self.arrays.frontier_type(edge_type)].num_nodes
@@ -231,7 +233,7 @@ class DeviceGraph:
             def flat(values: Iterable[NDArray[Any] | None]) -> Tensor:
                 return rows_of((v for v in values if v is not None), num_edges, self.device, "").words[:, 0]
 
-            return Adjacency.of(
+            return DeviceAdjacency.of(
                 indptr,
                 flat(part.indices for part in parts),
                 schema.node_types[self.arrays.neighbor_type(edge_type)].num_nodes,
@@ -241,24 +243,24 @@ class DeviceGraph:
 
         return make
 
-    def adjacency(self, edge_type: EdgeType, sampling: NeighborSampling) -> Adjacency:
+    def adjacency(self, edge_type: EdgeType, sampling: NeighborSampling) -> DeviceAdjacency:
         """The edges of a type, as ``sampling`` wants them."""
         own = self.arrays.edges[edge_type][0]
         weighted, timed = sampling.weight is not None and own.weight_prefix is not None, sampling.time_attr is not None
-        found: Adjacency = self._kept["edges", edge_type, weighted, timed and own.time is not None]
+        found: DeviceAdjacency = self._kept["edges", edge_type, weighted, timed and own.time is not None]
         return found
 
-    def rows(self, owner: NodeType | EdgeType, name: str) -> Rows | None:
+    def rows(self, owner: NodeType | EdgeType, name: str) -> DeviceRows | None:
         """The rows of an array of a type; None where they stay on the host."""
         return self._kept.get(("rows", owner, name))
 
     def ids(self, owner: NodeType | EdgeType) -> Tensor | None:
         """The dataset's ids of a type's nodes or edges; None where those of nodes are the store's, and those of edges not kept."""
-        found: Rows | None = self._kept.get(("ids", owner))
+        found: DeviceRows | None = self._kept.get(("ids", owner))
         return None if found is None else found.words[:, 0]
 
 
-def _copier(parts: list[NDArray[Any]], count: int, device: torch.device, name: str) -> Callable[[], Rows]:
+def _copier(parts: list[NDArray[Any]], count: int, device: torch.device, name: str) -> Callable[[], DeviceRows]:
     return lambda: rows_of(parts, count, device, name)
 
 

@@ -17,7 +17,7 @@ _NO_NODE, _NOWHERE = 0, 1
 
 
 class Numbered(NamedTuple):
-    """What became of neighbours.
+    """The numbers of neighbours.
 
     Attributes:
         number: int64 ``[e]``, their numbers; of no use where there is no neighbour.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnnkit.plan import LoaderPlan, NeighborSampling
-from gnnkit.sampling.device.graph import DeviceGraph, Rows, words_of
+from gnnkit.sampling.device.graph import DeviceGraph, DeviceRows, words_of
 from gnnkit.sampling.device.numbers import DeviceNumbers
 from gnnkit.sampling.device.walk import DeviceEdges, DeviceWalked, DeviceWalker
 from gnnkit.sampling.graph_access import LocalGraphAccess
@@ -43,7 +43,7 @@ _NO_BLOCK: NDArray[np.uint8] = np.empty(0, np.uint8)
 
 
 class DevicePlace:
-    """What the samplers of one stream of batches share: the graph's copy, numbers of nodes, and the device's stream of operations.
+    """The common ground of one stream's samplers: the graph's copy, numbers of nodes, and the device's stream of operations.
 
     Args:
         graph: The graph's copy.
@@ -141,12 +141,12 @@ class DeviceSampler:
         self._reach = LocalGraphAccess(tables, sampling.with_edge)
 
     def use(self, tables: GraphTables) -> None:
-        """See ``BatchMaker.use``; the device has its copy already."""
+        """See ``BatchSource.use``; the device has its copy already."""
         self.tables = tables
         self._reach.use(tables)
 
     def sample_all(self, requests: Sequence[SampleRequest], acquire: Callable[[int], NDArray[np.uint8]]) -> list[Sampled]:
-        """See ``BatchMaker.sample_all``; blocks are for features that the host gathers."""
+        """See ``BatchSource.sample_all``; blocks are for features that the host gathers."""
         return [self._sample(request, acquire) for request in requests]
 
     def _sample(self, request: SampleRequest, acquire: Callable[[int], NDArray[np.uint8]]) -> Sampled:
@@ -157,13 +157,13 @@ class DeviceSampler:
             with place.lock:
                 walked = place.walker(self.tables).walk(seeds, request.key)
             sampled = time.monotonic()
-            writer = _Writer(self.tables, place, self._reach, acquire)
+            writer = _DeviceWriter(self.tables, place, self._reach, acquire)
             layout, tensors = writer.written(walked, seeds)
             place.wait()
         return Sampled(layout, _NO_BLOCK, sampled - started, time.monotonic() - sampled, started, tensors)
 
 
-class _Writer:
+class _DeviceWriter:
     """Gathers what one batch carries; the arrays and their order are those of ``RowWriter``."""
 
     def __init__(
@@ -241,7 +241,7 @@ class _Writer:
         self._add(NodeKey(key.type, MISSING), "int32", places.int())
 
     def _from_host(self, t: int, name: str, spec: ArraySpec, nodes: Tensor) -> Tensor:
-        """Rows that the host gathers, into page-locked memory where the device wants it."""
+        """DeviceRows that the host gathers, into page-locked memory where the device wants it."""
         ids = nodes.cpu().numpy()
         count = len(ids)
         block = self._acquire(max(1, count * spec.row_nbytes))[: count * spec.row_nbytes]
@@ -252,5 +252,5 @@ class _Writer:
         words = torch.from_numpy(block.view(like.dtype).reshape(count, like.shape[1])).to(self._place.device, non_blocking=True)
         if self._place.device.type == "cpu":
             words = words.clone()  # the block is written again
-        shown = Rows(words, torch.from_numpy(np.empty(0, spec.numpy_dtype)).dtype, spec.stored_shape, spec.dtype)
+        shown = DeviceRows(words, torch.from_numpy(np.empty(0, spec.numpy_dtype)).dtype, spec.stored_shape, spec.dtype)
         return shown.shown(words)

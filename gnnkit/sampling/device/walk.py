@@ -19,7 +19,7 @@ from torch import Tensor
 from gnnkit.kernels.keys import fold as fold_key
 from gnnkit.plan import NeighborSampling
 from gnnkit.sampling.device import draws
-from gnnkit.sampling.device.graph import Adjacency, DeviceGraph
+from gnnkit.sampling.device.graph import DeviceAdjacency, DeviceGraph
 from gnnkit.sampling.device.numbering import Numbering, RootedNumbering, TableNumbering
 from gnnkit.sampling.graph_access import positions_wanted
 from gnnkit.sampling.owners import NO_CHANGE
@@ -50,7 +50,7 @@ class DeviceWalked:
     batch: list[Tensor] | None
 
 
-class _Taken(NamedTuple):
+class _TakenByNodes(NamedTuple):
     """Edges of one type that nodes take in a hop, node after node.
 
     Attributes:
@@ -64,18 +64,18 @@ class _Taken(NamedTuple):
     valid: Tensor | None
 
 
-class _Found(NamedTuple):
-    """What a hop has found along one edge type; see ``_Taken`` and ``Numbered``."""
+class _Along(NamedTuple):
+    """The finds of a hop along one edge type; see ``_TakenByNodes`` and ``Numbered``."""
 
     relation: int
-    taken: _Taken
+    taken: _TakenByNodes
     ids: Tensor
     number: Tensor
     is_first: Tensor
 
     @property
     def counts(self) -> list[Tensor]:
-        """How many edges there are, and how many of them lead to new nodes."""
+        """The number of edges, and of those that lead to new nodes."""
         valid = self.taken.valid
         return [torch.full((), len(self.ids), device=self.ids.device) if valid is None else valid.sum(), self.is_first.sum()]
 
@@ -87,7 +87,7 @@ def places_of(mask: Tensor, count: int) -> Tensor:
     return torch.empty(count + 1, dtype=torch.int64, device=mask.device).scatter_(0, target, places)[:count]
 
 
-class _Frontier(NamedTuple):
+class _HopNodes(NamedTuple):
     """The nodes of a type that draw in a hop.
 
     Attributes:
@@ -143,12 +143,12 @@ class DeviceWalker:
 
     # One hop along one type.
 
-    def adjacency(self, r: int) -> Adjacency:
+    def adjacency(self, r: int) -> DeviceAdjacency:
         """The edges of a type."""
         return self._graph.adjacency(self.tables.edge_types[r], self._sampling)
 
-    def _expand(self, r: int, hop: int, key: int, batch: _Batch) -> _Found | None:
-        """What the nodes of a hop take along a type; None where there is nothing to take."""
+    def _expand(self, r: int, hop: int, key: int, batch: _Batch) -> _Along | None:
+        """The edges that a hop takes along a type; None where there are none."""
         fan_out, edges = self._fan_outs[r][hop], self.adjacency(r)
         frontier = batch.frontiers[self.tables.frontier_types[r]]
         if fan_out == 0 or not len(frontier.nodes) or not len(edges.indices):
@@ -161,9 +161,9 @@ class DeviceWalker:
         ids = edges.indices[place].long()
         roots = None if frontier.roots is None else frontier.roots[taken.owner]
         numbered = self._numbering[n].number(ids, roots, taken.valid)
-        return _Found(r, taken, ids, numbered.number, numbered.is_first)
+        return _Along(r, taken, ids, numbered.number, numbered.is_first)
 
-    def _take(self, r: int, hop: int, edges: Adjacency, frontier: _Frontier, fan_out: int, walk: int, batch: _Batch) -> _Taken:
+    def _take(self, r: int, hop: int, edges: DeviceAdjacency, frontier: _HopNodes, fan_out: int, walk: int, batch: _Batch) -> _TakenByNodes:
         begin, end = edges.indptr[frontier.nodes], edges.indptr[1:][frontier.nodes]
         base = None
         if edges.time is not None and batch.last is not None and frontier.roots is not None:
@@ -179,15 +179,15 @@ class DeviceWalker:
             return _all(begin, end)
         return self._uniform(edges, frontier, begin, end, fan_out, walk)
 
-    def _generators(self, frontier: _Frontier, walk: int) -> Tensor:
+    def _generators(self, frontier: _HopNodes, walk: int) -> Tensor:
         """int64 ``[n]``: the key of each node's draws."""
         own = fold_key(walk, 0) if frontier.roots is None else draws.fold(walk, frontier.roots)
         return draws.fold(own, frontier.ids)
 
-    def _is_latest(self, edges: Adjacency) -> bool:
+    def _is_latest(self, edges: DeviceAdjacency) -> bool:
         return self._sampling.temporal_strategy == "last" and edges.time is not None
 
-    def _uniform(self, edges: Adjacency, frontier: _Frontier, begin: Tensor, end: Tensor, fan_out: int, walk: int) -> _Taken:
+    def _uniform(self, edges: DeviceAdjacency, frontier: _HopNodes, begin: Tensor, end: Tensor, fan_out: int, walk: int) -> _TakenByNodes:
         degree, steps = end - begin, torch.arange(fan_out, device=self._device)
         if self._sampling.replace:
             picks = draws.pick_any(self._generators(frontier, walk), degree, fan_out, is_wide=edges.is_wide)
@@ -199,15 +199,15 @@ class DeviceWalker:
             picks = torch.where((degree <= fan_out)[:, None], steps, drawn)
         return self._table(begin, picks, steps < degree[:, None])
 
-    def _table(self, begin: Tensor, picks: Tensor, valid: Tensor) -> _Taken:
+    def _table(self, begin: Tensor, picks: Tensor, valid: Tensor) -> _TakenByNodes:
         """Picks ``[n, k]`` of nodes' edges, some of which are taken."""
         place = torch.where(valid, begin[:, None] + picks, 0).reshape(-1)
         owner = torch.arange(len(begin), device=self._device)[:, None].expand_as(picks).reshape(-1)
-        return _Taken(place, owner, valid.reshape(-1))
+        return _TakenByNodes(place, owner, valid.reshape(-1))
 
     def _by_weight(
-        self, edges: Adjacency, frontier: _Frontier, begin: Tensor, end: Tensor, base: Tensor | None, fan_out: int, walk: int
-    ) -> _Taken:
+        self, edges: DeviceAdjacency, frontier: _HopNodes, begin: Tensor, end: Tensor, base: Tensor | None, fan_out: int, walk: int
+    ) -> _TakenByNodes:
         assert edges.prefix is not None
         base = torch.zeros_like(begin) if base is None else base
         weighted = draws.WeightedEdges(edges.prefix, begin, end, base, edges.rounds)
@@ -224,7 +224,7 @@ class DeviceWalker:
             kept = (edges.weights(place, starts[owner]) > 0).nonzero()[:, 0]
             place, owner = place[kept], owner[kept]
             if fan_out < 0:
-                return _Taken(place, owner, None)
+                return _TakenByNodes(place, owner, None)
             count = torch.bincount(owner, minlength=len(begin))
             within = torch.arange(len(owner), device=self._device) - (count.cumsum(0) - count)[owner]
             few = (within < fan_out).nonzero()[:, 0]
@@ -237,7 +237,7 @@ class DeviceWalker:
             picks[drawing] = draws.pick_weighted_distinct(keys, weighted.rows(drawing), fan_out)
         return self._table(begin, picks, steps < count[:, None])
 
-    def _smallest(self, r: int, hop: int, edges: Adjacency, begin: Tensor, end: Tensor, fan_out: int, batch: _Batch) -> _Taken:
+    def _smallest(self, r: int, hop: int, edges: DeviceAdjacency, begin: Tensor, end: Tensor, fan_out: int, batch: _Batch) -> _TakenByNodes:
         """LABOR: the edges whose neighbours have the smallest variates."""
         assert batch.seeds.variates is not None
         place, owner, _ = _all(begin, end)
@@ -256,7 +256,7 @@ class DeviceWalker:
         if weights is not None:
             ranks = draws.quotients(ranks, weights)
         count = torch.bincount(owner, minlength=len(begin))
-        return _Taken(place, owner, draws.smallest(ranks, owner, count.cumsum(0) - count, fan_out))
+        return _TakenByNodes(place, owner, draws.smallest(ranks, owner, count.cumsum(0) - count, fan_out))
 
     def dataset_ids(self, t: int, nodes: Tensor) -> Tensor:
         """The dataset's ids of store ids."""
@@ -316,19 +316,19 @@ class DeviceWalker:
 
 
 def _kept_by_hop(kept: Tensor, num_sampled: Sequence[int]) -> list[int]:
-    """How many edges of each hop are kept."""
+    """Counts the edges of each hop that are kept."""
     ends = torch.tensor([0, *itertools.accumulate(num_sampled)], device=kept.device)
     before = torch.cat([torch.zeros(1, dtype=torch.int64, device=kept.device), kept.cumsum(0)])
     return before[ends].diff().tolist()
 
 
-def _all(begin: Tensor, end: Tensor) -> _Taken:
+def _all(begin: Tensor, end: Tensor) -> _TakenByNodes:
     """Every edge of nodes."""
     degree = end - begin
     total = int(degree.sum())
     owner = torch.repeat_interleave(degree, output_size=total)
     shift = begin - (degree.cumsum(0) - degree)
-    return _Taken(torch.arange(total, device=begin.device) + shift[owner], owner, None)
+    return _TakenByNodes(torch.arange(total, device=begin.device) + shift[owner], owner, None)
 
 
 def _bidirectional(walked: DeviceWalked) -> list[DeviceEdges]:
@@ -390,7 +390,7 @@ class _Batch:
             found[roots] = limits[t]
         return self._walker.to_device(found)
 
-    def within(self, edges: Adjacency, begin: Tensor, end: Tensor, roots: Tensor) -> tuple[Tensor, Tensor]:
+    def within(self, edges: DeviceAdjacency, begin: Tensor, end: Tensor, roots: Tensor) -> tuple[Tensor, Tensor]:
         """The ranges of nodes' edges that are early enough for their roots, and not too early."""
         assert edges.time is not None and self.last is not None
         until = draws.first_above(edges.time, begin, end, self.last[roots], edges.rounds)
@@ -400,12 +400,12 @@ class _Batch:
         before = draws.first_above(edges.time, begin, until, since.clamp(min=lowest + 1) - 1, edges.rounds)
         return torch.where(since == lowest, begin, before), until
 
-    def _frontier(self, t: int, first: int) -> _Frontier:
+    def _frontier(self, t: int, first: int) -> _HopNodes:
         nodes = self._nodes[t][-1]
         ids = self._walker.dataset_ids(t, nodes)
-        return _Frontier(first, nodes, ids, None if self._roots is None else self._roots[t][-1])
+        return _HopNodes(first, nodes, ids, None if self._roots is None else self._roots[t][-1])
 
-    def hop(self, found: Sequence[_Found | None]) -> None:
+    def hop(self, found: Sequence[_Along | None]) -> None:
         """Ends a hop with what it has found along each edge type: the one place where the host waits for sizes."""
         tables = self._walker.tables
         asked = [count for own in found if own is not None for count in own.counts]
