@@ -25,6 +25,7 @@ _HOMES = {
     "Labor": "gnnkit.samplers",
     "LayerWise": "gnnkit.samplers",
     "LoaderPlan": "gnnkit.plan",
+    "OnDevice": "gnnkit.backends.on_device",
     "PPR": "gnnkit.samplers",
     "Ray": "gnnkit.ray.options",
     "RunHandle": "gnnkit.jobs.launching.engine",
@@ -58,6 +59,7 @@ __all__ = [
     "Labor",
     "LayerWise",
     "LoaderPlan",
+    "OnDevice",
     "PPR",
     "Ray",
     "RunHandle",
@@ -89,6 +91,7 @@ if _typing.TYPE_CHECKING:
     from gnnkit.backends.glt.options import Glt as Glt
     from gnnkit.backends.graph_store import GraphStore as GraphStore
     from gnnkit.backends.inprocess import InProcess as InProcess
+    from gnnkit.backends.on_device import OnDevice as OnDevice
     from gnnkit.datasets.pyg import add_label_edges as add_label_edges
     from gnnkit.datasets.tables import tables as tables
     from gnnkit.export.verify import verify_export as verify_export

@@ -29,7 +29,7 @@ from gnnkit.loader.inputs import (
 )
 from gnnkit.loader.option_table import option_table, takes_options
 from gnnkit.loader.options import GivenOptions, LoaderOptions, Progress, check_names, sort_options
-from gnnkit.loader.pipeline import Controls, Pipeline, on_built, on_graph, on_store, open_plan
+from gnnkit.loader.pipeline import Controls, Pipeline, near_data, on_built, on_graph, on_store, open_plan
 from gnnkit.loader.planned import check_source, check_undivided, has_edge_arrays, open_in_memory, store_folder, warm_in_background
 from gnnkit.loader.served import check_same_dataset, check_same_path, check_same_source, joins_servers, served_store
 from gnnkit.plan import LoaderPlan
@@ -366,7 +366,7 @@ class GraphLoader(Controls, Shown):
         """
         from gnnkit.datasets.pyg import PyGSource  # torch_geometric
 
-        given = sort_options(options, input_nodes, with_edge, {"weight": weight, "time_attr": time_attr})
+        given = near_data(sort_options(options, input_nodes, with_edge, {"weight": weight, "time_attr": time_attr}), data)
         index = given.inputs.edge_label_index
         source = PyGSource(data if index is None else without_links(data), edge_arrays=(weight,))
         wants_edges = has_edge_arrays(source.schema) if with_edge is None else with_edge

@@ -59,8 +59,8 @@ def run_tests(tests: list[Path]) -> dict[str, Any]:
 def measure(options: argparse.Namespace) -> int:
     """Does what this script is for; the exit status."""
     try:
+        from gnnkit.backends.devices import resolve_device
         from gnnkit.errors import GnnkitError, PlanError
-        from gnnkit.loader.epoch import resolve_device
         from gnnkit.runtime.limits import auto_threads
         from gnnkit.ui.progress import make_sink
         from tools.bench.options import BenchOptions

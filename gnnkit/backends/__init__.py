@@ -14,12 +14,13 @@ def _classes() -> dict[str, type[Any]]:
     from gnnkit.backends.glt.options import Glt
     from gnnkit.backends.graph_store import GraphStore
     from gnnkit.backends.inprocess import InProcess
+    from gnnkit.backends.on_device import OnDevice
 
-    return {"Colocated": Colocated, "Glt": Glt, "GraphStore": GraphStore, "InProcess": InProcess}
+    return {"Colocated": Colocated, "Glt": Glt, "GraphStore": GraphStore, "InProcess": InProcess, "OnDevice": OnDevice}
 
 
 # What a user may write instead of the class, and which class it stands for.
-_WORDS = {"colocated": "Colocated", "glt": "Glt", "graph_store": "GraphStore", "inprocess": "InProcess"}
+_WORDS = {"colocated": "Colocated", "glt": "Glt", "graph_store": "GraphStore", "inprocess": "InProcess", "on_device": "OnDevice"}
 
 
 def backend_from_json(value: Mapping[str, Any]) -> Backend:

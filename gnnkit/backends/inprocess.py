@@ -29,7 +29,7 @@ from gnnkit.runtime.limits import auto_disk_threads, auto_threads
 from gnnkit.runtime.process_status import look_at
 from gnnkit.runtime.ring import BlockPool
 from gnnkit.runtime.scheduler import BatchTimes, Scheduler
-from gnnkit.sampling.kinds import BatchSampler, local_sampler, prepare, warm
+from gnnkit.sampling.kinds import BatchSource, local_sampler, prepare, warm
 from gnnkit.sampling.schedule import Schedule, Step
 from gnnkit.sampling.subgraph import SampledSubgraph, SampleRequest
 from gnnkit.sampling.tables import GraphTables
@@ -117,8 +117,10 @@ class _Claim:
 class _Shared:
     """The state that the threads and the stream share; it has no reference to the stream, so that a dropped stream ends its threads."""
 
-    def __init__(self, plan: LoaderPlan, graph: GraphHandle, num_threads: int, loop: LoopSampling) -> None:
-        self.plan, self.loop = plan, loop
+    def __init__(
+        self, plan: LoaderPlan, graph: GraphHandle, num_threads: int, loop: LoopSampling, make: Callable[[GraphTables], BatchSource] | None
+    ) -> None:
+        self.plan, self.loop, self._make = plan, loop, make
         self.owner = os.getpid()
         self.batches = BatchList(plan, graph)
         self.memory = graph.memory(plan.runtime.memory_budget)
@@ -143,8 +145,10 @@ class _Shared:
                 self._tables = GraphTables(self.memory.graph, weighted=self.plan.sampling.weight is not None)
             return self._tables
 
-    def sampler(self) -> BatchSampler:
+    def sampler(self) -> BatchSource:
         """Returns a sampler for one thread."""
+        if self._make is not None:
+            return self._make(self.tables())
         return local_sampler(self.tables(), self.plan.inputs, self.plan.sampling, cached=self.plan.cached, unpacks=True)
 
     # For holders of the lock.
@@ -225,18 +229,18 @@ class _Shared:
 
 
 def _sample(
-    shared: _Shared, sampler: BatchSampler, requests: Sequence[SampleRequest], epoch: int, steps: Sequence[Step], worker: str = ""
+    shared: _Shared, sampler: BatchSource, requests: Sequence[SampleRequest], epoch: int, steps: Sequence[Step], worker: str = ""
 ) -> list[SampledSubgraph]:
     tables = shared.tables()
     if sampler.tables is not tables:
         sampler.use(tables)
     return [
-        SampledSubgraph(epoch, step.batch_index, step.is_padding, layout, block, sample_s, gather_s, worker, began_s)
-        for step, (layout, block, sample_s, gather_s, began_s) in zip(steps, sampler.sample_all(requests, shared.pool.lease), strict=True)
+        SampledSubgraph(epoch, step.batch_index, step.is_padding, *own[:4], worker, own.began_s, tensors=own.tensors)
+        for step, own in zip(steps, sampler.sample_all(requests, shared.pool.lease), strict=True)
     ]
 
 
-def _fulfil(shared: _Shared, sampler: BatchSampler, claim: _Claim, worker: str) -> None:
+def _fulfil(shared: _Shared, sampler: BatchSource, claim: _Claim, worker: str) -> None:
     """Samples what was claimed, and hands it over: together, or one by one where that fails, so that an error is its own batch's alone."""
     try:
         found: list[SampledSubgraph | BaseException] = [*_sample_steps(shared, sampler, claim.epoch, claim.steps, worker)]
@@ -252,7 +256,7 @@ def _fulfil(shared: _Shared, sampler: BatchSampler, claim: _Claim, worker: str) 
     shared.put(claim, found)
 
 
-def _sample_steps(shared: _Shared, sampler: BatchSampler, epoch: int, steps: Sequence[Step], worker: str) -> list[SampledSubgraph]:
+def _sample_steps(shared: _Shared, sampler: BatchSource, epoch: int, steps: Sequence[Step], worker: str) -> list[SampledSubgraph]:
     with Guarded(lambda: sampler.tables.graph.each()):
         requests = [shared.batches.request(epoch, step.batch_index) for step in steps]
         return _sample(shared, sampler, requests, epoch, steps, worker)
@@ -260,7 +264,7 @@ def _sample_steps(shared: _Shared, sampler: BatchSampler, epoch: int, steps: Seq
 
 def _run(shared: _Shared, shift: int, name: str) -> None:
     """A sampling thread."""
-    sampler: BatchSampler | None = None
+    sampler: BatchSource | None = None
     while (claim := shared.claim(shift)) is not None:
         try:
             if sampler is None:
@@ -317,17 +321,26 @@ class InProcessStream:
         num_threads: Sampling threads, at least 1.
         events: Receives the stage "compile".
         loop: When the consumer samples batches itself.
+        make: Makes samplers of others than processors; None samples with the kernels.
     """
 
-    def __init__(self, plan: LoaderPlan, graph: GraphHandle, num_threads: int, events: EventSink, loop: LoopSampling) -> None:
+    def __init__(
+        self,
+        plan: LoaderPlan,
+        graph: GraphHandle,
+        num_threads: int,
+        events: EventSink,
+        loop: LoopSampling,
+        make: Callable[[GraphTables], BatchSource] | None = None,
+    ) -> None:
         prepare(plan.inputs, plan.sampling, caches=bool(plan.cached))
         warm(events)
         if graph.store is not None:
             watch()
-        self._shared = shared = _Shared(plan, graph, num_threads, loop)
+        self._shared = shared = _Shared(plan, graph, num_threads, loop, make)
         weakref.finalize(self, shared.close).atexit = False  # also of one that an interrupt keeps from being made
         self._threads = _start_threads(shared, num_threads)
-        self._idle: deque[BatchSampler] = deque()
+        self._idle: deque[BatchSource] = deque()
         self._now_lock = threading.Lock()
         self._restarting = threading.Lock()
 
@@ -442,7 +455,7 @@ class InProcessStream:
             self._idle.append(sampler)
         return result
 
-    def _idle_sampler(self) -> BatchSampler:
+    def _idle_sampler(self) -> BatchSource:
         """Returns a sampler for the calling thread. It is put back once its batch is complete: an interrupt leaves its memory unusable."""
         try:
             return self._idle.pop()

@@ -12,6 +12,7 @@ import torch
 
 from gnnkit.backends import backend_from_json
 from gnnkit.backends.colocated import Colocated
+from gnnkit.backends.devices import resolve_device
 from gnnkit.bounds import check_seconds, whole_number
 from gnnkit.cluster.hosts import environment_int
 from gnnkit.distributed import process_group
@@ -40,7 +41,7 @@ from gnnkit.distributed.sample_message import BatchMaker, MessageFormat, SampleM
 from gnnkit.distributed.seeds import resolve_seeds, resolve_server_seeds
 from gnnkit.distributed.store_views import DatasetSchema
 from gnnkit.errors import BatchTimeout, LoaderClosed, PlanError
-from gnnkit.loader.epoch import DeviceTransfer, ProcessBound, resolve_device
+from gnnkit.loader.epoch import DeviceTransfer, ProcessBound
 from gnnkit.loader.pipeline import Pipeline
 from gnnkit.plan import InputNodes, LoaderPlan, NeighborSampling
 from gnnkit.sampling.collate import specs_of

@@ -317,6 +317,8 @@ def _job_backend(plan: LoaderPlan, storage_nodes: int, interface: str | None) ->
     kind = backend["kind"]
     if kind == "Glt":
         raise PlanError("Glt() samples with graphlearn-torch, which starts its own jobs", "loader.with_backend('colocated').export(...)")
+    if kind == "OnDevice":
+        raise PlanError("jobs that sample on devices are not exported yet", "loader.with_backend('inprocess').export(...): equal batches")
     if storage_nodes and kind != "GraphStore":
         raise PlanError(f"storage_nodes={storage_nodes}, but {kind} has no servers", "loader.with_backend('graph_store').export(...)")
     if kind == "GraphStore":

@@ -58,12 +58,12 @@ class Extent:
     Attributes:
         nodes: ``{node type: (seeds, nodes up to hop 1, ...)}``; one number where there are no hops.
         edges: ``{edge type: (edges up to hop 1, ...)}``; likewise.
-        ends: ``{edge type: int64 [2, edges]}``.
+        ends: ``{edge type: int64 [2, edges]}``; tensors where they are on a device.
     """
 
     nodes: Mapping[NodeType, tuple[int, ...]]
     edges: Mapping[EdgeType, tuple[int, ...]]
-    ends: Mapping[EdgeType, NDArray[np.int64]]
+    ends: Mapping[EdgeType, Any]
 
     @classmethod
     def of(cls, contents: BatchContents) -> Extent:
@@ -74,7 +74,7 @@ class Extent:
                 nodes[key.type] = tuple(itertools.accumulate(contents.num_sampled_nodes.get(key.type) or [len(tensor)]))
             elif key.scope == "edge" and key.name == "edge_index":
                 edges[key.type] = tuple(itertools.accumulate(contents.num_sampled_edges.get(key.type) or [tensor.shape[1]]))
-                ends[key.type] = tensor.numpy()
+                ends[key.type] = tensor if tensor.is_cuda else tensor.numpy()
         return cls(nodes, edges, ends)
 
     @property
@@ -94,7 +94,8 @@ class Extent:
         counts, ids = self.edges[edge_type], self.ends[edge_type][end]
         if kept > counts[-1]:  # edges of padding lead to nodes behind all others
             return self.nodes[edge_type[2 * end]][-1] + 1
-        return int(ids[counts[hop] : kept].max(initial=-1)) + 1
+        beyond = ids[counts[hop] : kept]
+        return int(beyond.max()) + 1 if len(beyond) else 0
 
 
 def _bounds(bounds: Sequence[int], count: int) -> tuple[int, ...]:
@@ -347,7 +348,9 @@ def padded(contents: BatchContents, shapes: Sequence[Shape], pool: BlockPool) ->
     """
     extent = Extent.of(contents)
     shape, is_oversized = chosen_shape(shapes, extent)
-    return Padded(_PaddedWriter(contents, extent, shape).written(pool), extent, shape.size - extent.size, is_oversized)
+    writer = _PaddedWriter(contents, extent, shape)
+    on_device = any(tensor.is_cuda for tensor in contents.arrays.values())
+    return Padded(writer.written_on_device() if on_device else writer.written(pool), extent, shape.size - extent.size, is_oversized)
 
 
 @dataclass(frozen=True)
@@ -372,6 +375,32 @@ class _PaddedWriter:
         # Labels of links may be of a type that was not sampled.
         return self.shape.edges[key.type][-1] - self.extent.edges[key.type][-1] if key.type in self.shape.edges else 0
 
+    def written_on_device(self) -> BatchContents:
+        """The contents with padding where they are; the bytes that are added are written here and copied there."""
+        import torch
+
+        arrays = dict(self.contents.arrays)
+        device = next(tensor.device for tensor in arrays.values() if tensor.is_cuda)
+        for key, tensor in self.contents.arrays.items():
+            if added := self._added(key):
+                if key.scope == "edge" and key.name == "edge_index":
+                    ends = np.empty((2, added), np.int64)
+                    self._write_edges(key.type, ends)
+                    arrays[key] = torch.cat([tensor, torch.from_numpy(ends).to(device)], 1)
+                    continue
+                more = tensor.new_zeros((added, *tensor.shape[1:]))
+                if key.name == MISSING:
+                    assert isinstance(key, NodeKey)
+                    more += torch.arange(added, dtype=more.dtype, device=device) + self.extent.nodes[key.type][-1]
+                elif key.scope == "node" and key.name == _ROOTS:
+                    more += self.contents.num_seeds
+                arrays[key] = torch.cat([tensor, more])
+        for mask, shapes, sizes in ((NODE_MASK, self.shape.nodes, self.extent.nodes), (EDGE_MASK, self.shape.edges, self.extent.edges)):
+            for owner, bounds in shapes.items():
+                key = NodeKey(owner, mask) if isinstance(owner, str) else EdgeKey(owner, mask)
+                arrays[key] = torch.arange(bounds[-1], device=device) < sizes[owner][-1]  # type: ignore[index]
+        return self._counted(arrays)
+
     def written(self, pool: BlockPool) -> BatchContents:
         """The contents with padding."""
         import torch
@@ -392,6 +421,10 @@ class _PaddedWriter:
             end = start + nbytes[key]
             self._write(key, self.contents.arrays.get(key), memory[start:end])
             arrays[key] = block[start:end].view(dtype).view(size)
+        return self._counted(arrays)
+
+    def _counted(self, arrays: Mapping[BatchKey, torch.Tensor]) -> BatchContents:
+        """The contents with these arrays and the shape's counts."""
         return replace(
             self.contents,
             arrays=arrays,

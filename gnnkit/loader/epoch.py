@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsIndex, TypeVar
 
 from gnnkit.backends.base import BatchStream, EndOfEpoch, check_owner
+from gnnkit.backends.devices import resolve_device
 from gnnkit.errors import BatchTimeout, LoaderClosed, PlanError, SamplingError
 from gnnkit.events import Stage
 from gnnkit.loader.history import BatchRecord, Control, Records
@@ -32,43 +33,6 @@ if TYPE_CHECKING:
 
 # Streams and events of torch.cuda have no type hints.
 # mypy: disable-error-code="no-untyped-call"
-
-
-def resolve_device(device: Any) -> torch.device | None:
-    """The device that a user names, or None for batches that stay where they are.
-
-    Raises:
-        PlanError: It does not exist here.
-    """
-    if device is None:
-        return None
-    import torch
-
-    try:
-        resolved = torch.device(device)
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise PlanError(f"unknown device {device!r}", "'cpu', 'cuda' or 'cuda:<index>'") from error
-    if resolved.type == "cpu":
-        return None
-    if resolved.type == "cuda":
-        if not torch.cuda.is_available():
-            raise PlanError(
-                f"device {device!r} was asked for, but torch finds no CUDA device", "leave device out, or install a CUDA build of torch"
-            )
-        index = torch.cuda.current_device() if resolved.index is None else resolved.index
-        if index >= torch.cuda.device_count():
-            raise PlanError(f"device {device!r} was asked for, but there are {torch.cuda.device_count()} CUDA devices")
-        return torch.device("cuda", index)
-    return resolved
-
-
-def cache_device(device: Any) -> torch.device | None:
-    """The device that features are cached on: where batches are, or are copied to; None where the user names none."""
-    if device is None:
-        return None
-    import torch
-
-    return resolve_device(device) or torch.device("cpu")
 
 
 class DeviceTransfer:

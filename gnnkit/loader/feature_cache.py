@@ -11,17 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.backends.base import Backend, BatchStream
+from gnnkit.backends.devices import cache_device, resolve_device
 from gnnkit.bounds import is_whole, shown
 from gnnkit.errors import MemoryLimitError, PlanError
 from gnnkit.events import EventSink, Stage
 from gnnkit.host import available_memory
-from gnnkit.loader.epoch import cache_device, resolve_device
 from gnnkit.loader.history import History
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.sampling.schedule import Schedule
 from gnnkit.sampling.subgraph import MISSING, SLOT, NodeKey, SampledSubgraph
-from gnnkit.schema import ArraySpec, GraphSchema, NodeType, Quantization
+from gnnkit.schema import ArraySpec, GraphSchema, NodeType
 from gnnkit.storage.arrays import GraphArrays, as_tensor
 from gnnkit.storage.layout import FEATURE_NAME
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import torch
 
     from gnnkit.loader.pipeline import Pipeline
+    from gnnkit.sampling.device.numbers import DeviceNumbers
 
 
 # Batches of each epoch that are looked at unless others are asked for. On a graph like OGBN-Products, with 193 batches to an epoch, they
@@ -261,47 +262,6 @@ class CachedRows:
 
 
 @dataclass(frozen=True)
-class DeviceNumbers:
-    """The counterpart on a device of ``gnnkit.storage.convert.dequantize_rows``.
-
-    Attributes:
-        quantization: What quantised rows stand for.
-        scale: Its scales, float32 ``[columns]`` on the device.
-        offset: Likewise its offsets.
-        whole: The columns that are kept whole, int64 ``[k]`` on the device.
-    """
-
-    quantization: Quantization
-    scale: torch.Tensor
-    offset: torch.Tensor
-    whole: torch.Tensor
-
-    @classmethod
-    def of(cls, quantization: Quantization, device: torch.device) -> DeviceNumbers:
-        """Copies what is needed to a device."""
-        import torch
-
-        scale, offset = (torch.tensor(numbers, dtype=torch.float32, device=device) for numbers in (quantization.scale, quantization.offset))
-        return cls(quantization, scale, offset, torch.tensor(quantization.whole, dtype=torch.int64, device=device))
-
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """The numbers of rows, uint8 ``[n, bytes]``, as float32 ``[n, columns]``; the device is not waited for."""
-        import torch
-
-        columns, bits = len(self.scale), self.quantization.bits
-        width = self.quantization.packed_nbytes(columns)
-        steps = rows[:, :width]
-        if bits < 8:
-            steps = torch.cat([steps >> shift for shift in range(0, 8, bits)], 1)[:, :columns] & self.quantization.largest
-        # Two operations, each rounded, as gnnkit.storage.convert has them.
-        numbers = steps.float().mul_(self.scale).add_(self.offset)
-        if len(self.whole):
-            kept = rows[:, width:].clone(memory_format=torch.contiguous_format).view(torch.float32)
-            numbers.index_copy_(1, self.whole, kept)
-        return numbers
-
-
-@dataclass(frozen=True)
 class FeatureCache:
     """The hottest features on a device. May be shared by all loaders on the same graph and device.
 
@@ -392,6 +352,8 @@ def _check_room(nbytes: int, device: torch.device) -> None:
 
 def _empty(count: int, spec: ArraySpec, device: torch.device) -> CachedRows:
     import torch
+
+    from gnnkit.sampling.device.numbers import DeviceNumbers  # which needs torch
 
     like = as_tensor(np.empty(0, spec.numpy_dtype), spec.dtype)
     rows = torch.empty((count, *spec.stored_shape), dtype=like.dtype, device=device)

@@ -11,12 +11,12 @@ from typing import Any, Literal
 from gnnkit.arguments import check_fields
 from gnnkit.backends import resolve_backend
 from gnnkit.backends.base import Backend, size_in_bytes
+from gnnkit.backends.devices import device_for, resolve_device
 from gnnkit.cluster.hosts import ONE_HOST, Hosts, PlacementOption, check_placement, find_hosts, place
 from gnnkit.cluster.urls.stores import open_url
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.files import user_path
-from gnnkit.loader.epoch import resolve_device
 from gnnkit.loader.inputs import (
     HOP_OPTIONS,
     INPUT_OPTIONS,
@@ -194,9 +194,9 @@ class LoaderOptions:
         self.batching(InputNodes("", ""))
         self.runtime()
         self.form()
-        resolve_backend(self.backend)
-        resolve_device(self.device)
-        if self.device is None and self.feature_cache:
+        device = device_for(resolve_backend(self.backend), self.device)
+        resolve_device(device)
+        if device is None and self.feature_cache:
             raise PlanError(f"feature_cache={self.feature_cache!r} without a device to keep features on", "device='cuda', or leave it out")
         check_placement(self.placement)
 

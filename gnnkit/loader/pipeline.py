@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from gnnkit.arguments import checks_arguments
 from gnnkit.backends import backend_from_json
-from gnnkit.backends.base import Backend, StreamStatus, check_owner, remember
+from gnnkit.backends.base import Backend, StreamStatus, check_owner, joined, remember
+from gnnkit.backends.devices import device_for, device_of
 from gnnkit.backends.inprocess import InProcessStream
+from gnnkit.backends.on_device import backend_for_data
 from gnnkit.bounds import MOST_BATCHES, is_whole, shown, whole_number
 from gnnkit.callers import warn
 from gnnkit.errors import LoaderClosed, PlanError
@@ -408,13 +410,14 @@ class Pipeline(Controls):
         history = events if isinstance(events, History) else History(events)
         self._control = Control(history)
         self.graph, self.events = graph, history.sink  # pipelines beside this one have a history of their own
-        self.transform, self.device = transform, device
+        self.transform = transform
         self.next_epoch = self._first_batch = 0
         self._moved = False  # by set_epoch() or load_state_dict() since the last iteration began
         self._state: EpochState | None = None
         # Held while an iteration gives way to the next one, and while something changes which one that is.
         self._turning = threading.RLock()
         self.backend = backend_from_json(plan.backend) if backend is None else backend
+        self.device = device = device_for(self.backend, device)
         check_is_here(self.backend, graph)
         check_paddable(plan, graph.arrays.schema)
         self.stream, sampled, self.cache = open_stream(plan, self.backend, graph, history, device, cache)
@@ -634,6 +637,14 @@ def on_built(source: GraphSource, given: GivenOptions, folder: Path, events: Eve
         with_edge = has_edge_arrays(source.schema) or wants_all_edges(given.inputs.edge_label_index)
     build = replace(given.build, with_edge=bool(with_edge))
     return on_store(find_or_build(source, build, folder, events, opener=given.loader.site.open), given, events)
+
+
+def near_data(given: GivenOptions, data: Any) -> GivenOptions:
+    """The options with "auto" settled for data on a device of torch's: it is sampled there. A backend that was joined comes first."""
+    own = given.loader
+    if own.backend != "auto" or joined() is not None:
+        return given
+    return replace(given, loader=replace(own, backend=backend_for_data(own.backend, device_of(data), own.sampler)))
 
 
 def on_store(store: Store, given: GivenOptions, events: EventSink) -> Pipeline:

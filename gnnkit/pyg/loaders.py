@@ -24,6 +24,7 @@ from gnnkit.arguments import check_kind, checks_arguments, to_array
 from gnnkit.backends.base import Backend
 from gnnkit.backends.colocated import Colocated
 from gnnkit.backends.inprocess import InProcess
+from gnnkit.backends.on_device import OnDevice, backend_for_data
 from gnnkit.bounds import whole_number
 from gnnkit.callers import warn
 from gnnkit.errors import AttributeNotSettable, PlanError
@@ -253,7 +254,7 @@ class LiveLoader:
         """A loader that samples in the calling thread: no other process has to be asked for a single batch."""
         with self._lock:
             loader = self._open()
-            if isinstance(loader.pipeline.backend, InProcess):
+            if isinstance(loader.pipeline.backend, (InProcess, OnDevice)):
                 return loader
             if self._near is None or self._near[0] is not loader:
                 self._near = loader, loader.with_backend(InProcess(num_threads=1))
@@ -273,6 +274,8 @@ class LiveLoader:
             form = self._make_form(graph, **self._sampler.form(), transform=self.transform, input_id=self.inputs.input_id)
             sampled = {**self._sampler.options(self._graph, self.inputs.edge_type), **self._sampler.build}
             options = {**self._options, **sampled, **self.inputs.options(), "device": graph.device}
+            if isinstance(options["backend"], InProcess):
+                options["backend"] = backend_for_data(options["backend"], graph.device, options.get("sampler"))
             loader = GraphLoader.from_pyg(graph.data, transform=form, with_edge=True, rank=0, world_size=1, **options)
             if self._seen is not None:
                 self._next_epoch = self._loader.pipeline.next_epoch

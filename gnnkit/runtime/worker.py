@@ -750,7 +750,7 @@ class WorkerLoop:
                     step.ring.give_back(step.slot)
             batches: list[dict[str, Any]] = [
                 {"layout": layout_to_json(layout), "began_s": began_s, "sample_s": sample_s, "gather_s": gather_s}
-                for layout, _, sample_s, gather_s, began_s in found  # by one clock for all processes of a host
+                for layout, _, sample_s, gather_s, began_s, _ in found  # by one clock for all processes of a host
             ]
             for batch, named in zip(batches, steps, strict=False):
                 batch["step"] = named.step

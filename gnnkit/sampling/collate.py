@@ -73,8 +73,8 @@ def contents_of(subgraph: SampledSubgraph, seed_mask: torch.Tensor | None = None
     import torch
 
     layout, array_of, as_tensor = subgraph.layout, subgraph.array, torch.from_numpy
-    arrays: dict[BatchKey, torch.Tensor] = {}
-    for field in layout.fields:
+    arrays: dict[BatchKey, torch.Tensor] = dict(subgraph.tensors or {})
+    for field in () if arrays else layout.fields:
         key, dtype, _, _ = field
         tensor = as_tensor(array_of(field))
         arrays[key] = viewed(tensor, dtype) if dtype in ELEMENT_TYPES else tensor
@@ -94,8 +94,9 @@ def with_edge_index(contents: BatchContents) -> BatchContents:
         if key.scope == "edge" and key.name == "edge_index":
             first, _, last = key.type
             size = len(arrays[NodeKey(first, "n_id")]), len(arrays[NodeKey(last, "n_id")])
-            sources, targets = tensor.numpy()  # not by torch, whose threads wait for each other longer than this takes
-            order = next((name for name, row in (("col", targets), ("row", sources)) if bool(np.all(row[1:] >= row[:-1]))), None)
+            # Not by torch where it need not be, whose threads wait for each other longer than this takes.
+            sources, targets = tensor if tensor.is_cuda else tensor.numpy()
+            order = next((name for name, row in (("col", targets), ("row", sources)) if bool((row[1:] >= row[:-1]).all())), None)
             arrays[key] = EdgeIndex(tensor, sparse_size=size, sort_order=order)
     return replace(contents, arrays=arrays)
 

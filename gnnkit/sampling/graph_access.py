@@ -523,8 +523,13 @@ class BaseGraphAccess(GraphAccess, ABC):
         if len(nodes) and not 0 <= nodes.min() <= nodes.max() < self.tables.bounds[t, -1]:
             raise damaged(STRANGE_SEED)
         found = np.empty((len(nodes), *table.row_shape), table.dtype)
-        self._fill_rows([(GATHER, address_of(nodes), len(nodes), table.row_nbytes, address_of(found), table.index, table.bounds)])
+        self.rows_into(t, name, nodes, found)
         return found
+
+    def rows_into(self, t: int, name: str, nodes: NDArray[np.int64], found: NDArray[Any]) -> None:
+        """Writes such rows into memory of the caller's; the nodes are known to be the graph's."""
+        table = self.tables.node_rows[self.tables.node_types[t], name]
+        self._fill_rows([(GATHER, address_of(nodes), len(nodes), table.row_nbytes, address_of(found), table.index, table.bounds)])
 
     def _fill_rows(self, steps: list[RowStep]) -> None:
         fill(self.tables.ahead, np.array(steps, np.int64), self.tables.row_addresses, self.tables.row_bounds, self.tables.meanings)

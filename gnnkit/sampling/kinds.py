@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from gnnkit.plan import (
 from gnnkit.sampling import seeders, walkers
 from gnnkit.sampling.batch_writer import BatchWriter, RowWriter
 from gnnkit.sampling.graph_access import GraphAccess, LocalGraphAccess, NodeScratch
-from gnnkit.sampling.subgraph import BatchLayout, SampleRequest, Walked, WalkSeeds
+from gnnkit.sampling.subgraph import BatchKey, BatchLayout, SampleRequest, Walked, WalkSeeds
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.schema import NodeType
 
@@ -233,6 +233,7 @@ class Sampled(NamedTuple):
         sample_s: Seconds spent sampling it.
         gather_s: Seconds spent gathering.
         began_s: When that began, as ``time.monotonic()`` of this host; batches sampled at once are told of as one after the other.
+        tensors: See ``SampledSubgraph``.
     """
 
     layout: BatchLayout
@@ -240,10 +241,27 @@ class Sampled(NamedTuple):
     sample_s: float
     gather_s: float
     began_s: float
+    tensors: Mapping[BatchKey, Any] | None = None
+
+
+class BatchSource(Protocol):
+    """Samples batches; one object per thread.
+
+    Attributes:
+        tables: The graph.
+    """
+
+    tables: GraphTables
+
+    def use(self, tables: GraphTables) -> None:
+        """Switches to another copy of the same graph."""
+
+    def sample_all(self, requests: Sequence[SampleRequest], acquire: Callable[[int], NDArray[np.uint8]]) -> list[Sampled]:
+        """Samples batches; see ``BatchSampler.sample_all``."""
 
 
 class BatchSampler:
-    """Samples batches.
+    """Samples batches with kernels.
 
     Args:
         tables: The graph.

@@ -144,6 +144,7 @@ class SampledSubgraph:
         ready: Batches of the epoch that were sampled and waiting when it was asked for, itself included if it was.
         padding: Rows and edges of padding that were added on its way to the user.
         is_oversized: Whether it fits none of the shapes that were planned for padded batches.
+        tensors: Its arrays where they were made on a device: then ``block`` is empty, and offsets mean nothing.
     """
 
     epoch: int
@@ -158,9 +159,13 @@ class SampledSubgraph:
     ready: int = 0
     padding: int = 0
     is_oversized: bool = False
+    tensors: Mapping[BatchKey, Any] | None = None
 
     def array(self, field_: Field) -> NDArray[Any]:
-        """A view of one array."""
+        """A view of one array; a copy of what is on a device."""
+        if self.tensors is not None:
+            found: NDArray[Any] = self.tensors[field_.key].cpu().numpy()
+            return found
         # In one step instead of slicing, viewing and reshaping. Of the block's own class: NumPy would keep the memory that a leased block
         # lies on instead of the block otherwise, and its owner would take it back.
         kind: Any = type(self.block)

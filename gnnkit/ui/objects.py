@@ -126,7 +126,7 @@ def _sampling(sampling: Sampling, schema: GraphSchema) -> tuple[str, str]:
 
 
 def _samplers(kind: str, count: int) -> str:
-    one, many = ("thread", "threads") if kind == "InProcess" else ("process", "processes")
+    one, many = ("thread", "threads") if kind in ("InProcess", "OnDevice") else ("process", "processes")
     return f"{count} {one if count == 1 else many}"
 
 

@@ -10,12 +10,13 @@ from typing import Any
 
 import psutil
 
-from gnnkit import Colocated, GraphLoader, GraphStore, InProcess
+from gnnkit import Colocated, GraphLoader, GraphStore, InProcess, OnDevice
 from tests.helpers import leaks
 from tests.loader.graphs import make
 
 BACKENDS: dict[str, Any] = {
     "InProcess-2": InProcess(2),
+    "OnDevice": OnDevice("cpu"),
     "Colocated-1": Colocated(1),
     "Colocated-2": Colocated(2),
     "Colocated-4": Colocated(4),

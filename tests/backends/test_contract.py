@@ -37,7 +37,7 @@ EVERYTHING = list(range(NUM_NODES))
 
 
 # Quick are one of each; GraphStore's servers take a second to start.
-TRIED = [name if name in ("InProcess-2", "Colocated-2") else pytest.param(name, marks=pytest.mark.slow) for name in BACKENDS]
+TRIED = [name if name in ("InProcess-2", "Colocated-2", "OnDevice") else pytest.param(name, marks=pytest.mark.slow) for name in BACKENDS]
 
 
 @pytest.fixture(scope="module", params=TRIED)
@@ -101,6 +101,8 @@ def typed_source() -> ArraySource:
 
 # How many processes there are makes no difference to a store: one pair of them.
 STORES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("OnDevice", {"num_parts": 3, "partition": "ldg", "weight": "weight"}, {"num_neighbors": [3, -1], "replace": True, "with_edge": True}),
+    ("OnDevice", {"num_parts": 2, "edge_dir": "out"}, {"num_neighbors": [-1, 2], "rank": 1, "world_size": 3, "remainder": "pad"}),
     ("Colocated-1", {"num_parts": 1}, {"num_neighbors": [4, 3]}),
     ("Colocated-2", {"num_parts": 2, "partition": "random", "edge_dir": "out"}, {"num_neighbors": [-1, 2], "remainder": "pad"}),
     ("Colocated-1", {"num_parts": 3, "partition": "ldg", "weight": "weight"}, {"num_neighbors": [3, 3], "replace": True}),
@@ -123,7 +125,7 @@ def test_stores_of_any_kind(tmp_path: Path, name: str, build: dict[str, Any], op
         same(loader.peek(), reference.peek())
 
 
-@pytest.mark.parametrize("name", ["Colocated-1"])
+@pytest.mark.parametrize("name", ["Colocated-1", "OnDevice"])
 def test_graphs_in_memory(name: str) -> None:
     data = typed()
     for options in ({"input_nodes": "paper"}, {"input_nodes": ("tag", torch.tensor([5, 1, 7])), "edge_dir": "out", "with_edge": True}):
@@ -297,6 +299,8 @@ def test_batches_are_the_users_to_change_and_to_pickle(loader: GraphLoader) -> N
 
 
 def test_slots_come_back(loader: GraphLoader) -> None:
+    if loader.plan.backend["kind"] == "OnDevice":  # its batches lie in memory of PyTorch's, and in no slots
+        return
     addresses = set()
     for _ in range(10):
         for batch in loader:
@@ -307,7 +311,7 @@ def test_slots_come_back(loader: GraphLoader) -> None:
 
 
 # One of each that owns the memory of batches.
-@pytest.mark.parametrize("name", ["InProcess-2", "Colocated-2", pytest.param("GraphStore-2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["InProcess-2", "OnDevice", "Colocated-2", pytest.param("GraphStore-2", marks=pytest.mark.slow)])
 def test_batches_survive_their_loader(name: str) -> None:
     loader = loader_of(name)
     iterator = iter(loader)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gnnkit import Colocated, GraphLoader, GraphStore, InProcess, serve, unpad
+from gnnkit import Colocated, GraphLoader, GraphStore, InProcess, OnDevice, serve, unpad
 from gnnkit.backends.base import Backend
 from gnnkit.errors import PlanError
 from gnnkit.schema import EdgeDir
@@ -35,9 +35,15 @@ class Setting(NamedTuple):
         return "-".join(map(str, self))
 
 
-BACKENDS: dict[str, Backend] = {"InProcess": InProcess(2), "Colocated": Colocated(1), "GraphStore": GraphStore(1)}
+BACKENDS: dict[str, Backend] = {
+    "InProcess": InProcess(2),
+    "OnDevice": OnDevice("cpu"),
+    "Colocated": Colocated(1),
+    "GraphStore": GraphStore(1),
+}
 SETTINGS = [
     *(Setting("InProcess", graph, parts, way) for graph in GRAPHS for parts in (1, 3) for way in EDGE_DIRS),
+    *(Setting("OnDevice", graph, parts, way) for graph in GRAPHS for parts in (1, 3) for way in EDGE_DIRS),
     # How a graph is stored and how a batch comes from a process do not meet: each place has both graphs, directions and numbers of
     # parts, and the two have every graph in every direction between them.
     Setting("Colocated", "homogeneous", 1, "in"),
@@ -47,6 +53,7 @@ SETTINGS = [
     # The hottest nodes first in every part.
     Setting("InProcess", "homogeneous", 3, "in", "hotness"),
     Setting("InProcess", "typed", 1, "out", "hotness"),
+    Setting("OnDevice", "typed", 3, "in", "hotness"),
     Setting("Colocated", "typed", 1, "in", "hotness"),
     Setting("GraphStore", "homogeneous", 3, "in", "hotness"),
     # Servers that listen, whose rows come through the wire; and two hosts with the files of their own part only.
@@ -54,6 +61,8 @@ SETTINGS = [
     Setting("hosts", "typed", 2, "in", "hotness"),
 ]
 PADDED = [s for s in SETTINGS if s.num_parts > 1 and s.graph == "typed" and s.edge_dir == "out"]
+# What a device leaves to processors.
+NOT_ON_DEVICES = ("ppr", "hgt", "layer_wise")
 StoreOf = Callable[[str, str, int, EdgeDir, Order], Store]
 
 
@@ -94,10 +103,18 @@ class Site(NamedTuple):
     setting: Setting
     open: Callable[..., GraphLoader]
 
+    def refuses(self, kind: str) -> bool:
+        """Whether a kind is none of this place's; it says where there is such a kind."""
+        if self.setting.place != "OnDevice" or kind not in NOT_ON_DEVICES:
+            return False
+        with pytest.raises(PlanError, match=r"InProcess\(\), Colocated\(\) and GraphStore\(\) have it"):
+            self.open(kind)
+        return True
+
 
 def _tried(settings: list[Setting]) -> list[Any]:
     """Settings as parameters; those with processes are no quick ones."""
-    return [pytest.param(s, id=str(s), marks=[] if s.place == "InProcess" else pytest.mark.slow) for s in settings]
+    return [pytest.param(s, id=str(s), marks=[] if s.place in ("InProcess", "OnDevice") else pytest.mark.slow) for s in settings]
 
 
 @pytest.fixture(scope="module", params=_tried(SETTINGS))
@@ -139,6 +156,8 @@ def _listening(place: str, store: Store, folder: Path) -> Iterator[GraphStore]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_are_the_same_everywhere(kind: str, site: Site, expected: Callable[[str, str, EdgeDir], list[Any]]) -> None:
+    if site.refuses(kind):
+        return
     wanted = expected(kind, site.setting.graph, site.setting.edge_dir)
     assert len(wanted) == NUM_BATCHES
     with site.open(kind) as loader:
@@ -158,6 +177,8 @@ def _feature_bytes(batch: Any) -> int:
 @pytest.mark.parametrize("kind", KINDS)
 def test_features_on_the_device_change_no_batch(kind: str, site: Site, expected: Callable[[str, str, EdgeDir], list[Any]]) -> None:
     """A few of them, so that batches have both."""
+    if site.refuses(kind):
+        return
     wanted = expected(kind, site.setting.graph, site.setting.edge_dir)
     with site.open(kind, device="cpu", feature_cache=150) as loader:
         for _ in range(2):

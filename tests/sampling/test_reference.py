@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
 
-from gnnkit import GraphLoader, InProcess
+from gnnkit import GraphLoader, InProcess, OnDevice
 from gnnkit.schema import EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from tests import reference_sampler
 from tests.helpers.batches import digest, expected_batch, expected_epoch, same, to_pyg, to_reference
@@ -36,14 +36,15 @@ def epoch_of(
 def check(
     source: ArraySource, input_type: str, ids: list[int], *, num_neighbors: Any, threads: int = 1, epoch: int = 0, **options: Any
 ) -> list[Data | HeteroData]:
-    """Compares an epoch of a loader with the reference; returns its batches."""
+    """Compares an epoch of a loader, sampled by processors and with a device's operations, with the reference; returns its batches."""
     input_nodes = np.array(ids, np.int64) if source.schema.is_homogeneous else (input_type, np.array(ids, np.int64))
     words = as_options({"num_neighbors": num_neighbors, **options})
     got = epoch_of(source, threads=threads, epoch=epoch, input_nodes=input_nodes, **words)
+    made = epoch_of(source, epoch=epoch, input_nodes=input_nodes, backend=OnDevice("cpu"), **words)
     expected = expected_epoch(source, num_neighbors=num_neighbors, input_type=input_type, input_nodes=ids, epoch=epoch, **options)
-    assert len(got) == len(expected)
-    for batch, wanted in zip(got, expected, strict=True):
+    for batch, other, wanted in zip(got, made, expected, strict=True):
         same(batch, wanted)
+        same(other, wanted)
     return got
 
 

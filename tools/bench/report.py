@@ -206,7 +206,7 @@ def _why_no_group(arena: Arena, contender: Contender) -> str | None:
 
 
 def _why_no_device(device: str) -> str | None:
-    from gnnkit.loader.epoch import resolve_device  # which imports torch
+    from gnnkit.backends.devices import resolve_device  # which imports torch
 
     try:
         resolve_device(device)

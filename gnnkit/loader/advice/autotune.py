@@ -88,6 +88,8 @@ def space_of(plan: LoaderPlan, *, workers: int, cpus: int, most_slots: int) -> t
         raise PlanError(
             "autotune() tries gnnkit's own workers, and Glt() samples with graphlearn-torch's", "use InProcess() or Colocated()"
         )
+    if backend["kind"] == "OnDevice":
+        raise PlanError("autotune() tries numbers of workers, and OnDevice() has none to choose", "use InProcess() or Colocated()")
     if plan.batching.world_size > 1:
         raise PlanError(
             f"autotune() tries one trainer's options, and this is one of {plan.batching.world_size}, who would wait for each other",

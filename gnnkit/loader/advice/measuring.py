@@ -141,7 +141,7 @@ class LoopMeasurement:
 # Least seconds between two readings while an epoch runs; one takes a fraction of a millisecond per process.
 _GAP_S = 1.0
 _KEPT = 600
-# How ``InProcess`` names its threads.
+# How ``InProcess`` and ``OnDevice`` name their threads.
 _SAMPLER = "gnnkit-sampler-"
 
 
@@ -279,7 +279,7 @@ def _idle_s() -> float:
 
 def _samplers(loader: Pipeline) -> list[tuple[int, Sequence[int]]]:
     """Returns the pids that sample for a loader, with their sampling threads where others run beside them; here, those of all loaders."""
-    if loader.plan.backend["kind"] == "InProcess":
+    if loader.plan.backend["kind"] in ("InProcess", "OnDevice"):
         threads = [t.native_id for t in threading.enumerate() if t.name.startswith(_SAMPLER) and t.native_id is not None]
         return [(os.getpid(), threads)] if threads else []
     return [(process.pid, ()) for process in loader.status().processes if "process" in process.name or process.name == "receiver"]
@@ -557,7 +557,7 @@ def _arguments(options: Mapping[str, Any]) -> str:
 
 def workers(kind: str, count: int) -> str:
     """Formats the number of threads or workers of a backend: "1 thread", "3 workers"."""
-    one, many = ("thread", "threads") if kind == "InProcess" else ("worker", "workers")
+    one, many = ("thread", "threads") if kind in ("InProcess", "OnDevice") else ("worker", "workers")
     return f"{count} {one if count == 1 else many}"
 
 

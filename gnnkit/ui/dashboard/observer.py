@@ -510,7 +510,7 @@ def _process_of(worker: str) -> str:
 
 def _where(loader: Pipeline, status: StreamStatus) -> str:
     kind = str(loader.plan.backend["kind"])
-    one, many = ("thread", "threads") if kind == "InProcess" else ("process", "processes")
+    one, many = ("thread", "threads") if kind in ("InProcess", "OnDevice") else ("process", "processes")
     return f"{kind}, {status.workers} {one if status.workers == 1 else many}"
 
 

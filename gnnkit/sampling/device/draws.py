@@ -1,0 +1,245 @@
+"""Draws on a device: the integers of ``docs/sampling.md``, "Integers and keys", "Neighbours", "Weights" and "LABOR".
+
+Unsigned 64-bit integers are kept as the int64 of the same bits: products, sums and exclusive ors are the same, shifts are masked, and
+comparisons flip the highest bit. ``gnnkit.kernels.stream`` and ``gnnkit.sampling.passes`` are the counterparts of processors.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gnnkit.kernels.keys import GOLDEN
+from gnnkit.sampling.passes import MAX_REDRAWS
+
+_LOW = (1 << 32) - 1
+_LOWEST = -(1 << 63)
+# Above so many picks of a node, comparing each with each takes more memory than sorting them takes time.
+_MOST_COMPARED = 64
+
+
+def signed(value: int) -> int:
+    """The int64 of an unsigned integer's bits."""
+    value &= (1 << 64) - 1
+    return value - (1 << 64) if value >> 63 else value
+
+
+_GOLDEN, _FIRST, _SECOND = signed(GOLDEN), signed(0xBF58476D1CE4E5B9), signed(0x94D049BB133111EB)
+
+
+def _shifted(value: Tensor, bits: int) -> Tensor:
+    """``value >> bits``, of which zeros are shifted in."""
+    return (value >> bits).bitwise_and_((1 << (64 - bits)) - 1)
+
+
+def _mix(value: Tensor) -> Tensor:
+    """``mix(value)``, in the memory of ``value``."""
+    value.bitwise_xor_(_shifted(value, 30)).mul_(_FIRST)
+    value.bitwise_xor_(_shifted(value, 27)).mul_(_SECOND)
+    return value.bitwise_xor_(_shifted(value, 31))
+
+
+def fold(key: Tensor | int, value: Tensor) -> Tensor:
+    """``fold(key, value)`` for each value; ``key`` is one for all, or one for each."""
+    own = signed(key) if isinstance(key, int) else key
+    return _mix((value * _GOLDEN).bitwise_xor_(own).add_(_GOLDEN))
+
+
+def draws(key: Tensor, steps: Tensor) -> Tensor:
+    """``draw(key, i)`` for the i of ``steps``, see ``steps_of``; the two are broadcast."""
+    return _mix(key + steps)
+
+
+def steps_of(numbers: Tensor) -> Tensor:
+    """The addends of ``draws`` for draws of these numbers."""
+    return (numbers + 1).mul_(_GOLDEN)
+
+
+def bounded(draw: Tensor, n: Tensor, *, is_wide: bool) -> Tensor:
+    """``bounded(draw, n)`` for n of at least 0.
+
+    Args:
+        draw: int64, the draws.
+        n: int64, likewise.
+        is_wide: Whether an n may be 2^31 or more.
+    """
+    high, low = _shifted(draw, 32), draw & _LOW
+    if not is_wide:
+        return (low.mul_(n) >> 32).add_(high.mul_(n)) >> 32
+    n_high, n_low = n >> 32, n & _LOW
+    left, right = high * n_low, low * n_high
+    carried = _shifted(low * n_low, 32).add_(left & _LOW).add_(right & _LOW) >> 32
+    return (high * n_high).add_(_shifted(left, 32)).add_(_shifted(right, 32)).add_(carried)
+
+
+def _repeats(values: Tensor) -> Tensor:
+    """Bool ``[n, k]``: whether a value stands in its row before already."""
+    count = values.shape[1]
+    if count <= _MOST_COMPARED:
+        equal = values[:, :, None] == values[:, None, :]
+        return equal.tril_(-1).any(2)
+    ordered, order = values.sort(dim=1, stable=True)
+    found = torch.zeros_like(values, dtype=torch.bool)
+    return found.scatter_(1, order[:, 1:], ordered[:, 1:] == ordered[:, :-1])
+
+
+def pick_distinct(key: Tensor, degree: Tensor, count: int, *, is_wide: bool) -> Tensor:
+    """Floyd's sample of ``count`` of each node's edges, for all picks at once.
+
+    Pick i is t_i, or d - k + i where t_i was taken already. What is taken before it are the values t of earlier picks, and the d - k + j
+    of each earlier pick j that was a repeat itself: so t_i leads to one earlier pick, and whether that one was a repeat is found by
+    following such leads, twice as far in each round.
+
+    Args:
+        key: int64 ``[n]``, the nodes' generators.
+        degree: int64 ``[n]``; where it is at most ``count`` the picks are of no use.
+        count: k.
+        is_wide: Whether a degree may be 2^31 or more.
+
+    Returns:
+        int64 ``[n, count]``, in the order in which they are taken.
+    """
+    steps = torch.arange(count, device=key.device)
+    least = (degree - count)[:, None]
+    last = least + steps
+    picks = bounded(draws(key[:, None], steps_of(steps)), last + 1, is_wide=is_wide)
+    if count == 1:
+        return picks
+    repeated, leads = _repeats(picks), picks - least
+    leads = torch.where((leads >= 0) & (leads < steps), leads, steps)
+    reach = 1
+    while reach < count:
+        repeated = repeated | repeated.gather(1, leads)
+        reach *= 2
+        if reach < count:
+            leads = leads.gather(1, leads)
+    return torch.where(repeated, last, picks)
+
+
+def pick_any(key: Tensor, degree: Tensor, count: int, *, is_wide: bool) -> Tensor:
+    """int64 ``[n, count]``: that many draws of each node's edges, with replacement."""
+    steps = steps_of(torch.arange(count, device=key.device))
+    return bounded(draws(key[:, None], steps), degree[:, None], is_wide=is_wide)
+
+
+def first_above(values: Tensor, begin: Tensor, end: Tensor, limit: Tensor, rounds: int) -> Tensor:
+    """The first place in ``[begin, end)`` whose value exceeds a limit, or ``end``; all are broadcast.
+
+    Args:
+        values: int64, ascending within each range.
+        begin: int64, the first places.
+        end: int64, the places behind the last ones.
+        limit: int64, the limits.
+        rounds: The length in binary of the longest range.
+    """
+    largest = len(values) - 1
+    for _ in range(rounds):
+        middle = (begin + end) >> 1
+        is_behind = (values[middle.clamp(max=largest)] <= limit) & (begin < end)
+        begin, end = torch.where(is_behind, middle + 1, begin), torch.where(is_behind, end, middle)
+    return begin
+
+
+class WeightedEdges:
+    """The edges of nodes by their integer weights.
+
+    Args:
+        prefix: int64, running sums of the weights of a type's edges, which begin anew with each node.
+        begin: int64 ``[n]``, places of the nodes' first edges that count.
+        end: int64 ``[n]``, places behind the last ones.
+        base: int64 ``[n]``, the running sums before the first ones.
+        rounds: See ``first_above``.
+    """
+
+    def __init__(self, prefix: Tensor, begin: Tensor, end: Tensor, base: Tensor, rounds: int) -> None:
+        self.prefix, self.begin, self.end, self.base, self._rounds = prefix, begin, end, base, rounds
+        last = prefix[(end - 1).clamp(min=0)]
+        self.total = torch.where(end > begin, last - base, 0)
+
+    def at(self, places: Tensor) -> Tensor:
+        """int64 ``[k, n]`` or ``[n]``: the edges at these offsets of the running sums; counted from the nodes' first ones."""
+        return first_above(self.prefix, self.begin, self.end, places + self.base, self._rounds) - self.begin
+
+    def before(self, picks: Tensor) -> Tensor:
+        """The sums of the weights before the nodes' edges ``picks``, ``[n, k]``."""
+        place = self.begin[:, None] + picks
+        return torch.where(picks > 0, self.prefix[(place - 1).clamp(min=0)] - self.base[:, None], 0)
+
+    def rows(self, chosen: Tensor) -> WeightedEdges:
+        """The same of some of the nodes."""
+        begin, end, base = (values[chosen] for values in (self.begin, self.end, self.base))
+        return WeightedEdges(self.prefix, begin, end, base, self._rounds)
+
+
+def pick_weighted(key: Tensor, edges: WeightedEdges, count: int) -> Tensor:
+    """int64 ``[n, count]``: picks by weight, with replacement."""
+    draw = draws(key, steps_of(torch.arange(count, device=key.device))[:, None])
+    return edges.at(bounded(draw, edges.total, is_wide=True)).T
+
+
+def pick_weighted_distinct(key: Tensor, edges: WeightedEdges, count: int) -> Tensor:
+    """int64 ``[n, count]``: picks by weight, without replacement: a draw for each node in each round, until all have their picks.
+
+    Args:
+        key: int64 ``[n]``, the nodes' generators.
+        edges: The nodes' edges, more than ``count`` of which have a weight.
+        count: Picks of each node, at least 1.
+    """
+    size = len(key)
+    picks = torch.full((size, count + 1), -1, dtype=torch.int64, device=key.device)  # the last column is for what is not taken
+    done, tries = torch.zeros((2, size), dtype=torch.int64, device=key.device)
+    step = 0
+    while size and (step < count or bool((done < count).any())):
+        draw = draws(key, steps_of(torch.full_like(key, step)))
+        pick = edges.at(bounded(draw, edges.total, is_wide=True))
+        is_taken = (picks[:, :count] == pick[:, None]).any(1)
+        if step >= MAX_REDRAWS:
+            rest = (tries == MAX_REDRAWS).nonzero()[:, 0]
+            if len(rest):
+                pick[rest] = _of_the_rest(draw[rest], edges.rows(rest), picks[rest, :count], done[rest])
+                is_taken[rest] = False
+        is_new = ~is_taken & (done < count)
+        picks.scatter_(1, torch.where(is_new, done, count)[:, None], pick[:, None])
+        done, tries = done + is_new, torch.where(is_new, 0, tries + 1)
+        step += 1
+    return picks[:, :count]
+
+
+def _of_the_rest(draw: Tensor, edges: WeightedEdges, picks: Tensor, done: Tensor) -> Tensor:
+    """int64 ``[n]``: an edge of each node by one draw among the weights that were not taken yet."""
+    is_pick = torch.arange(picks.shape[1], device=picks.device) < done[:, None]
+    ordered = torch.where(is_pick, picks, torch.iinfo(torch.int64).max).sort(1)[0]
+    is_pick = torch.arange(picks.shape[1], device=picks.device) < done[:, None]
+    ordered = torch.where(is_pick, ordered, 0)
+    before = edges.before(ordered)
+    weight = torch.where(is_pick, edges.before(ordered + 1) - before, 0)
+    place = bounded(draw, edges.total - weight.sum(1), is_wide=True)
+    for i in range(picks.shape[1]):
+        place = torch.where(is_pick[:, i] & (place >= before[:, i]), place + weight[:, i], place)
+    return edges.at(place)
+
+
+def quotients(values: Tensor, weights: Tensor) -> Tensor:
+    """``floor(value / weight)`` of unsigned values and weights from 1 to 2^32."""
+    found = (_shifted(values, 1) // weights) << 1
+    return found + ((values - found * weights) >= weights)
+
+
+def ascending(values: Tensor) -> Tensor:
+    """int64 that compare as the unsigned values do."""
+    return values ^ _LOWEST
+
+
+def smallest(ranks: Tensor, node: Tensor, first: Tensor, count: int) -> Tensor:
+    """Bool ``[e]``: whether an edge is among the ``count`` of its node with the smallest ranks, of equal ones the first.
+
+    Args:
+        ranks: int64 ``[e]``, unsigned, node after node.
+        node: int64 ``[e]``, ascending: whose edge it is.
+        first: int64 ``[n]``, the places of the nodes' first edges.
+        count: How many.
+    """
+    order = ascending(ranks).argsort(stable=True)
+    order = order[node[order].argsort(stable=True)]
+    place = torch.arange(len(order), device=order.device) - first[node[order]]
+    return torch.zeros_like(place, dtype=torch.bool).scatter_(0, order, place < count)

@@ -1,0 +1,256 @@
+"""Batches that are made on a device: their structure and their rows, and what of the rows the host has."""
+
+# Streams and events of torch.cuda have no type hints.
+# mypy: disable-error-code="no-untyped-call"
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gnnkit.plan import LoaderPlan, NeighborSampling
+from gnnkit.sampling.device.graph import DeviceGraph, DeviceRows, words_of
+from gnnkit.sampling.device.numbers import DeviceNumbers
+from gnnkit.sampling.device.walk import DeviceEdges, DeviceWalked, DeviceWalker
+from gnnkit.sampling.graph_access import LocalGraphAccess
+from gnnkit.sampling.kinds import Sampled, seeder_of
+from gnnkit.sampling.subgraph import (
+    MISSING,
+    SLOT,
+    BatchKey,
+    BatchLayout,
+    EdgeKey,
+    LayoutBuilder,
+    NodeKey,
+    SampleRequest,
+    WalkSeeds,
+    shown_name,
+)
+from gnnkit.sampling.tables import GraphTables
+from gnnkit.schema import ArraySpec, GraphSchema
+from gnnkit.storage.layout import FEATURE_NAME
+
+_NO_BLOCK: NDArray[np.uint8] = np.empty(0, np.uint8)
+
+
+class DevicePlace:
+    """The common ground of one stream's samplers: the graph's copy, numbers of nodes, and the device's stream of operations.
+
+    Args:
+        graph: The graph's copy.
+        plan: What is sampled.
+    """
+
+    def __init__(self, graph: DeviceGraph, plan: LoaderPlan) -> None:
+        self.graph, self.plan, self.device = graph, plan, graph.device
+        self.lock = threading.Lock()  # of the walk: a batch at a time has numbers
+        self._walker: DeviceWalker | None = None
+        self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        schema = graph.arrays.schema
+        self.slots = {t: self._slots(words, schema.node_types[t].num_nodes) for t, words in plan.cached.items()}
+        specs = {(t, name): spec for t, nodes in schema.node_types.items() for name, spec in nodes.arrays.items()}
+        edge_specs = {(t, name): spec for t, edges in schema.edge_types.items() for name, spec in edges.arrays.items()}
+        self.numbers = {
+            owner: DeviceNumbers.of(spec.quantization, self.device)
+            for owner, spec in (*specs.items(), *edge_specs.items())
+            if spec.quantization is not None
+        }
+
+    def _slots(self, words: NDArray[np.uint64], num_nodes: int) -> Tensor:
+        """int32 ``[nodes]``: the place of each node's features among those that are kept; -1 where they are not."""
+        is_kept = np.unpackbits(words.astype("<u8").view(np.uint8), count=num_nodes, bitorder="little").astype(np.bool_)
+        return torch.from_numpy(np.where(is_kept, np.cumsum(is_kept) - 1, -1).astype(np.int32)).to(self.device)
+
+    def walker(self, tables: GraphTables) -> DeviceWalker:
+        """Chooses nodes and edges; for holders of the lock."""
+        if self._walker is None:
+            assert isinstance(self.plan.sampling, NeighborSampling), "the backend has looked"
+            self._walker = DeviceWalker(self.graph, tables, self.plan.sampling)
+        return self._walker
+
+    @contextlib.contextmanager
+    def operations(self) -> Iterator[None]:
+        """Has operations go to the stream of samplers, beside the consumer's."""
+        if self._stream is None:
+            yield
+            return
+        with torch.cuda.stream(self._stream):
+            yield
+
+    def wait(self) -> None:
+        """Waits until what was asked of the stream so far is there; of no other stream, and of no device."""
+        if self._stream is not None:
+            event = torch.cuda.Event()
+            event.record(self._stream)
+            event.synchronize()
+
+
+def bytes_beside(schema: GraphSchema, sampling: NeighborSampling, plan: LoaderPlan, batches: int) -> int:
+    """Bytes that sampling takes beside the graph: numbers, places of features, and batches by the graph's mean degrees.
+
+    Args:
+        schema: The graph's schema.
+        sampling: The plan's.
+        plan: The plan.
+        batches: How many of them are there at once.
+    """
+    numbering = 0 if sampling.has_roots else 4 * sum(nodes.num_nodes + 2 for nodes in schema.node_types.values())
+    has_places = [nodes for nodes in schema.node_types.values() if plan.runtime.feature_cache and FEATURE_NAME in nodes.arrays]
+    places = 4 * sum(nodes.num_nodes for nodes in has_places)
+    row_nbytes = 8 + max((sum(spec.row_nbytes for spec in nodes.arrays.values()) for nodes in schema.node_types.values()), default=0)
+    all_nodes = sum(nodes.num_nodes for nodes in schema.node_types.values())
+    edges_nbytes = 0.0
+    nodes = frontier = float(plan.batching.batch_size)
+    for hop in range(sampling.num_hops):
+        found = 0.0
+        for edge_type, fan_outs in sampling.num_neighbors.items():
+            edges, k = schema.edge_types[edge_type], fan_outs[hop]
+            degree = edges.num_edges / max(1, schema.node_types[edge_type[2 if sampling.edge_dir == "in" else 0]].num_nodes)
+            own = frontier * (degree if k < 0 else k if sampling.replace else min(k, math.ceil(degree)))
+            edges_nbytes += own * (24 + sum(spec.row_nbytes for spec in edges.arrays.values()))
+            found += own
+        frontier = found if sampling.has_roots else min(found, all_nodes)
+        nodes += frontier
+    nodes = nodes if sampling.has_roots else min(nodes, all_nodes)
+    return numbering + places + batches * int(nodes * row_nbytes + edges_nbytes)
+
+
+class DeviceSampler:
+    """Samples batches on a device; one object per thread.
+
+    Seeds are found on the host, by the same stage as everywhere: they are all that crosses to the device.
+
+    Args:
+        tables: The graph on the host.
+        place: What the samplers share.
+    """
+
+    def __init__(self, tables: GraphTables, place: DevicePlace) -> None:
+        self.tables, self._place = tables, place
+        sampling = place.plan.sampling
+        self._seeder = seeder_of(place.plan.inputs, sampling)
+        self._reach = LocalGraphAccess(tables, sampling.with_edge)
+
+    def use(self, tables: GraphTables) -> None:
+        """See ``BatchSource.use``; the device has its copy already."""
+        self.tables = tables
+        self._reach.use(tables)
+
+    def sample_all(self, requests: Sequence[SampleRequest], acquire: Callable[[int], NDArray[np.uint8]]) -> list[Sampled]:
+        """See ``BatchSource.sample_all``; blocks are for features that the host gathers."""
+        return [self._sample(request, acquire) for request in requests]
+
+    def _sample(self, request: SampleRequest, acquire: Callable[[int], NDArray[np.uint8]]) -> Sampled:
+        place, started = self._place, time.monotonic()
+        seeds = self._seeder.seeds(request, self._reach)
+        seeds.variates = request.variates
+        with place.operations():
+            with place.lock:
+                walked = place.walker(self.tables).walk(seeds, request.key)
+            sampled = time.monotonic()
+            writer = _DeviceWriter(self.tables, place, self._reach, acquire)
+            layout, tensors = writer.written(walked, seeds)
+            place.wait()
+        return Sampled(layout, _NO_BLOCK, sampled - started, time.monotonic() - sampled, started, tensors)
+
+
+class _DeviceWriter:
+    """Gathers what one batch carries; the arrays and their order are those of ``RowWriter``."""
+
+    def __init__(
+        self, tables: GraphTables, place: DevicePlace, reach: LocalGraphAccess, acquire: Callable[[int], NDArray[np.uint8]]
+    ) -> None:
+        self._tables, self._place, self._reach, self._acquire = tables, place, reach, acquire
+        self._builder = LayoutBuilder()
+        self._tensors: dict[BatchKey, Tensor] = {}
+        self._copied: list[NDArray[Any]] = []  # what copies to the device read, kept until they have happened
+
+    def written(self, walked: DeviceWalked, seeds: WalkSeeds) -> tuple[BatchLayout, Mapping[BatchKey, Tensor]]:
+        """A batch's layout, and its tensors."""
+        tables = self._tables
+        for t, (node_type, nodes) in enumerate(zip(tables.node_types, walked.nodes, strict=True)):
+            ids = self._place.graph.ids(node_type)
+            self._add(NodeKey(node_type, "n_id"), "int64", nodes if ids is None else ids[nodes].long())
+            for name, spec in tables.graph.schema.node_types[node_type].arrays.items():
+                self._add_rows(NodeKey(node_type, shown_name(name)), t, name, spec, nodes)
+        for edges in walked.edges:
+            self._add_edges(edges)
+        for key, array in seeds.arrays.items():
+            own = torch.from_numpy(np.array(array)).to(self._place.device, non_blocking=True)
+            self._add(key, str(array.dtype), own)
+        for node_type, batch in zip(tables.node_types, walked.batch or (), strict=False):
+            self._add(NodeKey(node_type, "batch"), "int64", batch)
+        layout = BatchLayout(
+            tuple(self._builder.fields),
+            self._builder.nbytes,
+            dict(zip(tables.node_types, walked.num_sampled_nodes, strict=True)),
+            {edges.type: edges.num_sampled for edges in walked.edges},
+            seeds.input_type,
+            seeds.num_seeds,
+        )
+        return layout, self._tensors
+
+    def _add(self, key: BatchKey, dtype: str, tensor: Tensor) -> None:
+        self._builder.add(key, dtype, tuple(tensor.shape))
+        self._tensors[key] = tensor
+
+    def _add_edges(self, edges: DeviceEdges) -> None:
+        self._add(EdgeKey(edges.type, "edge_index"), "int64", torch.stack([edges.row, edges.col]))
+        if edges.relation is None or edges.position is None:
+            return
+        edge_type = self._tables.edge_types[edges.relation]
+        ids = self._place.graph.ids(edge_type)
+        if ids is not None and self._place.plan.sampling.with_edge:
+            self._add(EdgeKey(edges.type, "e_id"), "int64", ids[edges.position].long())
+        for name, spec in self._tables.graph.schema.edge_types[edge_type].arrays.items():
+            rows = self._place.graph.rows(edge_type, name)
+            assert rows is not None, "only features of nodes stay on the host"
+            numbers = self._place.numbers.get((edge_type, name))
+            self._add_numbers(EdgeKey(edges.type, shown_name(name)), spec, rows.take(edges.position), numbers)
+
+    def _add_numbers(self, key: BatchKey, spec: ArraySpec, found: Tensor, numbers: DeviceNumbers | None) -> None:
+        if numbers is None:
+            self._add(key, spec.dtype, found)
+        else:
+            self._add(key, "float32", numbers(found))
+
+    def _add_rows(self, key: NodeKey, t: int, name: str, spec: ArraySpec, nodes: Tensor) -> None:
+        node_type = key.type
+        rows, numbers = self._place.graph.rows(node_type, name), self._place.numbers.get((node_type, name))
+        slots = self._place.slots.get(node_type) if name == FEATURE_NAME else None
+        if slots is not None:
+            self._add_missing(key, t, spec, nodes, slots[nodes])
+        else:
+            found = self._from_host(t, name, spec, nodes) if rows is None else rows.take(nodes)
+            self._add_numbers(key, spec, found, numbers)
+
+    def _add_missing(self, key: NodeKey, t: int, spec: ArraySpec, nodes: Tensor, slot: Tensor) -> None:
+        """Features but for those that are kept: see ``gnnkit.sampling.cached``."""
+        places = (slot < 0).nonzero()[:, 0]
+        self._add(key, spec.dtype, self._from_host(t, FEATURE_NAME, spec, nodes[places]))
+        self._add(NodeKey(key.type, SLOT), "int32", slot.clamp(min=0))
+        self._add(NodeKey(key.type, MISSING), "int32", places.int())
+
+    def _from_host(self, t: int, name: str, spec: ArraySpec, nodes: Tensor) -> Tensor:
+        """DeviceRows that the host gathers, into page-locked memory where the device wants it."""
+        ids = nodes.cpu().numpy()
+        count = len(ids)
+        block = self._acquire(max(1, count * spec.row_nbytes))[: count * spec.row_nbytes]
+        gathered = block.view(spec.numpy_dtype).reshape(count, *spec.stored_shape)
+        self._reach.rows_into(t, name, ids, gathered)
+        self._copied.append(gathered)
+        like = words_of(np.empty((0, *spec.stored_shape), spec.numpy_dtype))
+        words = torch.from_numpy(block.view(like.dtype).reshape(count, like.shape[1])).to(self._place.device, non_blocking=True)
+        if self._place.device.type == "cpu":
+            words = words.clone()  # the block is written again
+        shown = DeviceRows(words, torch.from_numpy(np.empty(0, spec.numpy_dtype)).dtype, spec.stored_shape, spec.dtype)
+        return shown.shown(words)

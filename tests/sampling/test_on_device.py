@@ -1,0 +1,246 @@
+"""What devices do beside batches, which the contract suite and the reference sampler compare: operations, memory, extremes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import gnnkit
+from gnnkit import GraphLoader, InProcess, OnDevice
+from gnnkit.errors import MemoryLimitError, PlanError, StoreError
+from gnnkit.plan import NeighborSampling
+from gnnkit.sampling.device import draws
+from gnnkit.sampling.device.graph import DeviceAdjacency
+from gnnkit.sampling.device.numbering import RootedNumbering, TableNumbering
+from gnnkit.sampling.device.walk import DeviceWalker, _HopNodes
+from tests import reference_sampler
+from tests.helpers.batches import digest, same
+from tests.loader.graphs import make, plain, typed
+
+CPU = torch.device("cpu")
+# Operations that answer the host, and those that make no kernel run.
+_ANSWERS = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "equal")
+_VIEWS = ("view", "slice", "select", "unsqueeze", "expand", "t", "alias", "detach", "_unsafe_view", "as_strided", "split", "transpose")
+_NO_KERNELS = (*_VIEWS, "empty", "scalar_tensor", "lift_fresh")
+# A hop along one edge type may take so many operations.
+_MOST_OPERATIONS = 110
+
+
+class Counting(TorchDispatchMode):
+    """Counts the operations of a thread by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.counts[func.overloadpacket.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+    @property
+    def kernels(self) -> int:
+        """Operations but for views."""
+        return sum(count for name, count in self.counts.items() if name not in _NO_KERNELS)
+
+    @property
+    def answers(self) -> int:
+        """How often the host waited for the device, but for lists of sizes."""
+        return sum(self.counts[name] for name in _ANSWERS)
+
+
+def operations(loader: GraphLoader) -> Counting:
+    """The operations of one batch."""
+    stream: Any = loader.pipeline.stream
+    stream.sample_now(0, 0)
+    with Counting() as counting:
+        stream.sample_now(0, 1)
+    return counting
+
+
+def test_operations_of_a_hop_are_few_and_the_host_waits_once() -> None:
+    counted = []
+    for hops in (1, 2, 3):
+        with make(plain(), num_neighbors=[15] * hops, backend=OnDevice("cpu")) as loader:
+            counted.append(operations(loader))
+    assert not any(counting.answers for counting in counted), "what a hop has found is one list of sizes, which no operation tells"
+    for before, after in zip(counted, counted[1:], strict=False):
+        assert after.kernels - before.kernels <= _MOST_OPERATIONS
+
+
+def test_picks_cost_no_more_where_they_are_many() -> None:
+    counted = []
+    for fan_out in (4, 60):
+        with make(plain(), num_neighbors=[fan_out], backend=OnDevice("cpu")) as loader:
+            counted.append(operations(loader).kernels)
+    assert counted[1] <= counted[0] + 12
+
+
+def test_operations_of_typed_graphs() -> None:
+    counted = []
+    for hops in (1, 2):
+        with make(typed(), num_neighbors=[2] * hops, input_nodes="paper", backend=OnDevice("cpu")) as loader:
+            num_types = len(loader.schema.edge_types)
+            counted.append(operations(loader))
+    assert not counted[1].answers
+    assert counted[1].kernels - counted[0].kernels <= _MOST_OPERATIONS * num_types
+
+
+# Extremes -----------------------------------------------------------------------------------------------------------------------
+
+
+def unsigned(values: torch.Tensor) -> list[int]:
+    return [value & (1 << 64) - 1 for value in values.flatten().tolist()]
+
+
+def test_integers_are_those_of_the_specification() -> None:
+    rng = np.random.default_rng(3)
+    values = torch.from_numpy(rng.integers(-(1 << 63), (1 << 63) - 1, 400))
+    numbers = torch.from_numpy(np.concatenate([rng.integers(0, 1 << 31, 200), rng.integers(0, (1 << 63) - 1, 200)]))
+    for key in (0, 1, (1 << 64) - 1, 0x9E3779B97F4A7C15):
+        assert unsigned(draws.fold(key, values)) == [reference_sampler.fold(key, value) for value in unsigned(values)]
+    steps = draws.steps_of(torch.arange(400))
+    assert unsigned(draws.draws(values, steps)) == [reference_sampler.draw(value, i) for i, value in enumerate(unsigned(values))]
+    for n, is_wide in ((numbers[:200], False), (numbers, True)):
+        wanted = [reference_sampler.bounded(draw, count) for draw, count in zip(unsigned(values), n.tolist(), strict=False)]
+        assert draws.bounded(values[: len(n)].clone(), n, is_wide=is_wide).tolist() == wanted
+    weights = torch.from_numpy(rng.integers(1, (1 << 32) + 1, 400))
+    quotients = [value // weight for value, weight in zip(unsigned(values), weights.tolist(), strict=True)]
+    assert unsigned(draws.quotients(values, weights)) == quotients
+    assert draws.ascending(values).argsort().tolist() == np.argsort(values.numpy().view(np.uint64)).tolist()
+
+
+def floyd(key: int, degree: int, count: int) -> list[int]:
+    """Distinct picks as the specification says; the reference lists all edges first, which are too many here."""
+    picks: list[int] = []
+    for i in range(count):
+        pick = reference_sampler.bounded(reference_sampler.draw(key, i), degree - count + i + 1)
+        picks.append(degree - count + i if pick in picks else pick)
+    return picks
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 15, 64, 65, 100])
+def test_distinct_picks_are_floyds(count: int) -> None:
+    """From barely more edges than are picked up to more than 2^31 of one node."""
+    degrees = [count + 1, count + 2, 2 * count, 1000 + count, (1 << 31) - 1, (1 << 31) + 7, (1 << 40) + 3]
+    keys = [reference_sampler.fold(9, i) for i in range(40) for _ in degrees]
+    key = torch.tensor([draws.signed(value) for value in keys])
+    found = draws.pick_distinct(key, torch.tensor(degrees * 40), count, is_wide=True)
+    assert found.tolist() == [floyd(own, d, count) for own, d in zip(keys, degrees * 40, strict=True)]
+
+
+@pytest.mark.parametrize("count", [1, 3, 6])
+def test_picks_by_weight_whatever_outweighs_the_rest(count: int) -> None:
+    """Redrawn up to 32 times, and then drawn among the rest."""
+    rng = np.random.default_rng(count)
+    rows = [rng.integers(1, 9, 12), np.array([1 << 32, *[1] * 11]), np.array([1, *[1 << 32] * 2, *[1] * 9])]
+    weights = [row.tolist() for row in rows * 30]
+    keys = [reference_sampler.fold(5, i) for i in range(len(weights))]
+    key, prefix = torch.tensor([draws.signed(value) for value in keys]), torch.tensor(weights).cumsum(1).flatten()
+    begin = torch.arange(len(weights)) * 12
+    edges = draws.WeightedEdges(prefix, begin, begin + 12, torch.zeros_like(begin), 4)
+    wanted = [reference_sampler.choose(own, 12, count, False, row) for own, row in zip(keys, weights, strict=True)]
+    assert draws.pick_weighted_distinct(key, edges, count).tolist() == wanted
+    wanted = [reference_sampler.choose(own, 12, count, True, row) for own, row in zip(keys, weights, strict=True)]
+    assert draws.pick_weighted(key, edges, count).tolist() == wanted
+
+
+def test_ids_at_the_end_of_int32_are_numbered_with_their_roots() -> None:
+    last = (1 << 31) - 1
+    numbering = RootedNumbering(last + 1)
+    numbering.begin(torch.tensor([last, 0]), torch.tensor([0, 1]))
+    ids, roots = torch.tensor([last, last, 0, last, 7]), torch.tensor([1, 0, 0, 1, 0])
+    found = numbering.number(ids, roots, torch.tensor([True, True, True, True, False]))
+    assert found.number[:4].tolist() == [2, 0, 3, 2] and found.is_first.tolist() == [True, False, True, False, False]
+    numbering.settle(4)
+    assert numbering.find(ids, roots).tolist() == [2, 0, 3, 2, -1]
+
+
+def test_a_broken_batch_leaves_no_numbers() -> None:
+    numbering = TableNumbering(5, CPU)
+    numbering.begin(torch.tensor([4, 2, 4]), None)
+    assert numbering.find(torch.tensor([4, 2, 0]), None).tolist() == [0, 1, -1]
+    numbering.begin(torch.tensor([1]), None)
+    assert numbering.find(torch.arange(5), None).tolist() == [-1, 0, -1, -1, -1]
+
+
+def test_more_than_two_to_the_31_edges() -> None:
+    """Their places, without the memory: rows of an index that stands for itself."""
+    degree = (1 << 31) + 5
+    indptr = torch.tensor([0, degree, 2 * degree])
+    edges = DeviceAdjacency(indptr, torch.zeros(1, dtype=torch.int32).expand(2 * degree), rounds=32, is_wide=True)
+    walker: Any = object.__new__(DeviceWalker)
+    walker._device, walker._sampling = CPU, NeighborSampling({})
+    nodes = torch.tensor([1, 0])
+    frontier = _HopNodes(0, nodes, nodes, None)
+    taken = walker._uniform(edges, frontier, indptr[nodes], indptr[nodes + 1], 5, 77)
+    walk = reference_sampler.fold(77, 0)
+    keys = {v: reference_sampler.fold(walk, v) for v in (1, 0)}
+    wanted = [v * degree + pick for v, key in keys.items() for pick in floyd(key, degree, 5)]
+    assert taken.place.tolist() == wanted and max(wanted) > 1 << 31
+    assert not edges.indices[taken.place].any()
+
+
+def test_a_damaged_graph_is_refused() -> None:
+    for indptr, indices in (([0, 2], [0, 9]), ([0, 3], [0, 0]), ([0, 2, 1], [0]), ([0, 1], [-1])):
+        with pytest.raises(StoreError, match="leads to a node that does not exist"):
+            DeviceAdjacency.of(torch.tensor(indptr), torch.tensor(indices), 3)
+
+
+# Loaders ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_device_without_room_is_refused_with_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gnnkit.sampling.device.graph.available_memory", lambda: 1000)
+    with pytest.raises(MemoryLimitError, match=r"OnDevice\('cpu'\) needs .* MB of structure, .* MB of rows .* are free") as caught:
+        make(plain(), backend=OnDevice("cpu"))
+    assert "feature_cache" in str(caught.value)
+
+
+def test_the_device_holds_what_was_predicted() -> None:
+    with make(plain(), backend=OnDevice("cpu")) as loader:
+        stream: Any = loader.pipeline.stream
+        graph = stream._place.graph
+        kept = [value for value in graph._kept.values()]
+        tensors = [t for own in kept for t in vars(own).values() if isinstance(t, torch.Tensor)]
+        assert loader.status().details["device_bytes"] == graph.nbytes == sum(t.nbytes for t in tensors) > 0
+        with loader.for_split("valid") as other:
+            assert other.pipeline.stream._place.graph is graph  # type: ignore[attr-defined]
+
+
+def test_the_loaders_device_follows() -> None:
+    with make(plain(), backend=OnDevice("cpu")) as loader:
+        assert loader.pipeline.device == "cpu"
+    with pytest.raises(PlanError, match="makes batches on 'cpu'"):
+        make(plain(), backend=OnDevice("cpu"), device="meta")
+    with pytest.raises(PlanError, match="unknown device 'gpu'"):
+        make(plain(), backend=OnDevice("gpu"))
+
+
+def test_a_graph_on_a_device_is_sampled_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    with make(plain()) as loader:
+        assert isinstance(loader.pipeline.backend, InProcess)
+        wanted = list(loader)
+    monkeypatch.setattr("gnnkit.loader.pipeline.device_of", lambda data: CPU)
+    with make(plain(), backend="auto") as loader:
+        assert loader.pipeline.backend == OnDevice("cpu")
+        for batch, other in zip(loader, wanted, strict=True):
+            same(batch, other)
+    with make(plain(), num_neighbors=None, sampler=gnnkit.HGT([3]), backend="auto") as loader:
+        assert isinstance(loader.pipeline.backend, InProcess), "devices have no HGT"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("pad", [None, "bucket"])
+@pytest.mark.parametrize("feature_cache", [0, 500])
+def test_cuda_batches_are_equal(pad: str | None, feature_cache: int) -> None:
+    options = {"shuffle": True, "pad": pad, "with_edge": True}
+    with make(**options) as reference, make(backend=OnDevice("cuda"), feature_cache=feature_cache, **options) as loader:
+        for _ in range(2):
+            batches = list(loader)
+            assert all(batch.x.is_cuda and batch.edge_index.is_cuda for batch in batches)
+            assert digest([batch.cpu() for batch in batches]) == digest(list(reference))
