@@ -117,7 +117,7 @@ class OnDeviceStream(InProcessStream):
         self._place = place
 
     def status(self) -> StreamStatus:
-        """See ``BatchStream.status``."""
+        """Returns the stream's state, counts and memory; ``details`` has the device and the bytes on it."""
         return replace(super().status(), details={"device": str(self._place.device), "device_bytes": self._place.graph.nbytes})
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 _LAST = torch.iinfo(torch.int32).max
 _NONE = torch.iinfo(torch.int64).max
@@ -47,7 +48,7 @@ class Numbering(Protocol):
         """Ends the batch; ``ids`` are all of its nodes."""
 
 
-class TableNumbering:
+class TableNumbering(Numbering):
     """Numbers by a table of four bytes for each node of the type.
 
     Args:
@@ -62,8 +63,8 @@ class TableNumbering:
         self._count: Tensor | int = 0
         self._is_clean = True
 
+    @override
     def begin(self, ids: Tensor, roots: Tensor | None) -> None:
-        """See ``Numbering.begin``."""
         if not self._is_clean:  # what broke the batch before off has left its numbers
             self.table[: self._size] = _LAST
         self._is_clean = False
@@ -71,8 +72,8 @@ class TableNumbering:
         if len(ids):
             self.table.scatter_reduce_(0, ids, torch.arange(len(ids), dtype=torch.int32, device=ids.device), "amin")
 
+    @override
     def number(self, ids: Tensor, roots: Tensor | None, valid: Tensor | None) -> Numbered:
-        """See ``Numbering.number``."""
         ids = ids if valid is None else torch.where(valid, ids, self._size + _NO_NODE)
         order = torch.arange(len(ids), dtype=torch.int32, device=ids.device).add_(self._count)
         self.table.scatter_reduce_(0, ids, order, "amin")
@@ -82,22 +83,22 @@ class TableNumbering:
         self._count = number[-1]
         return Numbered(self.table[ids].long(), is_first)
 
+    @override
     def settle(self, count: int) -> None:
-        """See ``Numbering.settle``."""
         self._count = count
 
+    @override
     def find(self, ids: Tensor, roots: Tensor | None) -> Tensor:
-        """See ``Numbering.find``."""
         found = self.table[ids].long()
         return torch.where(found == _LAST, -1, found)
 
+    @override
     def end(self, ids: Tensor) -> None:
-        """See ``Numbering.end``."""
         self.table[ids] = _LAST
         self._is_clean = True
 
 
-class RootedNumbering:
+class RootedNumbering(Numbering):
     """Numbers of pairs of a root and a node, by sorting: ``docs/sampling.md``, "A neighbourhood for each root".
 
     Args:
@@ -107,8 +108,8 @@ class RootedNumbering:
     def __init__(self, num_nodes: int) -> None:
         self._size = num_nodes
 
+    @override
     def begin(self, ids: Tensor, roots: Tensor | None) -> None:
-        """See ``Numbering.begin``."""
         self._keys, self._numbers = self._key(ids, roots), torch.arange(len(ids), device=ids.device)
         self._count: Tensor | int = len(ids)
 
@@ -116,8 +117,8 @@ class RootedNumbering:
         assert roots is not None
         return roots * self._size + ids
 
+    @override
     def number(self, ids: Tensor, roots: Tensor | None, valid: Tensor | None) -> Numbered:
-        """See ``Numbering.number``."""
         own = self._key(ids, roots)
         own = own if valid is None else torch.where(valid, own, _NONE)
         known, keys = len(self._keys), torch.cat([self._keys, own])
@@ -135,19 +136,19 @@ class RootedNumbering:
         self._count = count[-1]
         return Numbered(number, is_first)
 
+    @override
     def settle(self, count: int) -> None:
-        """See ``Numbering.settle``."""
         if len(self._keys) > count:
             order = torch.where(self._keys == _NONE, _NONE, self._numbers).argsort()[:count]
             self._keys, self._numbers = self._keys[order], self._numbers[order]
         self._count = count
 
+    @override
     def find(self, ids: Tensor, roots: Tensor | None) -> Tensor:
-        """See ``Numbering.find``."""
         own = self._key(ids, roots)
         ordered, order = self._keys.sort()
         place = torch.searchsorted(ordered, own).clamp_(max=len(ordered) - 1)
         return torch.where(ordered[place] == own, self._numbers[order[place]], -1)
 
     def end(self, ids: Tensor) -> None:
-        """See ``Numbering.end``."""
+        """Ends the batch; the next one begins with keys of its own."""

@@ -141,12 +141,12 @@ class DeviceSampler:
         self._reach = LocalGraphAccess(tables, sampling.with_edge)
 
     def use(self, tables: GraphTables) -> None:
-        """See ``BatchSource.use``; the device has its copy already."""
+        """Switches to another copy of the same graph; the device has its own already."""
         self.tables = tables
         self._reach.use(tables)
 
     def sample_all(self, requests: Sequence[SampleRequest], acquire: Callable[[int], NDArray[np.uint8]]) -> list[Sampled]:
-        """See ``BatchSource.sample_all``; blocks are for features that the host gathers."""
+        """Samples batches; blocks are for features that the host gathers."""
         return [self._sample(request, acquire) for request in requests]
 
     def _sample(self, request: SampleRequest, acquire: Callable[[int], NDArray[np.uint8]]) -> Sampled:
