@@ -366,9 +366,10 @@ class GraphLoader(Controls, Shown):
         """
         from gnnkit.datasets.pyg import PyGSource  # torch_geometric
 
-        given = near_data(sort_options(options, input_nodes, with_edge, {"weight": weight, "time_attr": time_attr}), data)
+        given = sort_options(options, input_nodes, with_edge, {"weight": weight, "time_attr": time_attr})
         index = given.inputs.edge_label_index
         source = PyGSource(data if index is None else without_links(data), edge_arrays=(weight,))
+        given = near_data(given, data)
         wants_edges = has_edge_arrays(source.schema) if with_edge is None else with_edge
         build = replace(given.build, edge_dir=edge_dir, with_edge=wants_edges or wants_all_edges(index))
         graph = open_in_memory(source, build, type(data).__name__)
