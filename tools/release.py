@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from email import message_from_string
 from pathlib import Path
@@ -136,8 +137,11 @@ def main() -> None:
     wheel, sdist = build()
     print(f"{wheel.name} ({wheel.stat().st_size / 1e6:.1f} MB), {sdist.name} ({sdist.stat().st_size / 1e6:.1f} MB)", flush=True)
     pythons = interpreters(options.python)
-    for each in PYTHONS:
-        print(f"Python {each}: {try_wheel(wheel, pythons[each]) if each in pythons else 'not found'}", flush=True)
+    with ThreadPoolExecutor(2) as pool:
+        for each, said in zip(pythons, pool.map(lambda python: try_wheel(wheel, python), pythons.values()), strict=True):
+            print(f"Python {each}: {said}", flush=True)
+    for each in sorted({*PYTHONS} - {*pythons}):
+        print(f"Python {each}: not found", flush=True)
     try_sdist(sdist)
     print(f"upload it with: python -m twine upload {wheel.relative_to(ROOT)} {sdist.relative_to(ROOT)}")
 

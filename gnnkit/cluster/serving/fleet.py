@@ -447,12 +447,15 @@ class ServerFleet:
             self._supervisor, self._waker, self._changed, "the servers", has_ended=lambda: self._stopped, look=self._pump, give_up=give_up
         )
 
-    def _pump(self) -> None:
+    def _listen(self) -> None:
         for rank, what in self._supervisor.listen():
             if isinstance(what, Exit):
                 self._on_exit(rank, what.error)
             else:
                 self._take(rank, what)
+
+    def _pump(self) -> None:
+        self._listen()
         overdue = self._supervisor.overdue(self.spec.start_timeout_s)
         if overdue is not None:
             self._on_exit(*overdue)
@@ -510,6 +513,7 @@ class ServerFleet:
         with self._changed:
             if self._stopped or os.getpid() != self._owner:
                 return
+            self._listen()  # a server that has ended a moment ago is missing, too
             self._states.errors.clear()
             self._supervisor.start_missing()
             for rank in self._supervisor.alive:
