@@ -14,6 +14,7 @@ from torch_geometric.data import Batch, Data, FeatureStore, GraphStore, HeteroDa
 from torch_geometric.sampler import NegativeSampling
 
 from gnnkit.arguments import to_array
+from gnnkit.backends.devices import device_of
 from gnnkit.datasets.pyg import graph_hint, is_dense
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.graph_loader import GraphLoader
@@ -121,7 +122,7 @@ def prepare(data: Data | HeteroData, edge_type: EdgeType | None = None) -> Prepa
             graph[edge_type].edge_index = torch.empty(2, 0, dtype=torch.long)
         edge_stores = graph.edge_stores
     sparse = frozenset(store._key for store in edge_stores if _to_edge_index(store, graph))
-    return PreparedGraph(graph, like, counted, sparse, tuple(_take_aside(data, graph)), _device_of(data))
+    return PreparedGraph(graph, like, counted, sparse, tuple(_take_aside(data, graph)), device_of(data))
 
 
 def structure_of(data: Data | HeteroData, *names: str) -> Data | HeteroData:
@@ -177,11 +178,6 @@ def _take_aside(data: Data | HeteroData, graph: Data | HeteroData) -> Iterator[A
 def _has_rows_only(value: Any) -> bool:
     """Whether it has rows, and is no array."""
     return not isinstance(value, (torch.Tensor, np.ndarray)) and hasattr(value, "num_rows")
-
-
-def _device_of(data: Data | HeteroData) -> torch.device | None:
-    found = {value.device for _, _, value in attributes_of(data) if isinstance(value, torch.Tensor) and value.device.type != "cpu"}
-    return next(iter(sorted(found, key=str)), None)
 
 
 # Stores of features and edges ------------------------------------------------------------------------------------------------

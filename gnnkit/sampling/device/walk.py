@@ -25,7 +25,8 @@ from gnnkit.sampling.graph_access import positions_wanted
 from gnnkit.sampling.owners import NO_CHANGE
 from gnnkit.sampling.subgraph import ExcludedEdges, WalkSeeds
 from gnnkit.sampling.tables import GraphTables
-from gnnkit.schema import EdgeType, find_reverse, is_label_edge_type
+from gnnkit.sampling.walkers.shape import with_reverses
+from gnnkit.schema import EdgeType, is_label_edge_type
 
 
 @dataclass
@@ -332,15 +333,11 @@ def _all(begin: Tensor, end: Tensor) -> _TakenByNodes:
 
 
 def _bidirectional(walked: DeviceWalked) -> list[DeviceEdges]:
-    of_type = {edges.type: edges for edges in walked.edges if not is_label_edge_type(edges.type)}
     found = []
-    for edges in walked.edges:
-        if edges.type not in of_type:
+    for edges, other in with_reverses(walked.edges):
+        if other is None:
             found.append(replace(edges, num_sampled=[]))
             continue
-        reverse = find_reverse(edges.type, of_type)
-        assert reverse is not None, "plans make sure of it"
-        other = of_type[reverse]
         row, col = torch.cat([edges.row, other.col]), torch.cat([edges.col, other.row])
         order = row.argsort(stable=True)
         order = order[col[order].argsort(stable=True)]

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,17 +70,35 @@ def _induced(walked: Walked, reach: GraphAccess, followed: Collection[int]) -> l
     return found
 
 
-def _bidirectional(walked: Walked) -> list[WalkedEdges]:
-    """The edges and their reverses, each pair of nodes once; types that have a reverse type are merged with it."""
-    of_type = {edges.type: edges for edges in walked.edges if not is_label_edge_type(edges.type)}
-    found = []
-    for edges in walked.edges:
+class _HasEdgeType(Protocol):
+    @property
+    def type(self) -> EdgeType:
+        """The edges' type."""
+        ...
+
+
+E = TypeVar("E", bound=_HasEdgeType)
+
+
+def with_reverses(walked: Sequence[E]) -> Iterator[tuple[E, E | None]]:
+    """Yields the edges of each type with those of its reverse type; with None where the type holds labels."""
+    of_type = {edges.type: edges for edges in walked if not is_label_edge_type(edges.type)}
+    for edges in walked:
         if edges.type not in of_type:
-            found.append(replace(edges, num_sampled=[]))
+            yield edges, None
             continue
         reverse = find_reverse(edges.type, of_type)
         assert reverse is not None, "plans make sure of it"
-        other = of_type[reverse]
+        yield edges, of_type[reverse]
+
+
+def _bidirectional(walked: Walked) -> list[WalkedEdges]:
+    """The edges and their reverses, each pair of nodes once; types that have a reverse type are merged with it."""
+    found = []
+    for edges, other in with_reverses(walked.edges):
+        if other is None:
+            found.append(replace(edges, num_sampled=[]))
+            continue
         row, col = np.concatenate([edges.row, other.col]), np.concatenate([edges.col, other.row])
         kept = coalesce(row, col)
         relation, position = edges.relation, edges.position
