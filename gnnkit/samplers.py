@@ -44,7 +44,8 @@ class HGT(Sampler):
     """A fixed number of nodes of each type in each iteration, as the Heterogeneous Graph Transformer samples them (PyG's ``HGTLoader``).
 
     Nodes are drawn from the neighbours of those that were drawn before, in proportion to the square of what these share out among their
-    neighbours; batches then hold the edges among all of them. See ``docs/sampling.md``.
+    neighbours; batches then hold the edges among all of them. See
+    ``docs/development/sampling.md``.
 
     Attributes:
         num_samples: How many in each iteration, for every node type or ``{node type: list}``; a type that is missing gets none.
@@ -74,7 +75,7 @@ class Labor(Sampler):
 
     A node takes exactly as many neighbours as with ``num_neighbors``, each as likely, but nodes that have neighbours in common take
     common ones: batches have fewer nodes, and fewer features to move. Weights are followed as ``weight=`` says. See
-    ``docs/sampling.md``.
+    ``docs/development/sampling.md``.
 
     Attributes:
         num_neighbors: Fan-out per hop, one list or ``{edge type: list}``; -1 takes all neighbours, 0 none.
@@ -122,7 +123,8 @@ class LayerWise(Sampler):
     """A fixed number of nodes for all nodes of the hop before together, with importance weights (LADIES).
 
     A node is chosen with a probability in proportion to the squares of its entries in the normalised adjacency, and batches carry
-    ``edge_weight`` with which sums over the sampled neighbours are, on average, means over all of them. See ``docs/sampling.md``.
+    ``edge_weight`` with which sums over the sampled neighbours are, on average, means over all of them. See
+    ``docs/development/sampling.md``.
 
     Attributes:
         num_nodes: How many in each hop, for every node type or ``{node type: list}``; a type that is missing gets none.
@@ -150,7 +152,7 @@ class PPR(PPRNumbers, Sampler):
     """The nodes with the largest personalised PageRank of each seed, found by forward push (GiGL's ``PPRSamplerOptions``).
 
     Instead of edges of the graph, batches hold an edge from each seed to each node that it keeps, with the score in ``edge_attr``: in a
-    typed graph as ``(type of the seeds, "ppr", type of the nodes)``. See ``docs/sampling.md``.
+    typed graph as ``(type of the seeds, "ppr", type of the nodes)``. See ``docs/development/sampling.md``.
 
     Attributes:
         alpha: The probability of going back to the seed in each step, in (0, 1); NetworkX calls ``1 - alpha`` its ``alpha``.

@@ -1,6 +1,7 @@
 """The one place that knows the ``ogb`` package: its tables of datasets and its evaluator.
 
-``ogb`` is read as files wherever that is enough, because importing it changes the process (defect OGB-1 of ``docs/defects.md``).
+``ogb`` is read as files wherever that is enough, because importing it changes the process (defect OGB-1
+of ``docs/development/defects.md``).
 """
 
 from __future__ import annotations
