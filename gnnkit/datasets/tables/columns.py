@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from gnnkit.datasets.tables.digests import ChainedDigest
 from gnnkit.datasets.tables.reading import Piece
-from gnnkit.datasets.tables.rows import JoinedRows, KeptRows, Place, RangeRows, Rows, Segment
+from gnnkit.datasets.tables.rows import JoinedRows, Place, RangeRows, Rows
 from gnnkit.errors import DatasetError, PlanError
 from gnnkit.schema import ArraySpec
 from gnnkit.storage.convert import is_lost
@@ -76,12 +76,8 @@ class Column(ABC):
         return None
 
     @abstractmethod
-    def segment(self) -> Any:
-        """Returns all that the column of the whole table needs of that of a range, to be pickled."""
-
-    @abstractmethod
-    def join(self, segment: Any) -> None:
-        """Goes on with the next range of rows, whose column is of the ``segment``."""
+    def join(self, other: Any) -> None:
+        """Goes on with the next range of rows, which are those of another column of the same class, read on another host."""
 
 
 class _KeptColumn(Column):
@@ -100,18 +96,13 @@ class _KeptColumn(Column):
 
     @property
     def _digest(self) -> ChainedDigest:
-        if self._kept is None:
-            return ChainedDigest()
-        assert isinstance(self._kept, KeptRows | JoinedRows), "the digest of a range is a piece"
-        return self._kept.digest
+        found = ChainedDigest() if self._kept is None else self._kept.digest
+        assert isinstance(found, ChainedDigest), "the digest of a range is a piece"
+        return found
 
-    def _segment(self) -> Segment | None:
-        assert isinstance(self._kept, RangeRows | None), "others are in no segments"
-        return None if self._kept is None else self._kept.segment()
-
-    def _join(self, segment: Segment, meaning: NDArray[Any] | None = None) -> None:
-        assert isinstance(self._kept, JoinedRows), "others are read, not joined"
-        self._kept.join(segment, meaning)
+    def _join(self, other: _KeptColumn, meaning: NDArray[Any] | None = None) -> None:
+        assert isinstance(self._kept, JoinedRows) and isinstance(other._kept, RangeRows), "others are read, not joined"
+        self._kept.join(other._kept, meaning)
 
 
 def plain(array: pa.Array) -> pa.Array:
@@ -272,8 +263,7 @@ class Numbers(_KeptColumn):
 
     def _made(self, state: Mapping[str, str] | None = None) -> Rows:
         assert self._dtype is not None
-        spec = ArraySpec(self._dtype, () if self._flat else (sum(self._widths),))
-        return self._place(spec, digest_nbytes=spec.row_nbytes, state=state)
+        return self._place(ArraySpec(self._dtype, () if self._flat else (sum(self._widths),)), state)
 
     def _check_widths(self, widths: Sequence[int]) -> None:
         for name, width, first in zip(self.columns, widths, self._widths, strict=True):
@@ -302,20 +292,16 @@ class Numbers(_KeptColumn):
         self._kept = self._made(state["digest"])
 
     @override
-    def segment(self) -> dict[str, Any]:
-        return {"dtype": self._dtype, "widths": self._widths, "rows": self._segment()}
-
-    @override
-    def join(self, segment: Mapping[str, Any]) -> None:
-        if segment["rows"] is None:
+    def join(self, other: Numbers) -> None:
+        if other._kept is None:
             return
         if self._kept is None:
-            self._dtype, self._widths = segment["dtype"], list(segment["widths"])
+            self._dtype, self._widths = other._dtype, other._widths
             self._kept = self._made()
-        self._check_widths(segment["widths"])
-        if segment["dtype"] != self._dtype:
+        self._check_widths(other._widths)
+        if other._dtype != self._dtype:
             raise DatasetError(f"columns {list(self.columns)} have whole numbers and fractions", "types={...: 'double'}")
-        self._join(segment["rows"])
+        self._join(other)
 
     def _rows(self, piece: Piece, name: str) -> NDArray[Any]:
         array = column_of(piece, name, self._types)
@@ -403,7 +389,7 @@ class Codes(_KeptColumn):
         self._kept.append(rows, np.array([*map(_word, values), 0], np.uint64)[codes])
 
     def _made(self, state: Mapping[str, str] | None = None) -> Rows:
-        return self._place(ArraySpec("int32"), digest_nbytes=8, state=state)
+        return self._place(ArraySpec("int32"), state)
 
     def _places(self, values: Sequence[Any]) -> NDArray[np.int32]:
         """The codes of values, and at last that of none; values that are new get the next ones."""
@@ -463,12 +449,8 @@ class Codes(_KeptColumn):
         return lambda rows: now[rows]
 
     @override
-    def segment(self) -> dict[str, Any]:
-        return {"known": list(self._known), "rows": self._segment()}
-
-    @override
-    def join(self, segment: Mapping[str, Any]) -> None:
-        self._join(segment["rows"], self._places(segment["known"]))
+    def join(self, other: Codes) -> None:
+        self._join(other, self._places([*other._known]))
 
 
 @lru_cache(MOST_CATEGORIES)
@@ -558,12 +540,9 @@ class Features(Column):
         return widened
 
     @override
-    def segment(self) -> list[Any]:
-        return [part.segment() for part in self._parts]
-
-    @override
-    def join(self, segment: Sequence[Any]) -> None:
-        for part, own in zip(self._parts, segment, strict=True):
+    def join(self, other: Features) -> None:
+        parts: list[Any] = other._parts
+        for part, own in zip(self._parts, parts, strict=True):
             part.join(own)
 
 
@@ -614,7 +593,7 @@ class Times(_KeptColumn):
         self._kept.append(rows)
 
     def _made(self, state: Mapping[str, str] | None = None) -> Rows:
-        return self._place(ArraySpec("int64"), digest_nbytes=8, state=state)
+        return self._place(ArraySpec("int64"), state)
 
     def _check_kind(self, is_number: bool) -> None:
         if self._kept.num_rows + self._num_before and is_number != self._is_number:
@@ -638,11 +617,7 @@ class Times(_KeptColumn):
         self._is_number, self._num_before, self._kept = bool(state["is_number"]), 1, self._made(state["digest"])
 
     @override
-    def segment(self) -> dict[str, Any]:
-        return {"is_number": self._is_number, "rows": self._segment()}
-
-    @override
-    def join(self, segment: Mapping[str, Any]) -> None:
-        if segment["rows"].num_rows:
-            self._check_kind(segment["is_number"])
-            self._join(segment["rows"])
+    def join(self, other: Times) -> None:
+        if other._kept.num_rows:
+            self._check_kind(other._is_number)
+            self._join(other)

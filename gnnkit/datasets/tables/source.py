@@ -24,7 +24,7 @@ from gnnkit.datasets.tables.keys import DistinctKeys, KeySpool, KeyTable, key_co
 from gnnkit.datasets.tables.layout import EdgeTable, Layout, NodeTable, types_of, types_to_text
 from gnnkit.datasets.tables.readers import TIME, EdgeReader, Finder, NodeReader, ReadOptions
 from gnnkit.datasets.tables.reading import SourceTable
-from gnnkit.datasets.tables.rows import Place, Rows, Scratch
+from gnnkit.datasets.tables.rows import KeptRows, Place, Rows
 from gnnkit.errors import DatasetError, PlanError, near_matches
 from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.files import read_bounded, user_path
@@ -326,7 +326,7 @@ class TableSource(Shown):
         self.link_splits: LinkSplits = {}
         self._layout, self._fill, self._time_unit, self._folder = layout, fill, time_unit, folder
         self._options = ReadOptions(layout.types, fill, time_unit, dangling == "drop")
-        self._place: Place = place or Scratch(folder)
+        self._place: Place = place or partial(KeptRows, folder)
         self._after = after
         self._state: Mapping[str, Any] = {} if after is None else after.manifest.append_state or {}
         self._memory, self._events, self._dangling = memory_bytes, events, dangling
