@@ -175,7 +175,9 @@ def test_a_storage_server_that_ends_starts_the_job_again(slurm: SlurmCluster, tm
 
 
 _WAITS = "import signal; signal.sigtimedwait([signal.SIGTERM], 100)"
-_SAVES = f"import pathlib; save = lambda *_: pathlib.Path('run/checkpoint-1.pt').touch(); {_WAITS.replace('; ', '; signal.signal(signal.SIGUSR1, save); ')}"
+_SAVES = f"import pathlib; save = lambda *_: pathlib.Path('run/checkpoint-1.pt').touch(); {_WAITS}".replace(
+    "signal; ", "signal; signal.signal(signal.SIGUSR1, save); "
+)
 
 
 @pytest.mark.parametrize("saves", [True, False], ids=["with a checkpoint", "without one"])
