@@ -700,6 +700,8 @@ class GraphLoader(Controls, Shown):
         *,
         placement: Literal["replicate", "partition"] | None = None,
         gpus_per_node: int | None = None,
+        config: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
         overwrite: bool = False,
         verify: bool = False,
     ) -> Exported:
@@ -722,7 +724,10 @@ class GraphLoader(Controls, Shown):
             placement: "partition" has each node that holds the graph hold its share of the parts, "replicate" all of it; None is
                 "partition" where the backend can ask other nodes. A store with too few parts is cut anew by the script ``stage.sh``.
             gpus_per_node: GPUs to ask for on each node with trainers, at least one for each rank, or 0; None: one for each rank if this
-                machine has any.
+                machine has any; a person who exports where there is none is asked, once.
+            config: ``ctx.config`` of every rank, hyper-parameters for example; ``gnnkit run --set`` changes them.
+            options: Of the launcher: ``{"partition": "gpu", "account": "physics", "time": "4:00:00"}`` for Slurm, ``image`` and
+                ``node_selector`` for Kubernetes.
             overwrite: Writes over exported files that were changed.
             verify: Then runs the job on this machine and compares its batches with those of the plan.
 
@@ -739,5 +744,6 @@ class GraphLoader(Controls, Shown):
                 f"transform={transform!r} is not part of the plan, and a job's batches would be without it",
                 "call it in train: for batch in loader: batch = transform(batch)",
             )
-        options = JobOptions(launcher, nodes, procs_per_node, storage_nodes, servers_per_node, interface, placement, gpus_per_node)
-        return export_plan(self.plan, directory, options, train=train, overwrite=overwrite, verify=verify)
+        sizes = nodes, procs_per_node, storage_nodes, servers_per_node
+        job = JobOptions(launcher, *sizes, interface, placement, gpus_per_node, config or {}, options or {})
+        return export_plan(self.plan, directory, job, train=train, overwrite=overwrite, verify=verify)

@@ -268,6 +268,10 @@ class Controls:
         here.check_open()
         here._control.gate.shut()
 
+    def before_next(self, errand: Callable[[], None]) -> None:
+        """Has the thread that asks for the next batch call a function first."""
+        self.pipeline._control.gate.once(errand)
+
     def unpause(self) -> None:
         """Lets a paused loader go on."""
         self.pipeline._control.gate.open()
