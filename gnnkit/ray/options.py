@@ -37,6 +37,12 @@ class Ray(RayCluster, Engine):
             compete for them.
         num_cpus: Processors that a cluster of this host offers; None: as many as the ranks need.
         object_store_memory: Bytes of shared memory that a cluster of this host may use for Ray's own objects.
+        runtime_env: What nodes need for ranks and tasks, as Ray's ``runtime_env``: ``{"pip": [...]}``, ``{"env_vars": {...}}`` ...
+        resources: Custom resources of the cluster that each rank reserves: ``{name: amount}``.
+        placement_strategy: How Ray places ranks: on few nodes ("PACK"), on many ("SPREAD"), or on one or on different ones strictly
+            ("STRICT_PACK", "STRICT_SPREAD").
+        pending_timeout_s: Seconds that ranks of a launch may wait until the cluster has room for all of them, beside ``start_timeout_s``:
+            for other jobs to end, or for an autoscaler to add nodes.
 
     Raises:
         PlanError: A value is unusable.

@@ -54,6 +54,7 @@ class RayTask:
         tokens: ``{address: token}`` of the servers that the plan names.
         timeout_s: Seconds that ranks have to meet.
         on_one_host: Whether the cluster is one of this host alone, so that nothing of gnnkit's need listen beyond it.
+        variables: The environment of the process that launches; a rank takes those that its node does not set.
     """
 
     code: bytes
@@ -63,6 +64,7 @@ class RayTask:
     tokens: Mapping[str, str]
     timeout_s: float
     on_one_host: bool
+    variables: Mapping[str, str]
 
 
 class Board:
@@ -154,6 +156,7 @@ class _RankOnRay:
 
     def _train(self) -> Any:
         task = self._task
+        os.environ.update({name: value for name, value in task.variables.items() if name not in os.environ})
         with without_collections():
             from gnnkit.jobs.running import run_training  # torch
             from gnnkit.sampling.collate import load_batch_classes  # torch
