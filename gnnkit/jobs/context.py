@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gnnkit.arguments import checks_calls
 from gnnkit.callers import warn
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.files import read_bounded, why_unwritable
@@ -307,6 +308,7 @@ Report = Callable[[Logged], None]
 _logger = logging.getLogger(__name__)
 
 
+@checks_calls()
 class TrainContext:
     """A rank's place in the job, with its loader, checkpoints and log, for its training loop.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.arguments import checks_arguments
+from gnnkit.arguments import Array, checks_arguments, checks_calls
 from gnnkit.backends import backend_from_json
 from gnnkit.backends.base import Backend, StreamStatus, check_owner, joined, remember
 from gnnkit.backends.devices import device_for, device_of
@@ -73,6 +73,7 @@ if TYPE_CHECKING:
 STATE_VERSION = 1
 
 
+@checks_calls()
 class Controls:
     """Members that users of a loader and the packages below it share: iteration, position, state, holding it, and its graph."""
 
@@ -132,7 +133,7 @@ class Controls:
             subgraph.is_padding = step.is_padding
             return here._steps.all(subgraph)
 
-    def sample(self, input_nodes: Any, *, epoch: int = 0, index: int = 0) -> Data | HeteroData:
+    def sample(self, input_nodes: Array, *, epoch: int = 0, index: int = 0) -> Data | HeteroData:
         """Samples around inputs of your choice, as this loader does.
 
         Args:
@@ -161,7 +162,7 @@ class Controls:
                     "time_window is one for each of the loader's inputs, so sample() does not know that of others",
                     "make a loader of them: for_split(input_nodes, time_window=...)",
                 )
-            ids = to_ids(input_nodes, schema.num_nodes, "input_nodes")
+            ids = to_ids(input_nodes, schema.num_nodes, "what sample() is given")
         with here.history.noting():
             load_batch_classes()
             subgraph = here.stream.sample_now(epoch, index, ids)
@@ -314,7 +315,7 @@ class Controls:
         """Outputs that a model needs for the labels ``y`` of that type: classes, or columns where a node has several; 0 without labels.
 
         Raises:
-            PlanError: Their number is not known, and other hosts have some of the labels.
+            PlanError: The labels are numbers to predict, or how many classes there are is not known, and other hosts have some of them.
         """
         here = self.pipeline
         spec, arrays = here.schema.node_types[here._input_type].arrays.get("y"), here.graph.arrays
@@ -324,7 +325,10 @@ class Controls:
         if width > 1 or here.metadata.get("num_classes"):
             return width if width > 1 else int(here.metadata["num_classes"])
         if spec.numpy_dtype.kind not in "iu":
-            return 0  # numbers to predict
+            raise PlanError(
+                f"the labels y are {spec.dtype}: numbers to predict, and no classes",
+                "a model has one output for them; whole numbers are classes: data.y = data.y.long()",
+            )
         if not arrays.is_whole:
             raise PlanError(
                 f"how many classes there are is not known: labels of {arrays.num_parts - len(arrays.local_parts)} parts are on other hosts",

@@ -8,6 +8,7 @@ from typing import Any
 
 from gnnkit.bounds import MOST_THREADS, keep_whole_number
 from gnnkit.errors import PlanError
+from gnnkit.units import size_in_bytes
 
 LOCAL = "local"
 _ADDRESS = "RAY_ADDRESS"
@@ -27,12 +28,13 @@ class RayCluster:
     address: str | None = None
     cpus_per_worker: int = 1
     num_cpus: int | None = None
-    object_store_memory: int = 128 << 20
+    object_store_memory: int | str = 128 << 20
 
     def __post_init__(self) -> None:
         keep_whole_number(self, "num_workers", 1, MOST_THREADS)
         keep_whole_number(self, "cpus_per_worker", 1, MOST_THREADS)
-        keep_whole_number(self, "object_store_memory", _LEAST_STORE)
+        size = size_in_bytes("object_store_memory", self.object_store_memory, f"at least {_LEAST_STORE}", least=_LEAST_STORE)
+        object.__setattr__(self, "object_store_memory", size)
         if self.num_cpus is not None:
             keep_whole_number(self, "num_cpus", self.num_workers * self.cpus_per_worker)
         if self.address is not None and (not isinstance(self.address, str) or not self.address or "://" in self.address):

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gnnkit.arguments import checks_calls
 from gnnkit.bounds import MOST_THREADS, is_whole, shown, whole_number
 from gnnkit.errors import GnnkitError, PlanError, interruptible
 from gnnkit.events import EventSink
@@ -110,6 +111,7 @@ _SLICE_S = 0.2
 _NUM_PROCS = 2
 
 
+@checks_calls()
 class RunHandle(Shown):
     """A run of ranks; made by ``gnnkit.launch``. All methods may be called from any thread.
 
@@ -217,6 +219,7 @@ def _trace(error: BaseException) -> str:
     return "".join(traceback.format_exception(type(error), error, error.__traceback__))
 
 
+@checks_calls()
 def launch(  # noqa: PLR0913 - every one is a word of the user's
     train_fn: Callable[[GraphLoader, TrainContext], Any],
     loader: GraphLoader,
