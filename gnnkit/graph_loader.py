@@ -414,7 +414,7 @@ class GraphLoader(Controls, Shown):
     # Other loaders on the same graph ---------------------------------------------------------------------------------------
 
     def for_split(self, input_nodes: NodesOption, *, input_time: Dates | None = None, **changes: Unpack[LoaderKeywords]) -> GraphLoader:
-        """A loader of other nodes; other options where they are given.
+        """A loader of other nodes; other options where they are given. It begins with epoch 0.
 
         Args:
             input_nodes: A split's name, ids, a mask, ``("type", any of these)``, or None for all nodes.
@@ -477,7 +477,9 @@ class GraphLoader(Controls, Shown):
         return self._over(self.pipeline.changed(lambda sampling: (inputs, without_labels(sampling, inputs.label_types)), changes))
 
     def with_backend(self, backend: Backend | BackendName, **changes: Unpack[BesideKeywords]) -> GraphLoader:
-        """The same batches from somewhere else.
+        """The same batches from somewhere else. It begins with epoch 0, as every new loader does.
+
+        ``set_epoch(loader.epoch + 1)`` of it goes on with the epochs of this one, ``load_state_dict(loader.state_dict())`` at its place.
 
         Args:
             backend: Where sampling happens, see ``LoaderOptions``.

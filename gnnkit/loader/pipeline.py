@@ -54,7 +54,7 @@ from gnnkit.loader.served import check_is_here
 from gnnkit.plan import InputAnchors, InputLinks, Inputs, LoaderPlan, Placement, Sampling
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.graph_memory import GraphHandle
-from gnnkit.sampling.collate import load_batch_classes
+from gnnkit.sampling.collate import is_importing, load_batch_classes
 from gnnkit.sampling.schedule import Schedule
 from gnnkit.sampling.subgraph import shown_name
 from gnnkit.schema import GraphSchema, NodeType
@@ -128,7 +128,7 @@ class Controls:
             raise PlanError("there is no batch to peek at: an epoch of this loader has none", "see len(loader) and input_nodes")
         step = schedule.step(0)
         with here.history.noting():
-            load_batch_classes()
+            load_batch_classes(here.history)
             subgraph = here.stream.sample_now(here.next_epoch, step.batch_index)
             subgraph.is_padding = step.is_padding
             return here._steps.all(subgraph)
@@ -164,7 +164,7 @@ class Controls:
                 )
             ids = to_ids(input_nodes, schema.num_nodes, "what sample() is given")
         with here.history.noting():
-            load_batch_classes()
+            load_batch_classes(here.history)
             subgraph = here.stream.sample_now(epoch, index, ids)
             subgraph.is_padding = False if here.schedule().can_pad else None
             return here._steps.all(subgraph)
@@ -239,11 +239,16 @@ class Controls:
         return EpochStats() if self._opened._state is None else self._opened._state.stats()
 
     def status(self) -> StreamStatus:
-        """Returns the loader's state ("ready", "sampling", "paused", "idle" or "closed"), its processes and its memory."""
+        """Returns the loader's state, its processes and its memory.
+
+        It is "ready", "importing" while the first batch of a process waits for torch and PyG, "sampling", "paused", "idle" or "closed".
+        """
         here = self._opened
         status = here.stream.status()
         if os.getpid() != here._process:
             return replace(status, state="closed")
+        if status.state == "ready" and is_importing():
+            return replace(status, state="importing")
         return replace(status, state="paused") if here.is_paused and status.state != "closed" else status
 
     @property
@@ -471,7 +476,7 @@ class Pipeline(Controls):
                 self._state.give_up("newer")
             check_same_epoch(self.plan, epoch)
             if steps is self._steps:
-                load_batch_classes()  # before the clock of any batch runs: it takes seconds
+                load_batch_classes(self.history)  # before the clock of any batch runs: it takes seconds
             self.stream.start_epoch(epoch, schedule)
             # Only now: an epoch that could not be started is still the next one.
             self._epoch, self.next_epoch, self._first_batch, self._moved = epoch, epoch + 1, 0, False
@@ -518,7 +523,7 @@ class Pipeline(Controls):
     def _sample_here(self, index: int, input_id: NDArray[np.int64], arrays: Mapping[str, NDArray[Any]]) -> Any:
         assert isinstance(self.stream, InProcessStream), "other streams sample elsewhere"
         with self.history.noting():
-            load_batch_classes()
+            load_batch_classes(self.history)
             return self._steps.all(self.stream.sample_request(0, index, self.batches.request_of(0, index, input_id, arrays)))
 
     def _move_to(self, epoch: int, first_batch: int) -> None:

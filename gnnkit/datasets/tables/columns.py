@@ -224,7 +224,9 @@ def without_nulls(array: pa.Array, name: str, piece: Piece, fills: Mapping[str, 
         what = f"{array.null_count} nulls in {len(array)} rows of column {name!r}, the first in row {row}"
         raise DatasetError(f"{piece.where}: {what}", f"fill={{{name!r}: value}} puts a value in their place")
     try:
-        return pc.fill_null(array, pa.scalar(fills[name], array.type))
+        value = fills[name]
+        is_date = isinstance(value, str) and pa.types.is_temporal(array.type)
+        return pc.fill_null(array, pa.scalar(value).cast(array.type) if is_date else pa.scalar(value, array.type))
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise PlanError(f"fill={{{name!r}: {fills[name]!r}}}: the column is {array.type}") from error
 
@@ -340,7 +342,7 @@ class Numbers(_KeptColumn):
         """
         assert self._kept is not None, "it is finished"
         kept = self._kept
-        names = np.repeat(self.columns, self._widths)
+        names = [name for name, width in zip(self.columns, self._widths, strict=True) for _ in range(width)]
         chosen = np.ones(kept.num_rows, np.bool_)
         if ids is not None:
             chosen[:] = False

@@ -7,6 +7,7 @@ import itertools
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any, get_args
 
@@ -196,7 +197,8 @@ class Layout:
                 raise PlanError(f"fill={fill!r}", "it is {column: value}, or 'mean' for all features")
             fill = {column: fill for owner in self.owners for column in owner.uses.get("features", ())}
         self.need_columns("fill", fill or {})
-        return dict(fill or {})
+        # As a store's manifest can hold them.
+        return {column: str(value) if isinstance(value, (date, np.datetime64)) else value for column, value in (fill or {}).items()}
 
     def check_undirected(self) -> None:
         """Refuses arrays of edges that cannot be added up, where the edges between the same two nodes become one.
