@@ -413,6 +413,7 @@ def from_bench(path: Path) -> Rates:
 
 _LOOKED_AT = 8
 _USUAL_BATCH = 1024
+_USUAL_FAN_OUTS = (15, 10, 5)
 
 
 @dataclass(frozen=True)
@@ -433,10 +434,10 @@ class Asked:
 
 
 def asked(graph: SizedGraph, num_neighbors: Sequence[int] | None, batch_size: int | None) -> Asked:
-    """Returns the sampling that a user asks about; values that were not given come from the plan.
+    """Returns the sampling that a user asks about; values that were not given come from the plan, or are usual ones where there is none.
 
     Raises:
-        PlanError: Neither the user nor a plan names the sampling, or the plan samples in a way that is not counted here.
+        PlanError: The plan samples in a way that is not counted here.
     """
     links, with_edge = graph.name.startswith("ogbl-"), False
     if graph.plan is not None:
@@ -446,9 +447,10 @@ def asked(graph: SizedGraph, num_neighbors: Sequence[int] | None, batch_size: in
         if num_neighbors is None and isinstance(sampling, NeighborSampling):
             fans = set(sampling.num_neighbors.values()) - {(0,) * sampling.num_hops}
             num_neighbors = fans.pop() if len(fans) == 1 else None
-    if num_neighbors is None:
-        raise PlanError("num_neighbors is missing", "give one number per hop: --num-neighbors 15,10,5")
-    return Asked(tuple(num_neighbors), _USUAL_BATCH if batch_size is None else batch_size, 1 + links, with_edge)
+        if num_neighbors is None:
+            raise PlanError("the plan has no fan-out that is the same for all types", "give one number per hop: --num-neighbors 15,10,5")
+    fan_outs = _USUAL_FAN_OUTS if num_neighbors is None else tuple(num_neighbors)
+    return Asked(fan_outs, _USUAL_BATCH if batch_size is None else batch_size, 1 + links, with_edge)
 
 
 def batch_of(graph: SizedGraph, wanted: Asked) -> BatchSize:

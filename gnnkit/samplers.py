@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from typing_extensions import override
 
-from gnnkit.arguments import check_fields
+from gnnkit.arguments import check_fields, checks_calls
 from gnnkit.bounds import is_real
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.plan import HGTSampling, LaborDraws, LayerSampling, NeighborSampling, PPRChannel, PPRSampling, Sampling
@@ -39,6 +39,7 @@ class Sampler(Protocol):
         """
 
 
+@checks_calls()
 @dataclass(frozen=True)
 class HGT(Sampler):
     """A fixed number of nodes of each type in each iteration, as the Heterogeneous Graph Transformer samples them (PyG's ``HGTLoader``).
@@ -69,6 +70,7 @@ class HGT(Sampler):
         return HGTSampling(_by_type(self.num_samples, "num_samples", schema), edge_dir, with_edge)
 
 
+@checks_calls()
 @dataclass(frozen=True)
 class Labor(Sampler):
     """Neighbours drawn by numbers of their own, so that a batch's nodes take the same ones: LABOR-0 (Balin and Çatalyürek, NeurIPS 2023).
@@ -118,6 +120,7 @@ class Labor(Sampler):
         return NeighborSampling(fan_outs, edge_dir=edge_dir, weight=weight, with_edge=with_edge, labor=self._draws())
 
 
+@checks_calls()
 @dataclass(frozen=True)
 class LayerWise(Sampler):
     """A fixed number of nodes for all nodes of the hop before together, with importance weights (LADIES).
@@ -147,6 +150,7 @@ class LayerWise(Sampler):
         return LayerSampling(_by_type(self.num_nodes, "num_nodes", schema), edge_dir, weight, with_edge)
 
 
+@checks_calls()
 @dataclass(frozen=True)
 class PPR(PPRNumbers, Sampler):
     """The nodes with the largest personalised PageRank of each seed, found by forward push (GiGL's ``PPRSamplerOptions``).

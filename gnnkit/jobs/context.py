@@ -20,6 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from gnnkit.arguments import checks_calls
 from gnnkit.callers import warn
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.files import read_bounded, why_unwritable
@@ -350,6 +351,7 @@ Report = Callable[[Logged], None]
 _logger = logging.getLogger(__name__)
 
 
+@checks_calls()
 class TrainContext:
     """A rank's place in the job, with its loader, checkpoints and log, for its training loop.
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from gnnkit.bounds import MOST_THREADS, check_seconds, is_real, keep_whole_number
 from gnnkit.errors import PlanError
+from gnnkit.units import size_in_bytes
 
 PlacementStrategy: TypeAlias = Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"]
 
@@ -31,7 +32,7 @@ class RayCluster:
     address: str | None = None
     cpus_per_worker: int = 1
     num_cpus: int | None = None
-    object_store_memory: int = 128 << 20
+    object_store_memory: int | str = 128 << 20
     runtime_env: Mapping[str, Any] | None = None
     resources: Mapping[str, float] | None = None
     placement_strategy: PlacementStrategy = "PACK"
@@ -40,7 +41,8 @@ class RayCluster:
     def __post_init__(self) -> None:
         keep_whole_number(self, "num_workers", 1, MOST_THREADS)
         keep_whole_number(self, "cpus_per_worker", 1, MOST_THREADS)
-        keep_whole_number(self, "object_store_memory", _LEAST_STORE)
+        size = size_in_bytes("object_store_memory", self.object_store_memory, f"at least {_LEAST_STORE}", least=_LEAST_STORE)
+        object.__setattr__(self, "object_store_memory", size)
         if self.num_cpus is not None:
             keep_whole_number(self, "num_cpus", self.num_workers * self.cpus_per_worker)
         check_seconds("pending_timeout_s", self.pending_timeout_s)

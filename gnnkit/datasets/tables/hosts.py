@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from gnnkit.datasets.derived import FiledSource
-from gnnkit.datasets.tables.columns import Column
+from gnnkit.datasets.tables.columns import MEAN, Column
 from gnnkit.datasets.tables.digests import ChainedDigest, PieceDigest
 from gnnkit.datasets.tables.keys import DistinctKeys, KeyColumn, KeyTable
 from gnnkit.datasets.tables.layout import EdgeTable, Layout, NodeTable
@@ -306,8 +306,10 @@ class HostTables(TableSource):
         super().__init__(**options, place=JoinedRows)
 
     @classmethod
-    def can_read(cls, layout: Layout, dangling: str) -> bool:
+    def can_read(cls, layout: Layout, fill: Mapping[str, Any], dangling: str) -> bool:
         """Whether hosts can share tables: row groups of Parquet files, of which each is known to come after how many rows."""
+        if MEAN in fill.values() or any("standardize" in owner.uses for owner in layout.owners):
+            return False
         tables = [*(node.table for node in layout.nodes.values()), *(edge.table for edge in layout.edges.values())]
         return dangling == "error" and all(table is None or table.can_be_cut for table in tables)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gnnkit.arguments import checks_calls
 from gnnkit.bounds import MOST_THREADS, is_whole, shown, whole_number
 from gnnkit.errors import GnnkitError, PlanError, WorkerStopped, interruptible
 from gnnkit.events import EventSink
@@ -134,6 +135,7 @@ def _tell_failures() -> None:
             sys.__dict__["_gnnkit_exit_status"] = _ExitStatus()  # handlers of the end cannot change the status; sys is the last to go
 
 
+@checks_calls()
 class RunHandle(Shown):
     """A run of ranks; made by ``gnnkit.launch``. All methods may be called from any thread.
 
@@ -251,6 +253,7 @@ def _trace(error: BaseException) -> str:
     return "".join(traceback.format_exception(type(error), error, error.__traceback__))
 
 
+@checks_calls()
 def launch(  # noqa: PLR0913 - every one is a word of the user's
     train_fn: Callable[[GraphLoader, TrainContext], Any],
     loader: GraphLoader,
