@@ -30,7 +30,7 @@ from gnnkit.loader.inputs import (
 from gnnkit.loader.option_table import option_table, takes_options
 from gnnkit.loader.options import GivenOptions, LoaderOptions, Progress, check_names, sort_options
 from gnnkit.loader.pipeline import Controls, Pipeline, near_data, on_built, on_graph, on_store, open_plan
-from gnnkit.loader.planned import check_source, check_undivided, has_edge_arrays, open_in_memory, store_folder, warm_in_background
+from gnnkit.loader.planned import check_source, check_undivided, has_edge_arrays, open_in_memory, store_folders, warm_in_background
 from gnnkit.loader.served import check_same_dataset, check_same_path, check_same_source, joins_servers, served_store
 from gnnkit.plan import LoaderPlan
 from gnnkit.rendering import Shown
@@ -187,7 +187,7 @@ class GraphLoader(Controls, Shown):
         folder = None if root is None else user_path(root)
         warm_in_background(events)
         source = open_ogb(name, root=folder, download=download, undirected=undirected, events=events)
-        return cls._over(on_built(source, sorted_options, store_folder(store_dir, folder), events))
+        return cls._over(on_built(source, sorted_options, store_folders(store_dir, folder), events))
 
     @classmethod
     @takes_options(with_build=True)
@@ -226,7 +226,7 @@ class GraphLoader(Controls, Shown):
             check_same_source(served, source.fingerprint())
             return cls._over(on_store(served, given, events))
         warm_in_background(events)
-        return cls._over(on_built(source, given, store_folder(store_dir, None), events))
+        return cls._over(on_built(source, given, store_folders(store_dir, None), events))
 
     @classmethod
     @takes_options(with_build=True)

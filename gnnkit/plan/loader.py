@@ -220,7 +220,7 @@ class RuntimeOptions(Record):
         batch_timeout_s: Seconds that one wait for a batch may take. A thread or process that is seen to be sampling it is waited for,
             with a warning at half of the time.
         prefetch: Batches kept ready ahead of the consumer, at least 0.
-        memory_budget: Bytes that one copy of the graph in huge pages may take; None is a quarter of what is free, 0 never copies.
+        memory_budget: Bytes that one copy of the graph in huge pages may take; None: see ``copy_budget``, 0 never copies.
         pin_device: The number of the CUDA device for whose copies batches' blocks are page-locked; None: they are not.
         feature_cache: Bytes of features that are kept on the device batches are copied to; 0 keeps none.
     """
