@@ -72,6 +72,16 @@ class GraphLoader(Controls, Shown):
 
     What it samples is fixed when it is made: its attributes cannot be assigned. It is pickled and deep-copied as its plan, and opened at
     the other end; a forked child opens it when it uses it. Each then begins with the epoch that would be the next here.
+
+    Example:
+        >>> import gnnkit
+        >>> data = gnnkit.datasets.cora()
+        >>> loader = gnnkit.GraphLoader.from_pyg(data, input_nodes="train", num_neighbors=[5, 5], batch_size=32, progress=False)
+        >>> for batch in loader:
+        ...     seeds = batch.n_id[: batch.batch_size]
+        >>> len(loader), loader.num_features
+        (5, 1433)
+        >>> loader.close()
     """
 
     _pipeline: Pipeline

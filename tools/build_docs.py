@@ -9,6 +9,7 @@ tests keep those that they have run in build/notebooks, and `make docs` runs the
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -57,6 +58,17 @@ def moved(text: str, page: PurePosixPath) -> str:
     return _LINK.sub(change, text)
 
 
+def with_alternative_texts(notebook: str) -> str:
+    """A notebook in which each picture has a text that says what it shows: what the object says of itself in text."""
+    content = json.loads(notebook)
+    for cell in content["cells"]:
+        for output in cell.get("outputs", ()):
+            if "image/png" in output.get("data", {}):
+                shown = "".join(output["data"].get("text/plain", ())).strip("<>") or "A picture"
+                cell["metadata"]["mystnb"] = {"image": {"alt": shown}}
+    return json.dumps(content, indent=1, ensure_ascii=False)
+
+
 def stage(root: Path, out: Path) -> None:
     """Writes the site's source; files that stay the same are not touched, so that only pages that changed are made anew.
 
@@ -69,7 +81,7 @@ def stage(root: Path, out: Path) -> None:
         origin, target = root / path, out / place
         wanted.add(target)
         if path.suffix == ".ipynb":
-            content = moved((root / "build" / path).read_text(), path).encode()
+            content = with_alternative_texts(moved((root / "build" / path).read_text(), path)).encode()
         else:
             content = moved(origin.read_text(), path).encode() if path.suffix == ".md" else origin.read_bytes()
         if not target.exists() or target.read_bytes() != content:
@@ -86,11 +98,14 @@ class _Page(HTMLParser):
         super().__init__()
         self.targets: list[str] = []
         self.anchors: set[str] = set()
+        self.mute: list[str] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Notes links and ids."""
         values = {name: value for name, value in attrs if value}
+        if tag == "img" and values.get("alt", values.get("src")) == values.get("src"):
+            self.mute.append(values.get("src", ""))
         self.anchors |= {values[name] for name in ("id", "name") if name in values}
         if tag != "link" or values.get("rel") == "stylesheet":
             self.targets += [values[name] for name in ("href", "src") if name in values]
@@ -122,8 +137,13 @@ def broken_links(site: Path) -> list[str]:
     return [f"{path.relative_to(site)}: {target}" for path, targets in broken.items() for target in sorted(targets)]
 
 
+def mute_pictures(site: Path) -> list[str]:
+    """Pictures of a site that have no alternative text; a line for each, with its page."""
+    return [f"{path.relative_to(site)}: {source}" for path in sorted(site.rglob("*.html")) for source in _Page(path.read_text()).mute]
+
+
 def main() -> None:
-    """Builds the site; exits with 1 where a page has a warning or a link leads nowhere."""
+    """Builds the site; exits with 1 where a page has a warning, a link leads nowhere or a picture has no alternative text."""
     source, site = ROOT / "build/docs-source", ROOT / "build/docs"
     if missing := [path.name for path in (ROOT / "notebooks").glob("*.ipynb") if not (ROOT / "build/notebooks" / path.name).exists()]:
         sys.exit(f"notebooks that have not been run: {', '.join(sorted(missing))}; `make docs` runs them")
@@ -135,6 +155,8 @@ def main() -> None:
         sys.exit(1)
     if broken := broken_links(site):
         sys.exit("\n".join(["links that lead nowhere:", *broken]))
+    if mute := mute_pictures(site):
+        sys.exit("\n".join(["pictures without an alternative text:", *mute]))
     print((site / "index.html").relative_to(ROOT))
 
 

@@ -332,6 +332,14 @@ class LoaderPlan(Record):
         cached: ``{node type: uint64, a bit for each node by store id}``: whose features batches come without, because they are on the
             trainer's device. A loader says it to those who sample for it; its own plan says only how much memory they may take.
         form: The form in which batches are handed out.
+
+    Example:
+        >>> import gnnkit
+        >>> store = gnnkit.partition(gnnkit.datasets.products_like(0.0005), 2, out="store", overwrite=True)
+        >>> with gnnkit.GraphLoader.from_store(store.path, num_neighbors=[5], progress=False) as loader:
+        ...     loader.plan.save("plan.json")
+        >>> gnnkit.LoaderPlan.load("plan.json").batching.batch_size
+        1024
     """
 
     store: StoreRef | None
