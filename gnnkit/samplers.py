@@ -53,6 +53,14 @@ class HGT(Sampler):
 
     Raises:
         PlanError: There are no iterations, their numbers differ, or a number is negative or no whole number.
+
+    Example:
+        >>> import gnnkit
+        >>> data = gnnkit.datasets.cora()
+        >>> sampler = gnnkit.HGT(num_samples=[64, 64])
+        >>> with gnnkit.GraphLoader.from_pyg(data, input_nodes="train", sampler=sampler) as loader:
+        ...     print(loader.peek().batch_size)
+        140
     """
 
     num_samples: NodeCounts
@@ -87,6 +95,14 @@ class Labor(Sampler):
 
     Raises:
         PlanError: A value is not as described.
+
+    Example:
+        >>> import gnnkit
+        >>> data = gnnkit.datasets.cora()
+        >>> sampler = gnnkit.Labor([5, 5])
+        >>> with gnnkit.GraphLoader.from_pyg(data, input_nodes="train", sampler=sampler) as loader:
+        ...     print(loader.peek().batch_size)
+        140
     """
 
     num_neighbors: FanOuts
@@ -134,6 +150,14 @@ class LayerWise(Sampler):
 
     Raises:
         PlanError: There are no hops, their numbers differ, or a number is negative or no whole number.
+
+    Example:
+        >>> import gnnkit
+        >>> data = gnnkit.datasets.cora()
+        >>> sampler = gnnkit.LayerWise(num_nodes=[64, 64])
+        >>> with gnnkit.GraphLoader.from_pyg(data, input_nodes="train", sampler=sampler) as loader:
+        ...     print(loader.peek().batch_size)
+        140
     """
 
     num_nodes: NodeCounts
@@ -174,6 +198,14 @@ class PPR(PPRNumbers, Sampler):
 
     Raises:
         PlanError: A value is not as described.
+
+    Example:
+        >>> import gnnkit
+        >>> data = gnnkit.datasets.cora()
+        >>> sampler = gnnkit.PPR(alpha=0.25, max_ppr_nodes=20)
+        >>> with gnnkit.GraphLoader.from_pyg(data, input_nodes="train", sampler=sampler) as loader:
+        ...     print(loader.peek().batch_size)
+        140
     """
 
     typed_channel_ratios: ChannelRatios | None = None

@@ -74,6 +74,14 @@ class InProcess:
         num_threads: Sampling threads, or "auto": the processors this process may use, less one, at most 16; at least 4 for a store that is
             larger than memory, where threads wait for the disk.
         loop_sampling: What is at once, and what is small; of all objects of a class.
+
+    Example:
+        >>> import gnnkit
+        >>> data = gnnkit.datasets.cora()
+        >>> backend = gnnkit.InProcess(num_threads=2)
+        >>> with gnnkit.GraphLoader.from_pyg(data, input_nodes="train", num_neighbors=[5, 5], backend=backend) as loader:
+        ...     print(loader.peek().batch_size)
+        140
     """
 
     num_threads: int | Literal["auto"] = "auto"

@@ -35,6 +35,14 @@ class OnDevice:
 
     Attributes:
         device: "cuda", "cuda:1" or another name of PyTorch's; "cpu" runs the same operations here, to try a plan or a test.
+
+    Example:
+        >>> import gnnkit
+        >>> data = gnnkit.datasets.cora()
+        >>> backend = gnnkit.OnDevice("cpu")
+        >>> with gnnkit.GraphLoader.from_pyg(data, input_nodes="train", num_neighbors=[5, 5], backend=backend) as loader:
+        ...     print(loader.peek().batch_size)
+        140
     """
 
     device: str = "cuda"

@@ -376,6 +376,15 @@ class TrainContext:
         directory: Folder for checkpoints and for what the function writes; it exists.
         restarts: How often the job was started again.
         config: The job's hyper-parameters: ``config`` of ``gnnkit.launch`` and ``loader.export``, and ``--set`` of ``gnnkit run``.
+
+    Example:
+        >>> import gnnkit
+        >>> store = gnnkit.partition(gnnkit.datasets.products_like(0.0005), 2, out="store", overwrite=True)
+        >>> loader = gnnkit.GraphLoader.from_store(store.path, num_neighbors=[5], progress=False)
+        >>> def train(loader, ctx):
+        ...     return sum(batch.batch_size for batch in loader), ctx.world_size
+        >>> gnnkit.launch(train, loader, 1, progress=False).result()
+        (98, 1)
     """
 
     def __init__(

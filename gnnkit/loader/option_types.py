@@ -72,7 +72,7 @@ class BesideKeywords(TypedDict, total=False):
     """Batches kept ready beyond those being sampled."""
     memory_budget: int | str | None
     """Bytes, or a size such as "2GB", for a copy of the graph in huge pages, or the hottest part of a store with order="hotness"; None
-    is a quarter of what is free, 0 makes no copy."""
+    is a quarter of what is free, divided by the processes of this machine that use the store; 0 makes no copy."""
     feature_cache: int | str
     """Bytes, or a size such as "2GB", of features ``x`` that are kept on ``device``, those of the nodes that batches touch most;
     batches are the same, and come without them. 0 keeps none."""

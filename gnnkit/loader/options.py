@@ -157,7 +157,8 @@ class LoaderOptions:
         batch_timeout_s: Seconds that one wait for a batch may take. A thread or process that is seen to be sampling it is waited for,
             with a warning at half of the time.
         memory_budget: Bytes, or a size such as "2GB", for a copy of the graph in huge pages, or the hottest part of a store with
-            order="hotness"; None is a quarter of what is free, 0 makes no copy.
+            order="hotness"; None is a quarter of what is free, divided by the processes of this machine that use the store; 0 makes no
+            copy.
         placement: Which host holds which parts: "replicate" (each all of them), "partition" (each its share), ``{host: parts}``, or "auto":
             "replicate" where the store fits a quarter of the smallest host's memory. One host holds everything.
     """

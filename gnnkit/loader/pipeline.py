@@ -6,7 +6,7 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -641,15 +641,16 @@ def _reopened(
     return opened
 
 
-def on_built(source: GraphSource, given: GivenOptions, folder: Path, events: EventSink) -> Pipeline:
-    """A pipeline on the store of a source, which is built where there is none yet."""
+def on_built(source: GraphSource, given: GivenOptions, folders: Sequence[Path], events: EventSink) -> Pipeline:
+    """A pipeline on the store of a source, which is built in the first of some folders where none of them has it."""
     from gnnkit.storage.catalog import find_or_build  # partitioners
 
     with_edge = given.with_edge
     if with_edge is None:  # ids say the order of links, too
         with_edge = has_edge_arrays(source.schema) or wants_all_edges(given.inputs.edge_label_index)
     build = replace(given.build, with_edge=bool(with_edge))
-    return on_store(find_or_build(source, build, folder, events, opener=given.loader.site.open), given, events)
+    store = find_or_build(source, build, folders[0], events, shared=folders[1:], opener=given.loader.site.open)
+    return on_store(store, given, events)
 
 
 def near_data(given: GivenOptions, data: Any) -> GivenOptions:

@@ -102,11 +102,11 @@ def has_edge_arrays(schema: GraphSchema) -> bool:
     return any(edge_type.arrays for edge_type in schema.edge_types.values())
 
 
-def store_folder(store_dir: str | Path | None, root: Path | None) -> Path:
-    """The folder of stores: the one that is said, or the usual one under ``root``."""
-    from gnnkit.storage.catalog import default_store_dir  # partitioners
+def store_folders(store_dir: str | Path | None, root: Path | None) -> tuple[Path, ...]:
+    """The folders of stores: the one that is said, or the usual ones under ``root``. New stores go to the first."""
+    from gnnkit.storage.catalog import default_store_dirs  # partitioners
 
-    return default_store_dir(root) if store_dir is None else user_path(store_dir)
+    return default_store_dirs(root) if store_dir is None else (user_path(store_dir),)
 
 
 def check_undivided(options: LoaderOptions) -> None:

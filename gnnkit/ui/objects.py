@@ -65,7 +65,7 @@ def loader_card(
         rows += [("hosts", str(status.details["hosts"]))] if "hosts" in status.details else []
     if graph.store is not None:
         size = graph_nbytes(graph.arrays)
-        rows.append(("store", f"{graph.store.path}, {format_bytes(size)} mapped" if size else graph.store.path))
+        rows.append(("store", f"{graph.store.path}, {format_bytes(size)} mapped{_sharers(graph, status)}" if size else graph.store.path))
     sections = [] if schema.is_homogeneous else [("types", _types(graph, plan))]
     if stats.batches:
         sections.append(("time of the last epoch", _time_table(stats)))
@@ -73,6 +73,14 @@ def loader_card(
         sections.append(("processes", process_table(status.processes)))
     texts = [] if error is None else [("last error", error.trace)]
     return Card(f"GraphLoader {graph.name}", status.state, rows, graph.notice, sections, texts=texts)
+
+
+def _sharers(graph: GraphHandle, status: StreamStatus) -> str:
+    """The other processes that use the store, and what that means for a copy of it; empty where there are none."""
+    if graph.num_users < 2:
+        return ""
+    shared = f", pages shared by {graph.num_users} processes of this machine"
+    return shared if status.graph_bytes else f"{shared}; a copy in huge pages for each would take too much memory"
 
 
 def _padding(stats: EpochStats) -> str:

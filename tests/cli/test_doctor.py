@@ -21,7 +21,8 @@ from gnnkit.vendor.glt import GltKind, GltStatus
 from tests.helpers.system import pretend_free_disk, pretend_free_memory, pretend_processors
 
 ROWS = {
-    "gnnkit", "Python", "torch", "torch_geometric", "kernels", "ogb", "torch/GLT pairing", "processors", "memory", "/dev/shm",
+    "gnnkit", "Python", "torch", "torch_geometric", "kernels", "ogb", "torch/GLT pairing", "processors", "memory", "graph copies",
+    "/dev/shm",
     "disk", "open files", "GPU", "network", "backend InProcess", "backend Colocated", "several hosts", "backend Glt", "backend GraphStore",
 }  # fmt: skip
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gnnkit.events import Event
 from gnnkit.host import available_cpus, available_memory
 from gnnkit.loader.history import BatchRecord
-from gnnkit.runtime.graph_memory import copy_nbytes, graph_nbytes
+from gnnkit.runtime.graph_memory import graph_nbytes
 from gnnkit.runtime.limits import DISK_THREADS, own_cpus
 from gnnkit.storage.disk import Disk
 from gnnkit.units import format_bytes, format_percent, format_rate
@@ -411,7 +411,7 @@ def _will_copy(loader: Pipeline) -> bool:
     """Whether the loader has a copy of its whole stored graph made; servers that were joined decide for themselves."""
     plan, graph = loader.plan, loader.graph
     is_own = plan.store is not None and plan.backend.get("address") is None and plan.backend["kind"] != "Glt"
-    return is_own and graph.shared is None and copy_nbytes(graph.arrays, plan.runtime.memory_budget) >= graph_nbytes(graph.arrays) > 0
+    return is_own and graph.shared is None and graph.copy_nbytes(plan.runtime.memory_budget) >= graph_nbytes(graph.arrays) > 0
 
 
 def _is_remote(loader: Pipeline) -> bool:
