@@ -342,8 +342,9 @@ class InProcessStream:
         loop: LoopSampling,
         make: Callable[[GraphTables], BatchSource] | None = None,
     ) -> None:
-        prepare(plan.inputs, plan.sampling, caches=bool(plan.cached))
-        warm(events)
+        if make is None:  # others have few kernels to run, which are loaded where they run
+            prepare(plan.inputs, plan.sampling, caches=bool(plan.cached))
+            warm(events)
         if graph.store is not None:
             watch()
         self._shared = shared = _Shared(plan, graph, num_threads, loop, make)

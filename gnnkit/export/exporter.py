@@ -164,7 +164,9 @@ def _job(made: JobPlan, target: Path, options: JobOptions) -> ExportJob:
         workers_per_server=backend.get("workers_per_server", 1),
         threads_per_worker=backend.get("threads_per_worker", 1),
         sampling_threads=_sampling_threads(backend),
-        gpus_per_node=options.procs_per_node * wants_gpus() if options.gpus_per_node is None else options.gpus_per_node,
+        gpus_per_node=options.procs_per_node * (backend.get("device") == "cuda" or wants_gpus())
+        if options.gpus_per_node is None
+        else options.gpus_per_node,
         placement=made.placement,
         store=made.job_store(target),
         batch_bytes=_batch_bytes(made),
@@ -195,6 +197,8 @@ def _sampling_threads(backend: Any) -> int | None:
     """Threads that sample for one rank; None where they are "auto"."""
     if backend["kind"] == "GraphStore":
         return 0
+    if backend["kind"] == "OnDevice":
+        return 1
     count = backend["num_threads"] if backend["kind"] == "InProcess" else backend["num_workers"]
     return count * backend.get("threads_per_worker", 1) if isinstance(count, int) else None
 

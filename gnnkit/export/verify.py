@@ -431,12 +431,15 @@ def _trial(job: TrialSize, directory: Path, plan: LoaderPlan, check: JobCheck) -
     assert plan.store is not None
     reason = namespaces.why_not() if job.num_hosts > 1 else None
     in_namespaces = job.num_hosts > 1 and reason is None
+    gpus = _num_gpus()
+    has_few = 1 < gpus < job.procs_per_node  # ranks share one GPU, or have one each
+    if plan.backend["kind"] == "OnDevice" and (has_few or not gpus):
+        plan = replace(plan, backend={**plan.backend, "device": "cpu"})
     trial = set_up(job, directory, plan, check.new_folder("job"), in_namespaces=in_namespaces, timeout_s=check.timeout_s)
     notes = []
     if job.num_hosts > 1:
         notes.append("each node is a network namespace" if in_namespaces else f"each node is a process group on loopback: {reason}")
-    gpus = _num_gpus()
-    if 1 < gpus < job.procs_per_node:  # ranks share one GPU, or have one each
+    if has_few:
         trial = replace(trial, environment={**trial.environment, "CUDA_VISIBLE_DEVICES": ""})
         notes.append(f"ranks ran on the CPU: {job.procs_per_node} of them are on a node, and there are {gpus} GPUs")
     return trial, notes

@@ -13,6 +13,7 @@ from gnnkit.arguments import Array, Dates, check_fields, check_known
 from gnnkit.backends import BackendName, resolve_backend
 from gnnkit.backends.base import Backend
 from gnnkit.backends.devices import Device, device_for, resolve_device
+from gnnkit.backends.on_device import WhereRoom
 from gnnkit.cluster.hosts import ONE_HOST, Hosts, PlacementOption, check_placement, find_hosts, place
 from gnnkit.cluster.urls.stores import open_url
 from gnnkit.datasets import table_options
@@ -297,7 +298,8 @@ class LoaderOptions:
         inputs = with_seed_weights(with_time_window(inputs, self.time_window, sampling, graph), self.seed_weights, graph)
         backend = self.backend_for(placement)
         batching, runtime = self.batching(inputs), self.runtime()
-        return LoaderPlan(graph.store, inputs, sampling, batching, backend.to_json(), runtime, placement, form=self.form()), backend
+        plan = LoaderPlan(graph.store, inputs, sampling, batching, backend.to_json(), runtime, placement, form=self.form())
+        return backend.settled(plan, graph) if isinstance(backend, WhereRoom) else (plan, backend)
 
 
 # Options of a build that a loader's constructor takes; the others are the loader's own or follow from them.

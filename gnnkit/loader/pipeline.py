@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gnnkit.arguments import Array, checks_arguments, checks_calls
 from gnnkit.backends import backend_from_json
 from gnnkit.backends.base import Backend, StreamStatus, check_owner, joined, remember
-from gnnkit.backends.devices import device_for, device_of
+from gnnkit.backends.devices import cache_device, device_for, device_of
 from gnnkit.backends.inprocess import InProcessStream
 from gnnkit.backends.on_device import backend_for_data
 from gnnkit.bounds import MOST_BATCHES, is_whole, shown, whole_number
@@ -364,6 +364,7 @@ class Controls:
         if here._state is not None:
             here._state.give_up("closed")
         here.stream.close()
+        here.cache, here._steps = None, replace(here._steps, finish=None)  # the device's memory
 
     def __enter__(self) -> Self:
         return self
@@ -655,10 +656,10 @@ def on_built(source: GraphSource, given: GivenOptions, folders: Sequence[Path], 
 
 def near_data(given: GivenOptions, data: Any) -> GivenOptions:
     """The options with "auto" settled for data on a device of torch's: it is sampled there. A backend that was joined comes first."""
-    own = given.loader
-    if own.backend != "auto" or joined() is not None:
+    own, device = given.loader, device_of(data)
+    if own.backend != "auto" or joined() is not None or cache_device(own.device) not in (None, device):
         return given
-    return replace(given, loader=replace(own, backend=backend_for_data(own.backend, device_of(data), own.sampler)))
+    return replace(given, loader=replace(own, backend=backend_for_data(own.backend, device, own.sampler), device=own.device or device))
 
 
 def on_store(store: Store, given: GivenOptions, events: EventSink) -> Pipeline:

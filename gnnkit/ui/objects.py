@@ -59,6 +59,8 @@ def loader_card(
         rows.append(("on the device", f"{format_bytes(stats.cached_nbytes)} of features, beside {format_bytes(stats.nbytes)} that came"))
     if stats.padding:
         rows.append(("padding", _padding(stats)))
+    if "device_bytes" in status.details:
+        rows.append(("on the device", device_memory(status)))
     rows.append(("memory", _memory(status)))
     if plan.placement is not None:
         rows.append(("placement", describe(plan.placement)))
@@ -101,6 +103,12 @@ def _memory(status: StreamStatus) -> str:
     words = [f"buffers {format_bytes(status.buffer_bytes)}", f"graph copy {format_bytes(status.graph_bytes)}"]
     others = [process for process in status.processes if process.name != "trainer"]
     return ", ".join(words + ([cost_of(others)] if others else []))
+
+
+def device_memory(status: StreamStatus) -> str:
+    """The memory of a loader that samples on a device."""
+    used, predicted = (format_bytes(status.details[name]) for name in ("device_bytes", "predicted_bytes"))
+    return f"{used} of the graph on {status.details['device']}, {predicted} were predicted"
 
 
 def _inputs(inputs: Inputs, schema: GraphSchema) -> str:
