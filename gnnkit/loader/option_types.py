@@ -41,7 +41,8 @@ class BesideKeywords(TypedDict, total=False):
     is_edge_index: bool
     """Gives ``edge_index`` as PyG's ``EdgeIndex``, with its sort order known where edges are sorted."""
     sampler: Sampler | None
-    """Another way of sampling instead: ``gnnkit.Labor(...)``, ``gnnkit.PPR(...)``, ``gnnkit.HGT(...)`` or ``gnnkit.LayerWise(...)``."""
+    """Another way of sampling instead: ``gnnkit.Labor(...)``, ``gnnkit.PPR(...)``, ``gnnkit.HGT(...)``, ``gnnkit.LayerWise(...)``,
+    ``gnnkit.Clusters(...)`` or ``gnnkit.Saint(...)``."""
     replace: bool
     """Draws neighbours with replacement."""
     disjoint: bool

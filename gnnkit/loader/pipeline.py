@@ -51,6 +51,7 @@ from gnnkit.loader.planned import (
     plan_file,
 )
 from gnnkit.loader.served import check_is_here
+from gnnkit.loader.subgraphs import SaintNorms
 from gnnkit.plan import InputAnchors, InputLinks, Inputs, LoaderPlan, Placement, Sampling
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.graph_memory import GraphHandle
@@ -437,10 +438,11 @@ class Pipeline(Controls):
         self.stream, sampled, self.cache = open_stream(plan, self.backend, graph, history, device, cache)
         try:
             self._plan = with_shapes(plan, self.stream, self.schedule().num_batches, history)
+            norms = SaintNorms.counted(plan, self.stream, graph.arrays.schema, history)
         except BaseException:
             self.stream.close()
             raise
-        builder = BatchBuilder(graph.arrays.schema, replace(sampled, form=self._plan.form), *graph.shown_extra())
+        builder = BatchBuilder(graph.arrays.schema, replace(sampled, form=self._plan.form), *graph.shown_extra(), norms)
         self._steps = BatchSteps.of(builder, transform, device, self.cache)
         self._closed, self._process = False, os.getpid()
         self.gauge = Gauge(self, graph)
@@ -573,7 +575,7 @@ class Pipeline(Controls):
         options = LoaderOptions.of_plan(self.plan, self.backend, self.transform, self.device).changed(changes)
         graph, placement = placed_graph(self.graph, options) if "placement" in changes else (self.graph, self.plan.placement)
         edges = EdgeUse(before.edge_dir, before.weight, before.time_attr, before.with_edge)
-        plan, backend = options.plan(graph, placement, edges, inputs_on)
+        plan, backend = options.plan(graph, placement, edges, inputs_on, events or self.events)
         if _window_of(self.plan.inputs) is not None and _window_of(plan.inputs) is None and "time_window" not in changes:
             raise PlanError("this loader's time_window is one for each of its own inputs", "say that of the others: time_window=...")
         return _opened(plan, graph, events or self.events, backend, options, self.cache)
@@ -674,7 +676,7 @@ def on_graph(graph: GraphHandle, given: GivenOptions, placement: Placement | Non
     if taken := sorted(name for name in graph.names() if shown_name(name) != name):
         warn(f"batches have {taken} of their own; the graph's attributes of these names are on them as {[*map(shown_name, taken)]}")
     options, edges = given.loader, EdgeUse(graph.arrays.edge_dir, given.build.weight, given.build.time_attr, bool(with_edge))
-    plan, backend = options.plan(graph, placement, edges, lambda sampling: (given.inputs.resolve(sampling, graph), sampling))
+    plan, backend = options.plan(graph, placement, edges, lambda sampling: (given.inputs.resolve(sampling, graph), sampling), events)
     return _opened(plan, graph, events, backend, options)
 
 

@@ -33,22 +33,26 @@ from gnnkit.plan.loader import (
     to_pad,
 )
 from gnnkit.plan.sampling import (
+    ClustersSampling,
     HGTSampling,
     LaborDraws,
     LayerSampling,
     NeighborSampling,
     PPRChannel,
     PPRSampling,
+    SaintSampling,
     Sampling,
     SubgraphType,
     TemporalComparison,
     TemporalStrategy,
+    named,
 )
 
 __all__ = [
     "AnchorLabels",
     "BatchForm",
     "Batching",
+    "ClustersSampling",
     "ExcludeEdges",
     "HGTSampling",
     "InputAnchors",
@@ -72,6 +76,7 @@ __all__ = [
     "Placement",
     "Remainder",
     "RuntimeOptions",
+    "SaintSampling",
     "Sampling",
     "Shape",
     "StoreRef",
@@ -79,6 +84,7 @@ __all__ = [
     "TemporalComparison",
     "TemporalStrategy",
     "label_name",
+    "named",
     "num_batches",
     "to_pad",
 ]

@@ -44,7 +44,7 @@ def loader_card(
         ("edges", format_short(schema.num_edges)),
         ("input", _inputs(plan.inputs, schema)),
         _sampling(sampling, schema),
-        ("batches", f"{format_count(num_batches)} an epoch, {format_count(batching.batch_size)} seeds each, {order}"),
+        ("batches", f"{format_count(num_batches)} an epoch, {format_count(batching.batch_size)} {sampling.unit} each, {order}"),
         ("backend", f"{plan.backend['kind']}, {_samplers(plan.backend['kind'], status.workers)}{_drawn_by(status)}"),
     ]
     if error is not None:

@@ -14,6 +14,7 @@ import numpy as np
 from gnnkit.schema import EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from tests.helpers.batches import digest, to_pyg
 from tests.helpers.graphs import ArraySource, spec_of
+from tests.helpers.subgraphs import subgraph_digests
 
 
 def golden_source() -> ArraySource:
@@ -72,7 +73,7 @@ def golden_digests() -> dict[str, str]:
         with GraphLoader.from_pyg(data, input_nodes=input_nodes, with_edge=True, progress=False, **options) as loader:
             loader.set_epoch(epoch)
             digests[name] = digest(list(loader))
-    return digests
+    return {**digests, **subgraph_digests()}
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import allocating_helper, kernel
-from gnnkit.plan import NeighborSampling
+from gnnkit.plan import NeighborSampling, Sampling
 from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.passes import FRONTIER, NEIGHBOR
 from gnnkit.sampling.subgraph import Walked, WalkedEdges, WalkSeeds
@@ -45,6 +45,20 @@ class ShapedWalker:
         else:
             edges = _bidirectional(walked)
         return replace(walked, num_sampled_nodes=[[] for _ in walked.nodes], edges=edges)
+
+
+class InducedWalker(ShapedWalker):
+    """Chooses no nodes beside the seeds, and shows every edge among them.
+
+    Args:
+        sampling: The direction of the edges, and whether their ids are wanted.
+    """
+
+    def __init__(self, sampling: Sampling) -> None:
+        from gnnkit.sampling.kinds import NeighborWalker  # which imports this package
+
+        still = NeighborSampling({}, edge_dir=sampling.edge_dir, with_edge=sampling.with_edge, subgraph_type="induced")
+        super().__init__(still, NeighborWalker(still))
 
 
 def followed_types(sampling: NeighborSampling, edge_types: Sequence[EdgeType]) -> set[int]:
