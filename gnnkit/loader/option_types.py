@@ -35,7 +35,8 @@ class BesideKeywords(TypedDict, total=False):
     is_edge_index: bool
     """Gives ``edge_index`` as PyG's ``EdgeIndex``, with its sort order known where edges are sorted."""
     sampler: Any
-    """Another way of sampling instead: ``gnnkit.Labor(...)``, ``gnnkit.PPR(...)``, ``gnnkit.HGT(...)`` or ``gnnkit.LayerWise(...)``."""
+    """Another way of sampling instead: ``gnnkit.Labor(...)``, ``gnnkit.PPR(...)``, ``gnnkit.HGT(...)``, ``gnnkit.LayerWise(...)`` or
+    ``gnnkit.Walks(...)``."""
     replace: bool
     """Draws neighbours with replacement."""
     disjoint: bool

@@ -43,6 +43,7 @@ from gnnkit.plan.sampling import (
     SubgraphType,
     TemporalComparison,
     TemporalStrategy,
+    WalkSampling,
 )
 
 __all__ = [
@@ -78,6 +79,7 @@ __all__ = [
     "SubgraphType",
     "TemporalComparison",
     "TemporalStrategy",
+    "WalkSampling",
     "label_name",
     "num_batches",
     "to_pad",
