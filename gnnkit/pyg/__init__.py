@@ -13,5 +13,16 @@ from gnnkit.pyg.loaders import NeighborLoader as NeighborLoader
 from gnnkit.pyg.loaders import ShaDowKHopSampler as ShaDowKHopSampler
 from gnnkit.pyg.samplers import HGTSampler as HGTSampler
 from gnnkit.pyg.samplers import NeighborSampler as NeighborSampler
+from gnnkit.pyg.walks import MetaPath2Vec as MetaPath2Vec
+from gnnkit.pyg.walks import Node2Vec as Node2Vec
 
-__all__ = ["HGTLoader", "HGTSampler", "LinkNeighborLoader", "NeighborLoader", "NeighborSampler", "ShaDowKHopSampler"]
+__all__ = [
+    "HGTLoader",
+    "HGTSampler",
+    "LinkNeighborLoader",
+    "MetaPath2Vec",
+    "NeighborLoader",
+    "NeighborSampler",
+    "Node2Vec",
+    "ShaDowKHopSampler",
+]
