@@ -33,6 +33,7 @@ _HOMES = {
     "Saint": "gnnkit.samplers",
     "Store": "gnnkit.storage.store",
     "TrainContext": "gnnkit.jobs.context",
+    "Walks": "gnnkit.samplers",
     "add_label_edges": "gnnkit.datasets.pyg",
     "check_leakage": "gnnkit.loader.inspection",
     "datasets": "gnnkit.datasets",
@@ -69,6 +70,7 @@ __all__ = [
     "Saint",
     "Store",
     "TrainContext",
+    "Walks",
     "add_label_edges",
     "check_leakage",
     "datasets",
@@ -114,6 +116,7 @@ if _typing.TYPE_CHECKING:
     from gnnkit.samplers import Labor as Labor
     from gnnkit.samplers import LayerWise as LayerWise
     from gnnkit.samplers import Saint as Saint
+    from gnnkit.samplers import Walks as Walks
     from gnnkit.serving import serve as serve
     from gnnkit.splitters import split_links as split_links
     from gnnkit.splitters import split_nodes as split_nodes

@@ -22,6 +22,7 @@ from gnnkit.plan import (
     PPRSampling,
     SaintSampling,
     Sampling,
+    WalkSampling,
 )
 from gnnkit.plan.sampling import (
     PPR_RELATION,
@@ -29,11 +30,12 @@ from gnnkit.plan.sampling import (
     FanOuts,
     PPRNumbers,
     SaintNumbers,
+    WalkNumbers,
     check_fan_outs,
     node_counts,
     resolve_fan_outs,
 )
-from gnnkit.schema import HOMOGENEOUS_NODE_TYPE, EdgeDir, EdgeType, GraphSchema, NodeType, is_label_edge_type
+from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeDir, EdgeType, GraphSchema, NodeType, is_label_edge_type
 
 NodeCounts: TypeAlias = Sequence[int] | Mapping[NodeType, Sequence[int]]
 ChannelRatios: TypeAlias = Mapping[EdgeType | tuple[EdgeType, ...], float]
@@ -236,10 +238,7 @@ class PPR(PPRNumbers, Sampler):
         super().__post_init__()
         if self.typed_channel_ratios is not None:
             _check_ratios(self.typed_channel_ratios)
-        if self.edge_types is not None and not (isinstance(self.edge_types, Sequence) and all(map(_is_edge_type, self.edge_types))):
-            raise PlanError(
-                f"edge_types must be a list of edge types (source, relation, target), got {self.edge_types!r}", "None is all without labels"
-            )
+        _check_edge_types("edge_types", self.edge_types, "None is all without labels")
 
     @override
     def sampling(
@@ -316,6 +315,12 @@ def channel_ratios(channels: Iterable[tuple[Sequence[Sequence[str]], float]]) ->
 
 def _is_edge_type(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 3 and all(isinstance(part, str) for part in value)
+
+
+def _check_edge_types(name: str, value: Any, hint: str) -> None:
+    """Refuses what is neither None nor a list of edge types."""
+    if value is not None and not (isinstance(value, Sequence) and all(map(_is_edge_type, value))):
+        raise PlanError(f"{name} must be a list of edge types (source, relation, target), got {value!r}", hint)
 
 
 def _check_ratios(ratios: Any) -> None:
@@ -430,6 +435,48 @@ def _check_whole_subgraphs(name: str, schema: GraphSchema, weight: str | None, t
             raise PlanError(f"{option}={value!r}, but {name}(...) does not follow it", f"leave {option} out, or sample with num_neighbors")
 
 
+@checks_calls()
+@dataclass(frozen=True)
+class Walks(WalkNumbers, Sampler):
+    """Random walks from each seed: node2vec's (Grover and Leskovec, KDD 2016), or along a metapath (metapath2vec).
+
+    Batches hold ``walks`` and ``neg_walks`` in the place of edges, with the numbers of nodes in the batch; -1 follows where a walk has come
+    to a node that no edge leads on from. Weights are followed as ``weight=`` says. See ``docs/sampling.md``.
+
+    Attributes:
+        length: Steps of a walk.
+        per_node: Walks from each seed.
+        p: The larger, the less likely a walk goes straight back to the node before: in proportion to ``1 / p``.
+        q: The larger, the less likely it goes on to a node that the one before has no edge to: in proportion to ``1 / q``.
+        num_negatives: Negative walks for each walk: from the same seed, to nodes that are drawn from all alike.
+        metapath: The edge types that steps go along, in turn, and from the first again; None in a graph of one type. With ``edge_dir="in"``
+            a step leads from an edge's target to its source.
+
+    Raises:
+        PlanError: A value is not as described.
+    """
+
+    metapath: Sequence[EdgeType] | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        super().__post_init__()
+        _check_edge_types("metapath", self.metapath, "None is for a graph of one type")
+
+    @override
+    def sampling(
+        self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool
+    ) -> WalkSampling:
+        if time_attr is not None:
+            raise PlanError(f"time_attr={time_attr!r}, but walks do not follow it", "leave it out, or sample with num_neighbors")
+        if self.metapath is None and not schema.is_homogeneous:
+            raise PlanError("metapath is missing: the graph has several types", f"name edge types, of {list(schema.edge_types)}")
+        metapath = [HOMOGENEOUS_EDGE_TYPE] if self.metapath is None else self.metapath
+        if unknown := [edge_type for edge_type in metapath if edge_type not in schema.edge_types]:
+            raise PlanError(f"metapath names the unknown edge types {unknown}", f"known: {list(schema.edge_types)}")
+        return WalkSampling(**_fields(WalkNumbers, self), metapath=tuple(metapath), edge_dir=edge_dir, weight=weight, with_edge=with_edge)
+
+
 @dataclass(frozen=True)
 class AsPlanned(Sampler):
     """A way of sampling that a plan holds already.
@@ -453,6 +500,7 @@ _OPTIONS: Mapping[type[Sampling], Callable[[Any], Sampler]] = {
     NeighborSampling: lambda planned: AsPlanned(planned) if planned.labor is None else Labor.of(planned),
     PPRSampling: PPR.of,
     SaintSampling: lambda planned: Saint(**_fields(SaintNumbers, planned)),
+    WalkSampling: lambda planned: Walks(**_fields(WalkNumbers, planned), metapath=planned.metapath),
 }
 
 

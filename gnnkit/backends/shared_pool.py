@@ -382,7 +382,9 @@ def _key(session: Session) -> Any:
 
 def _replaces(new: Session, old: Session) -> bool:
     """Whether a loader is what a cell that was run again has made of another one: of the same name, kind of graph and plan."""
-    if new is old or not old.is_known or new.graph.name != old.graph.name or replace(new.plan, inputs=old.plan.inputs) != old.plan:
+    if new is old or not old.is_known or new.graph.name != old.graph.name or new.plan.sampling != old.plan.sampling:
+        return False
+    if replace(new.plan, inputs=old.plan.inputs) != old.plan:
         return False
     same_kind = new.graph is old.graph or new.graph.arrays.schema == old.graph.arrays.schema
     return same_kind and new.plan.inputs == old.plan.inputs

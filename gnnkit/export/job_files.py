@@ -23,7 +23,7 @@ from gnnkit.export.code import distributions_of
 from gnnkit.export.job import PLAN, RECORD, REQUIREMENTS, STAGE, TRAIN, ExportJob, Instructions, InstructionStep, Port
 from gnnkit.export.launchers.base import Launcher
 from gnnkit.jobs.config import CONFIG
-from gnnkit.plan import InputLinks, InputNodes, LoaderPlan, PPRSampling
+from gnnkit.plan import InputLinks, InputNodes, LoaderPlan, PPRSampling, WalkSampling
 from gnnkit.schema import NodeType
 from gnnkit.storage.layout import FEATURE_NAME, BuildOptions, node_file
 from gnnkit.storage.manifest import Manifest
@@ -51,6 +51,8 @@ def template_source(plan: LoaderPlan, path: Path, manifest: Manifest) -> str:
         raise _none("remainder='uneven' gives ranks different numbers of batches, and DDP waits for all of them")
     if isinstance(plan.sampling, PPRSampling):
         raise _none("batches of personalised PageRank have no layers of edges to convolve along")
+    if isinstance(plan.sampling, WalkSampling):
+        raise _none("batches of walks have no edges to convolve along")
     num_layers = max(1, plan.sampling.num_hops)
     if isinstance(inputs, InputNodes):
         return _for_nodes(inputs, num_layers, path, manifest)

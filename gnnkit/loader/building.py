@@ -42,7 +42,7 @@ REAL_NODES, REAL_EDGES = "num_real_nodes", "num_real_edges"
 # Arrays of a batch's inputs, which have a row for each of these and not for each node or edge.
 _OF_INPUTS = frozenset(
     ("input_id", "seed_time", "seed_mask", "src_index", "dst_pos_index", "src_neg_index", "dst_neg_index", "edge_label_index")
-) | {"edge_label", "edge_label_time"}
+) | {"edge_label", "edge_label_time", "walks", "neg_walks"}
 _ROOTS = "batch"
 # Batches of epoch 0 that shapes are found from, evenly spread over it.
 _TRIALS = 32

@@ -42,7 +42,7 @@ class BesideKeywords(TypedDict, total=False):
     """Gives ``edge_index`` as PyG's ``EdgeIndex``, with its sort order known where edges are sorted."""
     sampler: Sampler | None
     """Another way of sampling instead: ``gnnkit.Labor(...)``, ``gnnkit.PPR(...)``, ``gnnkit.HGT(...)``, ``gnnkit.LayerWise(...)``,
-    ``gnnkit.Clusters(...)`` or ``gnnkit.Saint(...)``."""
+    ``gnnkit.Clusters(...)``, ``gnnkit.Saint(...)`` or ``gnnkit.Walks(...)``."""
     replace: bool
     """Draws neighbours with replacement."""
     disjoint: bool

@@ -127,7 +127,7 @@ class LoaderOptions:
     Attributes:
         num_neighbors: Fan-out per hop, one list or ``{edge type: list}``; -1 takes all neighbours, 0 none.
         sampler: Another way of sampling instead: ``gnnkit.Labor(...)``, ``gnnkit.PPR(...)``, ``gnnkit.HGT(...)``,
-            ``gnnkit.LayerWise(...)``, ``gnnkit.Clusters(...)`` or ``gnnkit.Saint(...)``.
+            ``gnnkit.LayerWise(...)``, ``gnnkit.Clusters(...)``, ``gnnkit.Saint(...)`` or ``gnnkit.Walks(...)``.
         batch_size: Seeds per batch and rank.
         shuffle: Whether an epoch visits the seeds in a fresh order; None shuffles the split "train" only.
         seed_weights: Numbers ``[n]``, one for each input (or for each place of a mask): an epoch draws n inputs in proportion to them, with
@@ -379,6 +379,7 @@ _ELSEWHERE = {
     "fanout": "it is num_neighbors=[15, 10, 5] here",
     "fanouts": "it is num_neighbors=[15, 10, 5] here",
     "num_samples": "it belongs to the sampler: sampler=gnnkit.HGT(...)",
+    "walk_length": "it belongs to the sampler: sampler=gnnkit.Walks(20)",
     "depth": "num_neighbors has a number for each hop",
     "pin_memory": "device='cuda' copies batches by page-locked memory, while others are sampled; there is nothing to choose",
     "non_blocking": "device='cuda' copies batches while others are sampled; there is nothing to choose",

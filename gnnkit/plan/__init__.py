@@ -45,6 +45,7 @@ from gnnkit.plan.sampling import (
     SubgraphType,
     TemporalComparison,
     TemporalStrategy,
+    WalkSampling,
     named,
 )
 
@@ -83,6 +84,7 @@ __all__ = [
     "SubgraphType",
     "TemporalComparison",
     "TemporalStrategy",
+    "WalkSampling",
     "label_name",
     "named",
     "num_batches",

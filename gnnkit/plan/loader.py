@@ -354,6 +354,9 @@ class LoaderPlan(Record):
     cached: Mapping[NodeType, NDArray[np.uint64]] = field(default_factory=dict, compare=False, metadata={**OMITTED, **read_by(_words)})
     form: BatchForm = field(default_factory=BatchForm, metadata=OMITTED)
 
+    def __post_init__(self) -> None:
+        self.sampling.check_inputs(self.inputs)
+
     def save(self, path: str | Path) -> None:
         """Writes the plan into a file, all at once. ``LoaderPlan.load`` and ``GraphLoader.from_plan`` read it.
 

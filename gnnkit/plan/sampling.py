@@ -10,9 +10,11 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from gnnkit.bounds import LARGEST, check_choice, check_flag, check_text, is_real, is_whole, keep_whole_number, shown
 from gnnkit.errors import PlanError
+from gnnkit.plan.inputs import Inputs
 from gnnkit.plan.records import OMITTED, Record, column, of_kind
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeDir, EdgeType, GraphSchema, NodeType, is_label_edge_type, near_edge_types
 
@@ -230,6 +232,13 @@ class Sampling(Record):
     def batch_size(self) -> int | None:
         """How many of what an epoch orders are in a batch, where the way of sampling says it, and not the loader."""
         return None
+
+    def check_inputs(self, inputs: Inputs) -> None:
+        """Refuses inputs that batches cannot be sampled around so.
+
+        Raises:
+            PlanError: They are such.
+        """
 
     def __post_init__(self) -> None:
         check_choice("edge_dir", self.edge_dir, EdgeDir)
@@ -639,6 +648,101 @@ class PPRSampling(PPRNumbers, Sampling):
     def num_hops(self) -> int:
         """A batch's nodes are all one edge away from their seeds."""
         return 1
+
+
+@dataclass(frozen=True)
+class WalkNumbers:
+    """The numbers of random walks, in a plan and in what users give."""
+
+    length: int
+    per_node: int = 1
+    p: float = 1.0
+    q: float = 1.0
+    num_negatives: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("length", 1), ("per_node", 1), ("num_negatives", 0)):
+            if not is_whole(value := getattr(self, name), least, _MOST_DRAWN):
+                raise PlanError(f"{name} must be a whole number of at least {least}, and below 2**31, got {shown(value)}")
+            object.__setattr__(self, name, int(value))
+        for name in ("p", "q"):
+            if not is_real(value := getattr(self, name)) or not 1 / _MOST_BIAS <= value <= _MOST_BIAS:
+                limit = f"between {1 / _MOST_BIAS:g} and {_MOST_BIAS:g}"
+                raise PlanError(f"{name} must be a number {limit}, got {shown(value)}", "1 is no bias; 0.25, 0.5, 2 and 4 are usual")
+            object.__setattr__(self, name, float(value))
+
+    @property
+    def is_biased(self) -> bool:
+        """Whether a step depends on the one before."""
+        return self.p != 1.0 or self.q != 1.0
+
+
+# Biases are compared as integers of 30 bits.
+_MOST_BIAS = 1e6
+
+
+@dataclass(frozen=True)
+class WalkSampling(WalkNumbers, Sampling):
+    """Random walks, see ``gnnkit.sampling.walkers.walks``.
+
+    Attributes:
+        length: Steps.
+        per_node: Walks from each seed.
+        p: The larger, the less likely a walk goes straight back.
+        q: The larger, the less likely it goes to where the node before has no edge to.
+        num_negatives: Negative walks for each walk.
+        metapath: The types that steps go along, in turn.
+        edge_dir: The direction in which the store is compressed and sampled.
+        weight: Name of the edge array that draws follow, or None for uniform draws.
+        with_edge: Changes nothing: batches have no edges.
+    """
+
+    kind = "walks"
+    walker = "gnnkit.sampling.walkers.walks:RandomWalker"
+
+    metapath: tuple[EdgeType, ...] = field(kw_only=True)
+    edge_dir: EdgeDir = "in"
+    weight: str | None = None
+    with_edge: bool = False
+
+    num_hops = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Sampling.__post_init__(self)
+        near, far = self._ends
+        if not self.metapath:
+            raise PlanError("metapath has no edge type", "give one for each step; they are followed in turn")
+        for edge_type, after in zip(self.metapath, (*self.metapath[1:], self.metapath[0]), strict=True):
+            is_last = edge_type is self.metapath[-1]
+            if edge_type[far] != after[near] and not (is_last and self.length <= len(self.metapath)):
+                raise PlanError(
+                    f"with edge_dir={self.edge_dir!r} a step along {edge_type} leads to {edge_type[far]!r} nodes, "
+                    f"and the next one, along {after}, from {after[near]!r} nodes",
+                    f"edge_dir={'in' if self.edge_dir == 'out' else 'out'!r} walks along edges the other way; "
+                    "walks that are longer than the metapath begin it again, where it must end",
+                )
+        if self.is_biased and (len(set(self.metapath)) > 1 or self.start != self.metapath[0][far]):
+            raise PlanError(
+                f"p={self.p:g} and q={self.q:g} ask for edges between the nodes of a walk, and those of metapath are of several types",
+                "leave p and q out, or walk along one edge type between nodes of one type",
+            )
+
+    @property
+    def _ends(self) -> tuple[int, int]:
+        """The places in an edge type of the types that a step along it starts from and leads to."""
+        return (2, 0) if self.edge_dir == "in" else (0, 2)
+
+    @property
+    def start(self) -> NodeType:
+        """The type of the nodes that walks start from."""
+        return self.metapath[0][self._ends[0]]
+
+    @override
+    def check_inputs(self, inputs: Inputs) -> None:
+        if inputs.kind != "nodes" or inputs.input_type != self.start:
+            what = f"{inputs.input_type!r} nodes" if inputs.kind == "nodes" else inputs.kind
+            raise PlanError(f"walks start from {self.start!r} nodes, and the inputs are {what}", "give input_nodes of that type")
 
 
 def named(place: str) -> Any:

@@ -19,6 +19,8 @@ from gnnkit.pyg.subgraphs import GraphSAINTEdgeSampler as GraphSAINTEdgeSampler
 from gnnkit.pyg.subgraphs import GraphSAINTNodeSampler as GraphSAINTNodeSampler
 from gnnkit.pyg.subgraphs import GraphSAINTRandomWalkSampler as GraphSAINTRandomWalkSampler
 from gnnkit.pyg.subgraphs import GraphSAINTSampler as GraphSAINTSampler
+from gnnkit.pyg.walks import MetaPath2Vec as MetaPath2Vec
+from gnnkit.pyg.walks import Node2Vec as Node2Vec
 
 __all__ = [
     "ClusterData",
@@ -30,7 +32,9 @@ __all__ = [
     "HGTLoader",
     "HGTSampler",
     "LinkNeighborLoader",
+    "MetaPath2Vec",
     "NeighborLoader",
     "NeighborSampler",
+    "Node2Vec",
     "ShaDowKHopSampler",
 ]

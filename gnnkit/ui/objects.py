@@ -12,7 +12,7 @@ from gnnkit.loader.advice.autotune import AutotuneResult, Profile, SearchTrial
 from gnnkit.loader.advice.measuring import LoopMeasurement, workers
 from gnnkit.loader.epoch import EpochStats
 from gnnkit.loader.history import LastError
-from gnnkit.plan import InputAnchors, InputLinks, Inputs, LoaderPlan, NeighborSampling, Sampling
+from gnnkit.plan import InputAnchors, InputLinks, Inputs, LoaderPlan, NeighborSampling, Sampling, WalkSampling
 from gnnkit.runtime.graph_memory import GraphHandle, graph_nbytes
 from gnnkit.schema import ArraySpec, GraphSchema, edge_type_name
 from gnnkit.storage.layout import split_file
@@ -127,6 +127,12 @@ def _inputs(inputs: Inputs, schema: GraphSchema) -> str:
 
 
 def _sampling(sampling: Sampling, schema: GraphSchema) -> tuple[str, str]:
+    if isinstance(sampling, WalkSampling):
+        along = "" if schema.is_homogeneous else f" along {', '.join(edge_type_name(t) for t in sampling.metapath)}"
+        words = [f"walks of {sampling.length} steps{along}", f"{sampling.per_node} from each node"]
+        words += [f"p {sampling.p:g}", f"q {sampling.q:g}"] if sampling.is_biased else []
+        words += [f"{sampling.num_negatives} negative"] if sampling.num_negatives else []
+        return "sampler", ", ".join(words)
     if not isinstance(sampling, NeighborSampling):
         return "sampler", type(sampling).__name__.removesuffix("Sampling")
     fan_outs = {",".join(map(str, fan_out)) for fan_out in sampling.num_neighbors.values()}

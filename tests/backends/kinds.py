@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,8 @@ NODE_KINDS: dict[str, dict[str, Any]] = {
     "ppr": {"sampler": gnnkit.PPR(alpha=0.25, max_ppr_nodes=6, num_neighbors_per_hop=9)},
     "hgt": {"sampler": gnnkit.HGT(num_samples=[7, 5])},
     "layer_wise": {"sampler": gnnkit.LayerWise(num_nodes=[7, 5])},
+    # With so large a p that some steps fail all their tries.
+    "walks": {"sampler": gnnkit.Walks(5, 2, p=50, q=0.5, num_negatives=1), "weight": "weight"},
 }
 # Of homogeneous graphs alone.
 WHOLE_KINDS: dict[str, dict[str, Any]] = {
@@ -161,6 +164,8 @@ def kind_loader(kind: str, graph: str, path: Path | None, backend: Backend, **ch
         with open_store(input_nodes=(first, input_ids(size)), **NEIGHBORS) as nodes:
             return nodes.for_anchors(positive, negative, input_nodes=input_ids(size // 2), cap=5, shuffle=True)
     words = {**NODE_KINDS, **WHOLE_KINDS}[kind].copy()
+    if kind == "walks" and graph == "typed":
+        words["sampler"] = replace(words["sampler"], metapath=[KNOWS])
     if kind == "temporal_window":
         words["time_window"] = np.arange(5, 45, 2)
     if "time_attr" in words and graph == "homogeneous":  # a typed graph's nodes have times of their own

@@ -343,6 +343,7 @@ SAMPLERS: dict[str, dict[str, Any]] = {
     "induced": {"num_neighbors": [3, 3], "subgraph_type": "induced"},
     "hgt": {"sampler": gnnkit.HGT([5, 5])},
     "layer-wise": {"sampler": gnnkit.LayerWise([5, 5])},
+    "walks": {"sampler": gnnkit.Walks(4, 2, 50, 0.5), "weight": "edge_weight"},
     "labor": {"sampler": gnnkit.Labor([3, 3])},
     "ppr": {"sampler": gnnkit.PPR()},
     "links": {"num_neighbors": [3], "edge_label_index": np.arange(60).reshape(2, 30), "neg_sampling": "binary"},
