@@ -78,7 +78,7 @@ def test_hyper_parameters_are_exported_and_verified(plan: Path, tmp_path: Path, 
     assert json.loads((folder / "config.json").read_text()) == {"lr": 0.01}
     assert verify_export(folder, num_batches=2, progress=False).equal
     launch = folder / "launch.sh"
-    launch.write_text(launch.read_text().replace('"$@"', "--set lr=0.02"))
+    launch.write_text(launch.read_text().replace('RUN_DIR" "$@"', 'RUN_DIR" --set lr=0.02'))
     report = verify_export(folder, num_batches=2, progress=False)
     assert [str(one) for one in report.differences] == ["batch 0 (rank 0, step 0), ctx.config: {'lr': 0.02} instead of {'lr': 0.01}"]
     code, _, err = run_captured(capfd, ["export", str(plan), str(folder), "--set", "1=2"])
@@ -86,7 +86,7 @@ def test_hyper_parameters_are_exported_and_verified(plan: Path, tmp_path: Path, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("answer", "gpus"), [("y", "1 GPU on"), ("", "no GPU")])
+@pytest.mark.parametrize(("answer", "gpus"), [("y", "1 GPU on"), ("", "no GPU: ")])
 def test_a_person_is_asked_once_whether_there_are_to_be_gpus(plan: Path, tmp_path: Path, answer: str, gpus: str) -> None:
     source = (
         "import sys; from gnnkit import GraphLoader\nwith GraphLoader.from_plan(sys.argv[1], progress=False) as loader:\n"
