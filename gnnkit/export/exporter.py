@@ -26,6 +26,7 @@ from gnnkit.plan.sampling import BatchSize, most
 from gnnkit.rendering import Shown
 from gnnkit.schema import EdgeType, GraphSchema
 from gnnkit.ui.cards import Card
+from gnnkit.ui.kernel import running_shell
 from gnnkit.urls import packages_for
 from gnnkit.version import __version__
 
@@ -212,13 +213,13 @@ def wants_gpus() -> bool:
         return torch.cuda.is_available()
     try:
         return input("This machine has no GPU. Shall the job ask for one for each rank? [y/N] ").strip().lower() in ("y", "yes")
-    except (EOFError, RuntimeError):  # a notebook that runs by itself has nobody to ask
+    except (EOFError, OSError, RuntimeError):  # a notebook that runs by itself asks in vain
         return False
 
 
 def is_attended() -> bool:
     """Whether a question would be seen and answered: in a terminal, or in a notebook."""
-    return sys.stdin is not None and sys.stdin.isatty() or "ipykernel" in sys.modules
+    return running_shell() is not None or (sys.stdin is not None and sys.stdin.isatty())
 
 
 def _num_inputs(made: JobPlan) -> int:

@@ -20,9 +20,10 @@ from gnnkit.events import Stage, ignore_events
 from gnnkit.export.job import PLAN, STAGE
 from gnnkit.export.launchers.base import launcher_of
 from gnnkit.export.proof.trial import Command, JobTrial, TrialRun, TrialSize, fitting, last_lines, read_job, running, set_up, stage_command
-from gnnkit.export.recording import RecordedBatch, count_recorded, limit_steps, read_record, recorded
+from gnnkit.export.recording import RecordedBatch, count_recorded, limit_steps, read_configs, read_record, recorded
 from gnnkit.export.writer import changed_files
 from gnnkit.files import user_path
+from gnnkit.jobs.config import read_config
 from gnnkit.loader.inspection import ValueDigest
 from gnnkit.loader.pipeline import open_plan
 from gnnkit.plan import LoaderPlan
@@ -370,7 +371,9 @@ def verify_export(
         reference = replace(plan, store=replace(here, path=path), backend=InProcess().to_json(), placement=None)
         reference = replace(reference, runtime=replace(plan.runtime, feature_cache=0))
         wanted, found, of_epoch = check.run(trial, launcher.commands(trial), reference)
-    came = compare(wanted, found)
+        given = sorted(read_configs(trial.records).items())
+    came, config = compare(wanted, found), read_config(folder / PLAN)
+    others = [Difference(0, rank, 0, "ctx.config", f"{value} instead of {config}") for rank, value in given if value != config]
     return VerifyReport(
         name=whole.name,
         launcher=launcher.about_trial,
@@ -380,7 +383,7 @@ def verify_export(
         epoch_batches=of_epoch,
         values=came.values,
         notes=(*notes, *how),
-        differences=came.differences,
+        differences=(*came.differences, *others),
         elapsed_s=time.monotonic() - began,
     )
 

@@ -405,7 +405,8 @@ class TrainContext:
         self.device, self.directory = device, directory
         self.config: Mapping[str, Any] = MappingProxyType(dict(config))
         self._loader, self._checkpoints, self._report, self._takes_over = loader, checkpoints, report, takes_over
-        self._num_epochs, self._trackers, self._objects = 0, list[Tracker](), dict[str, Any]()
+        self._num_epochs, self._trackers = 0, list[Tracker]()
+        self._objects: dict[str, Any] | None = None
         # The epoch in whose midst the loader was put by ``restore``, and the steps of this rank before that.
         self._continued = (-1, 0)
 
@@ -497,8 +498,9 @@ class TrainContext:
 
         Rank 0 writes it by itself, so that ranks need not hear of it at the same step. A signal's handler may call it.
         """
-        if self.is_main and self._objects:
-            self._loader.pipeline.before_next(lambda: self.save(**self._objects))
+        objects = self._objects
+        if self.is_main and objects is not None:
+            self._loader.pipeline.before_next(lambda: self.save(**objects))
 
     def restore(self, **objects: Any) -> bool:
         """Puts objects and the loader where the newest checkpoint was taken; every rank calls it.
