@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,7 +106,7 @@ class LinkArrays:
         return label
 
     def arrays(self, positions: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
-        """See ``InputRows.arrays``, and ``gnnkit.sampling.seeders.links.LinkSeeder`` for what there is.
+        """Returns the arrays of the links at these positions; see ``gnnkit.sampling.seeders.links.LinkSeeder`` for what there is.
 
         Raises:
             StoreError: The split is damaged.
@@ -193,36 +193,8 @@ def _num_nodes(arrays: GraphArrays, node_type: str) -> int:
     return arrays.schema.node_types[node_type].num_nodes
 
 
-class InputRows(Protocol):
-    """A loader's inputs, by position."""
-
-    @property
-    def num_inputs(self) -> int:
-        """Inputs of an epoch."""
-        ...
-
-    def arrays(self, positions: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
-        """Returns the arrays of the inputs at these positions; see ``SampleRequest.arrays``."""
-        ...
-
-    def given(self, values: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
-        """The same for inputs that a user has given: int64 ``[k]`` node ids, or ``[2 * k]`` sources and then targets."""
-        ...
-
-    def written_out(self) -> Inputs:
-        """The inputs without reference to a split of the graph."""
-        ...
-
-
-def input_rows(inputs: Inputs, graph: GraphHandle) -> InputRows:
-    """The inputs of a plan on a graph."""
-    if isinstance(inputs, InputLinks):
-        return LinkArrays(inputs, graph)
-    return NodeInputRows(inputs, graph)
-
-
 class NodeInputRows:
-    """``InputRows`` of nodes and of anchors.
+    """The nodes or anchors of an epoch, and the arrays that go with them.
 
     Args:
         inputs: The nodes.
@@ -270,7 +242,7 @@ class NodeInputRows:
         return found
 
     def given(self, values: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
-        """See ``InputRows.given``.
+        """Returns the arrays of nodes that a user has given.
 
         Raises:
             PlanError: The labels of anchors came with the loader's own anchors.
@@ -284,6 +256,14 @@ class NodeInputRows:
     def written_out(self) -> InputNodes | InputAnchors:
         """The inputs without reference to a split of the graph."""
         return self._inputs if self._inputs.split is None else replace(self._inputs, split=None, ids=self._ids)
+
+
+InputRows: TypeAlias = LinkArrays | NodeInputRows
+
+
+def input_rows(inputs: Inputs, graph: GraphHandle) -> InputRows:
+    """The inputs of a plan on a graph, by position."""
+    return LinkArrays(inputs, graph) if isinstance(inputs, InputLinks) else NodeInputRows(inputs, graph)
 
 
 class BatchList:
@@ -363,7 +343,13 @@ class BatchList:
         return order
 
     def request_for(self, epoch: int, index: int, values: NDArray[np.int64]) -> SampleRequest:
-        """Returns the request for a batch around given inputs, see ``InputRows.given``; such batches have a stream of their own."""
+        """Returns the request for a batch around given inputs; such batches have a stream of their own.
+
+        Args:
+            epoch: The epoch.
+            index: The batch's number.
+            values: int64 ``[k]`` node ids, or ``[2 * k]`` sources and then targets.
+        """
         arrays = self._inputs.given(values)
         count = len(next(iter(arrays.values())))
         return self._request(self._now_stream, epoch, index, np.arange(count, dtype=np.int64), arrays)
