@@ -130,7 +130,7 @@ class BuildJob:
         """Writes parts of the store into folders that exist, see ``StoreWriter``.
 
         Args:
-            roots: See ``BuildContext``.
+            roots: See ``StoreFiles``.
             events: Receives the stages.
             memory_bytes: See ``build_store``.
         """
@@ -507,7 +507,10 @@ def _put_together(job: BuildJob, path: Path, folder: Path, parts: list[int], fin
     absent = [part for part in range(job.options.num_parts) if part not in records]
     if absent or None not in records:
         if finish:
-            raise _unfinished(path, absent)
+            what = f"the parts {', '.join(map(str, absent))} of {path} are" if absent else f"what every host has of {path} is"
+            raise StoreError(
+                f"{what} not built, or their records are not here", "build them, or copy <store>.parts/records from the other hosts"
+            )
         return None
     with locked(path, _LOCK_WAIT_S, events):
         restore(path)
@@ -529,11 +532,6 @@ def _clear(folder: Path, store: Store) -> None:
             while folder.exists():
                 with suppress(FileNotFoundError):  # another process has given its lock up meanwhile, and removed the file
                     remove_tree(folder)
-
-
-def _unfinished(path: Path, absent: list[int]) -> StoreError:
-    what = f"the parts {', '.join(map(str, absent))} of {path} are" if absent else f"what every host has of {path} is"
-    return StoreError(f"{what} not built, or their records are not here", "build them, or copy <store>.parts/records from the other hosts")
 
 
 def _place_of(folder: Path, part: int) -> Path:

@@ -197,17 +197,11 @@ def stores_of_graph(source: GraphSource, options: BuildOptions, store_dir: Path,
         but: The wanted store's folder, which is not looked at.
     """
     fingerprint, wanted = source.fingerprint(), uncut(options)
-    found = [
-        entry
-        for entry in list_stores(store_dir)
-        if entry.manifest is not None
-        and entry.path != but
-        and entry.manifest.source_fingerprint == fingerprint
-        and uncut(entry.manifest.options) == wanted
-    ]
-    for entry in sorted(found, key=_count_of_parts):
-        with contextlib.suppress(StoreError):  # damaged, or being removed: the next one, or the dataset itself
-            yield Store.open(entry.path)
+    found = [(entry.manifest, entry.path) for entry in list_stores(store_dir) if entry.manifest is not None and entry.path != but]
+    for manifest, path in sorted(found, key=lambda each: each[0].num_parts):
+        if manifest.source_fingerprint == fingerprint and uncut(manifest.options) == wanted:
+            with contextlib.suppress(StoreError):  # damaged, or being removed: the next one, or the dataset itself
+                yield Store.open(path)
 
 
 def store_path(store_dir: Path, name: str, options: BuildOptions, source_fingerprint: str) -> Path:
@@ -295,10 +289,6 @@ def _is_right(store: Store, events: EventSink) -> bool:
     except StoreError:
         return False
     return True
-
-
-def _count_of_parts(entry: StoreEntry) -> int:
-    return 0 if entry.manifest is None else entry.manifest.num_parts
 
 
 def _opened_or(

@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError
-from gnnkit.schema import GraphSchema, NodeType
+from gnnkit.schema import NodeType
+from gnnkit.source import GraphSource
+from gnnkit.storage.inputs import BuildInput
 
 
-class NodeRows(Protocol):
-    """The nodes of a graph; a ``GraphSource`` and a ``BuildInput`` are such.
-
-    Attributes:
-        metadata: See ``GraphSource``. It says of columns of tables what their codes stand for.
-    """
-
-    metadata: Mapping[str, Any]
-
-    @property
-    def schema(self) -> GraphSchema:
-        """Types and sizes."""
-        ...
-
-    def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
-        """Yields rows of a node array in the dataset's node order."""
-        ...
-
-
-def assign(nodes: NodeRows, name: str, num_parts: int) -> dict[NodeType, NDArray[np.int32]]:
+def assign(nodes: GraphSource | BuildInput, name: str, num_parts: int) -> dict[NodeType, NDArray[np.int32]]:
     """Takes each node's part from an array.
 
     Whole numbers are parts themselves. Texts of a table (``categories``) are parts in the ascending order of those of all node types, so
