@@ -24,7 +24,7 @@ from gnnkit.files import user_path
 from gnnkit.schema import ArraySpec, EdgeType, NodeType
 from gnnkit.source import GraphSource
 from gnnkit.storage.arrays import EdgePart
-from gnnkit.storage.build import existing
+from gnnkit.storage.build import put_in_place
 from gnnkit.storage.convert import ColumnRange, convert_rows, unmeasured
 from gnnkit.storage.edge_values import TIME_NAME, as_times, check_weights, timed_edge_types, weight_exponent, weight_prefix
 from gnnkit.storage.files import ArrayWriter, FileSpec, StoreFiles, sync
@@ -43,8 +43,8 @@ from gnnkit.storage.layout import (
     split_file,
     store_schema,
 )
-from gnnkit.storage.manifest import Manifest, store_fingerprint, write_manifest
-from gnnkit.storage.staging import check_disk, check_replaceable, default_threads, locked, memory_budget, restore, staged
+from gnnkit.storage.manifest import Manifest, store_fingerprint
+from gnnkit.storage.staging import check_disk, default_threads, memory_budget
 from gnnkit.storage.store import Store
 from gnnkit.storage.writer import BLOCK_BYTES, NO_MAP, checked_metadata, wait_all
 
@@ -78,16 +78,7 @@ def append_to_store(
     path = version_path(store, fingerprint) if path is None else user_path(path)
     if path == store.path:
         raise PlanError(f"{path} is the store itself, which loaders may have open", "give another folder with out=..., or none")
-    if (found := existing(path, fingerprint)) is not None:
-        return found
-    check_replaceable(path)
-    with locked(path, 0.0, events):
-        restore(path)
-        if (found := existing(path, fingerprint)) is not None:
-            return found
-        with staged(path) as root:
-            write_manifest(root, writer.write(root))
-        return Store.open(path)
+    return put_in_place(path, fingerprint, writer.write, events)
 
 
 def version_path(store: Store, fingerprint: str) -> Path:

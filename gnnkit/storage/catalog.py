@@ -127,24 +127,23 @@ def make_store_dir(folder: Path) -> None:
 
 
 def find_or_build(
-    source: GraphSource,
+    graph: GraphSource | Store,
     options: BuildOptions,
     store_dir: Path,
     events: EventSink = ignore_events,
     *,
-    wait_timeout_s: float = _WAIT_TIMEOUT_S,
     opener: Callable[[Path], Store] = Store.open,
 ) -> Store:
     """Opens the store of a dataset with these options, and builds it if there is none.
 
-    Where the same graph lies there in other parts, it is repartitioned, which gives the same store without reading the dataset.
+    Where the same graph lies there in other parts, it is repartitioned, which gives the same store without reading the dataset. Another
+    process that builds the same store is waited for.
 
     Args:
-        source: The dataset.
+        graph: The dataset, or a store of it.
         options: How to build it.
         store_dir: The folder of stores.
         events: Receives the stages of a build.
-        wait_timeout_s: How long to wait for another process that builds the same store.
         opener: Opens a folder: all of it, or the parts that belong to this host.
 
     Raises:
@@ -152,39 +151,25 @@ def find_or_build(
         PlanError: See ``build_store``.
         DatasetError: See ``build_store``.
     """
-    path = store_path(store_dir, source.name, options, source.fingerprint())
+    fingerprint = graph.manifest.source_fingerprint if isinstance(graph, Store) else graph.fingerprint()
+    path = store_path(store_dir, graph.name, options, fingerprint)
+    if isinstance(graph, Store) and graph.path == path:
+        return graph
+    with contextlib.suppress(StoreError):
+        store = opener(path)
+        if store.fingerprint == store_fingerprint(fingerprint, options):
+            return store
+    with contextlib.suppress(OSError):  # the build says what is wrong there
+        make_store_dir(path.parent)
+    from gnnkit.storage.build import build_store, repartition  # numba
 
-    def build() -> Store:
-        from gnnkit.storage.build import build_store, repartition  # numba
-
-        others = stores_of_graph(source, options, store_dir, but=path) if options.partition != "given" else iter(())
-        if (other := next((store for store in others if _is_right(store, events)), None)) is not None:
-            return opener(repartition(other, path, options, events, wait_timeout_s=wait_timeout_s).path)
-        return opener(build_store(source, path, options, events, wait_timeout_s=wait_timeout_s).path)
-
-    return _opened_or(path, options, source.fingerprint(), build, opener)
-
-
-def find_or_repartition(
-    store: Store,
-    options: BuildOptions,
-    store_dir: Path,
-    events: EventSink = ignore_events,
-    *,
-    wait_timeout_s: float = _WAIT_TIMEOUT_S,
-) -> Store:
-    """As ``find_or_build``, with a store in the place of the dataset."""
-    fingerprint = store.manifest.source_fingerprint
-    path = store_path(store_dir, store.name, options, fingerprint)
-    if store.path == path:
-        return store
-
-    def build() -> Store:
-        from gnnkit.storage.build import repartition  # numba
-
-        return repartition(store, path, options, events, wait_timeout_s=wait_timeout_s)
-
-    return _opened_or(path, options, fingerprint, build, Store.open)
+    if not isinstance(graph, Store):
+        others = stores_of_graph(graph, options, store_dir, but=path) if options.partition != "given" else iter(())
+        other = next((store for store in others if _is_right(store, events)), None)
+        if other is None:
+            return opener(build_store(graph, path, options, events, wait_timeout_s=_WAIT_TIMEOUT_S).path)
+        graph = other
+    return opener(repartition(graph, path, options, events, wait_timeout_s=_WAIT_TIMEOUT_S).path)
 
 
 def stores_of_graph(source: GraphSource, options: BuildOptions, store_dir: Path, *, but: Path) -> Iterator[Store]:
@@ -289,18 +274,6 @@ def _is_right(store: Store, events: EventSink) -> bool:
     except StoreError:
         return False
     return True
-
-
-def _opened_or(
-    path: Path, options: BuildOptions, source_fingerprint: str, build: Callable[[], Store], opener: Callable[[Path], Store]
-) -> Store:
-    try:
-        store = opener(path)
-    except StoreError:
-        with contextlib.suppress(OSError):  # the build says what is wrong there
-            make_store_dir(path.parent)
-        return build()
-    return store if store.fingerprint == store_fingerprint(source_fingerprint, options) else build()
 
 
 def _reason(path: Path, final: Path) -> str | None:

@@ -40,7 +40,7 @@ from gnnkit.storage.layout import (
     store_schema,
     weighted_edge_types,
 )
-from gnnkit.storage.link_splits import check_ids, check_specs, spec_of
+from gnnkit.storage.link_splits import check_ids, check_range, check_specs, spec_of
 from gnnkit.storage.manifest import Manifest, write_manifest
 from gnnkit.storage.partition import assign_parts, needs_topology
 from gnnkit.storage.partition.hotness import hot_nodes, hotness_levels
@@ -261,15 +261,10 @@ def build_splits(context: BuildContext) -> None:
     Raises:
         DatasetError: An id of a split is out of range.
     """
-    for node_type, splits in context.graph.splits.items():
-        num_nodes = context.graph.schema.node_types[node_type].num_nodes
-        for split, ids in splits.items():
-            if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < num_nodes:
-                wrong = int(ids[(ids < 0) | (ids >= num_nodes)][0])
-                raise DatasetError(f"split {split!r} of {node_type!r} holds node {wrong}, but there are {num_nodes} nodes")
     specs = context.draft.file_specs()
     for node_type, splits in context.graph.splits.items():
         for split, ids in splits.items():
+            check_range(ids, context.graph.schema.node_types[node_type].num_nodes, f"split {split!r} of {node_type!r}")
             name = split_file(node_type, split)
             context.files.writer(name, specs[name]).write(0, ids)
 

@@ -309,9 +309,7 @@ class HostTables(TableSource):
     @property
     def ranged(self) -> RangedTables:
         """The same graph, any rows of which any host can read."""
-        nodes = {node_type: arrays.columns for node_type, arrays in self._nodes.items()}
-        edges = {edge_type: arrays.columns for edge_type, arrays in self._edges.items()}
-        return RangedTables(self, nodes, edges, self._joined)
+        return RangedTables(self, {t: arrays.columns for found in (self._nodes, self._edges) for t, arrays in found.items()}, self._joined)
 
     def _read(self) -> None:
         with self._engine.tasks() as self._tasks:
@@ -448,20 +446,18 @@ class RangedTables(FiledSource):
 
     Args:
         source: The tables, see ``FiledSource``.
-        nodes: ``{node type: {array: its column}}``.
-        edges: ``{edge type: {array: its column}}``.
+        columns: ``{node type or edge type: {array: its column}}``.
         ends: ``{edge type: the ids of both ends}``.
     """
 
     def __init__(
         self,
         source: HostTables,
-        nodes: Mapping[NodeType, Mapping[str, Column]],
-        edges: Mapping[EdgeType, Mapping[str, Column]],
+        columns: Mapping[Any, Mapping[str, Column]],
         ends: Mapping[EdgeType, tuple[JoinedRows, JoinedRows]],
     ) -> None:
         super().__init__(source)
-        self._nodes, self._edges, self._ends = nodes, edges, ends
+        self._columns, self._ends = columns, ends
 
     @override
     def edge_rows(self, edge_type: EdgeType, first: int, last: int) -> NDArray[np.int64]:
@@ -469,8 +465,8 @@ class RangedTables(FiledSource):
 
     @override
     def edge_array_rows(self, edge_type: EdgeType, name: str, first: int, last: int) -> NDArray[Any]:
-        return self._edges[edge_type][name].rows(first, last)
+        return self._columns[edge_type][name].rows(first, last)
 
     @override
     def node_array_rows(self, node_type: NodeType, name: str, first: int, last: int) -> NDArray[Any]:
-        return self._nodes[node_type][name].rows(first, last)
+        return self._columns[node_type][name].rows(first, last)
