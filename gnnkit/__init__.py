@@ -181,7 +181,8 @@ def _append(store: "Store", *tables: _typing.Any, path: _typing.Any, events: _ty
     from gnnkit.datasets.tables.source import tables_after  # pyarrow
     from gnnkit.storage.append import append_to_store  # numba
 
-    return append_to_store(store, tables_after(store, *tables, folder=store.path.parent, events=events, **options), path, events)
+    rows = tables_after(store, *tables, folder=store.path.parent, events=events, **options)
+    return append_to_store(store, rows, rows.recoding, path, events)
 
 
 _register(

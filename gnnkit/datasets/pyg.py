@@ -612,15 +612,11 @@ def _compress(
             arrays = {name: rows[order] for name, rows in arrays.items()}
         elif own:
             times = times.copy()  # an array of its own, as everywhere
-    prefix = _weight_prefix(source, edge_type, weight, indptr, arrays) if weight in arrays else None
+    prefix = None
+    if weight is not None and weight in arrays:
+        exponent = weight_exponent(check_weights(source.edge_array(edge_type, weight), edge_type, weight))
+        prefix = weight_prefix(indptr, arrays[weight], exponent)
     return EdgePart(indptr.astype(_id_dtype(edge_schema.num_edges), copy=False), indices, edge_id, prefix, arrays, times)
-
-
-def _weight_prefix(
-    source: PyGSource, edge_type: EdgeType, weight: str, indptr: NDArray[np.int64], arrays: dict[str, NDArray[Any]]
-) -> NDArray[np.uint64]:
-    largest = check_weights(source.edge_array(edge_type, weight), edge_type, weight)
-    return weight_prefix(indptr, arrays[weight], weight_exponent(largest))
 
 
 def _check_weight_name(source: PyGSource, weight: str) -> None:

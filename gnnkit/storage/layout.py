@@ -476,10 +476,6 @@ class StoreNumbering:
         """The same as kernels take it: empty for the identity."""
         return np.empty(0, np.int32) if self.store_id is None else self.store_id
 
-    def to_store(self, first: int, last: int) -> NDArray[Any]:
-        """Store ids of the dataset ids ``[first, last)``."""
-        return np.arange(first, last) if self.store_id is None else self.store_id[first:last]
-
     def part_of(self, store_ids: NDArray[Any]) -> NDArray[np.int64]:
         """The part of each store id."""
         return np.searchsorted(self.bounds, store_ids, side="right").astype(np.int64) - 1

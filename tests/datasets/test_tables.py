@@ -25,11 +25,10 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data
 
 import gnnkit
-from gnnkit import GraphLoader
+from gnnkit import BuildOptions, GraphLoader
 from gnnkit.datasets import TableSource
 from gnnkit.errors import DatasetError, GnnkitError, PlanError
 from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
 from tests.datasets.reading import read_edge_array, read_edges, read_node_array
 
 BUYS, FOLLOWS = ("user", "buys", "item"), ("user", "follows", "user")

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -171,22 +171,17 @@ class StoredKeys:
 
     def __call__(self, words: NDArray[np.uint64]) -> NDArray[Any]:
         """The ids of keys; -1 where no node has the key."""
-        slots, rows = self._mapped()
+        slots, rows = _mapped(self)
         found = np.full(len(words), -1, rows.dtype)
         find_keys(words, 1, 0, slots, rows, found)
         return found
 
-    def _mapped(self) -> tuple[NDArray[np.uint64], NDArray[Any]]:
-        """The table, mapped: all processes of a host share its pages. A private mapping counts as writable, as kernels want it."""
-        if self.path not in _mapped:
-            _mapped.clear()
-            rows = np.asarray(np.memmap(f"{self.path}.rows", self.dtype, "c"))
-            slots = np.asarray(np.memmap(f"{self.path}.slots", np.uint64, "c", shape=(len(rows), self.width)))
-            _mapped[self.path] = slots, rows
-        return _mapped[self.path]
 
-
-_mapped: dict[str, tuple[NDArray[np.uint64], NDArray[Any]]] = {}
+@lru_cache(1)
+def _mapped(keys: StoredKeys) -> tuple[NDArray[np.uint64], NDArray[Any]]:
+    """Its words by slot and its rows, mapped: processes of a host share the pages. A private mapping is writable, as kernels want it."""
+    rows = np.asarray(np.memmap(f"{keys.path}.rows", keys.dtype, "c"))
+    return np.asarray(np.memmap(f"{keys.path}.slots", np.uint64, "c", shape=(len(rows), keys.width))), rows
 
 
 def read_nodes(job: tuple[NodeTable, ReadOptions, Path], groups: Sequence[RowGroup], first: int, name: str) -> NodeRange:
@@ -316,28 +311,18 @@ class HostTables(TableSource):
     @property
     def ranged(self) -> RangedTables:
         """The same graph, any rows of which any host can read."""
-        nodes = {node_type: arrays.columns for node_type, arrays in self._nodes.items()}
-        edges = {edge_type: arrays.columns for edge_type, arrays in self._edges.items()}
-        return RangedTables(self, nodes, edges, self._joined)
+        return RangedTables(self, {t: arrays.columns for found in (self._nodes, self._edges) for t, arrays in found.items()}, self._joined)
 
     def _read(self) -> None:
         with self._engine.tasks() as self._tasks:
             super()._read()
         del self._tasks
 
-    def _read_nodes(self, node: NodeTable) -> None:
-        if node.table is None:
-            super()._read_nodes(node)
-            return
-        arrays, split = self._nodes[node.name], self._options.split(node, self._place)
-        columns: list[Column] = [*arrays.columns.values(), *([] if split is None else [split])]
-        if split is not None:
-            self._splits[node.name] = split
-        reader = NodeReader(node, columns, self._options)
-        if node.keys:
-            self._spools[node.name] = self._spool(node.name, reader.kinds)
-        job = replace(node, table=node.table.of_hosts()), self._options, self._shared
-        for found in self._run(node.table, reader.names, read_nodes, job, f"nodes.{list(self._layout.nodes).index(node.name)}"):
+    @override
+    def _read_node_table(self, node: NodeTable, table: SourceTable, reader: NodeReader, columns: Sequence[Column]) -> None:
+        arrays = self._nodes[node.name]
+        job = replace(node, table=table.of_hosts()), self._options, self._shared
+        for found in self._run(table, reader.names, read_nodes, job, f"nodes.{list(self._layout.nodes).index(node.name)}"):
             arrays.num_rows += found.num_rows
             for column, own in zip(columns, found.columns, strict=True):
                 column.join(own)
@@ -463,20 +448,18 @@ class RangedTables(FiledSource):
 
     Args:
         source: The tables, see ``FiledSource``.
-        nodes: ``{node type: {array: its column}}``.
-        edges: ``{edge type: {array: its column}}``.
+        columns: ``{node type or edge type: {array: its column}}``.
         ends: ``{edge type: the ids of both ends}``.
     """
 
     def __init__(
         self,
         source: HostTables,
-        nodes: Mapping[NodeType, Mapping[str, Column]],
-        edges: Mapping[EdgeType, Mapping[str, Column]],
+        columns: Mapping[Any, Mapping[str, Column]],
         ends: Mapping[EdgeType, tuple[JoinedRows, JoinedRows]],
     ) -> None:
         super().__init__(source)
-        self._nodes, self._edges, self._ends = nodes, edges, ends
+        self._columns, self._ends = columns, ends
 
     @override
     def edge_rows(self, edge_type: EdgeType, first: int, last: int) -> NDArray[np.int64]:
@@ -484,8 +467,8 @@ class RangedTables(FiledSource):
 
     @override
     def edge_array_rows(self, edge_type: EdgeType, name: str, first: int, last: int) -> NDArray[Any]:
-        return self._edges[edge_type][name].rows(first, last)
+        return self._columns[edge_type][name].rows(first, last)
 
     @override
     def node_array_rows(self, node_type: NodeType, name: str, first: int, last: int) -> NDArray[Any]:
-        return self._nodes[node_type][name].rows(first, last)
+        return self._columns[node_type][name].rows(first, last)

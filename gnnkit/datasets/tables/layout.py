@@ -244,7 +244,8 @@ class Layout:
         """
         schema = store.schema
         edges, nodes = _given_after(store, edges, nodes)
-        types = _types_from_text(state["types"])
+        fields = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(state["types"])))
+        types = {name: fields.field(name).type for name in fields.names}
         made = {name: _node_after(store, name, own, nodes.get(name), types, events) for name, own in state["nodes"].items()}
         rows = {}
         for edge_type in schema.edge_types:
@@ -554,11 +555,6 @@ def _check_kinds(store: Store, node_type: NodeType, table: SourceTable, columns:
     kinds, wanted = [key_kind(table, column, "keys") for column in columns], list(store.keys(node_type).columns.values())
     if kinds != wanted:
         raise PlanError(f"{list(columns)} of {table.what} are {kinds}, and keys of {node_type!r} in the store {store.path} are {wanted}")
-
-
-def _types_from_text(text: str) -> dict[str, pa.DataType]:
-    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
-    return {name: schema.field(name).type for name in schema.names}
 
 
 def types_to_text(types: Mapping[str, pa.DataType]) -> str:

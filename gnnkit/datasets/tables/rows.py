@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from gnnkit.datasets.streaming import ArrayFile, append_rows, read_rows
 from gnnkit.datasets.tables.digests import ChainedDigest, PieceDigest
 from gnnkit.errors import DatasetError
 from gnnkit.schema import ArraySpec
+from gnnkit.storage.files import ArrayFile, append_rows, read_rows
 
 
 class Rows(ABC):

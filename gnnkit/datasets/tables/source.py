@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gnnkit.arguments import check_known, documented_fields, spelled_out
 from gnnkit.datasets.derived import UndirectedSource
-from gnnkit.datasets.streaming import ArrayFile, overlap
+from gnnkit.datasets.streaming import overlap
 from gnnkit.datasets.table_options import ELSEWHERE, Dangling, TableOptions, TimeUnit
 from gnnkit.datasets.tables.columns import Codes, Column, Features, Recoding, column_of
 from gnnkit.datasets.tables.digests import ChainedDigest
@@ -43,6 +43,7 @@ from gnnkit.schema import (
 )
 from gnnkit.source import LinkSplits
 from gnnkit.storage.catalog import writable_root
+from gnnkit.storage.files import ArrayFile
 from gnnkit.storage.keys import NodeKeys, words_of
 from gnnkit.storage.layout import LABEL_NAME, split_file
 from gnnkit.storage.store import Store
@@ -185,16 +186,6 @@ def tables_after(
 
 def _memory() -> int:
     return max(_MIN_MEMORY, min(_MAX_MEMORY, available_memory() // 16))
-
-
-def _cut(starts: NDArray[np.int64], first: int, count: int) -> Iterator[tuple[int, int, int]]:
-    """Yields ``(number, low, high)``: which of the rows from ``first`` on belong to which of the ranges that begin at ``starts``."""
-    number, low = int(np.searchsorted(starts, first, side="right")) - 1, 0
-    while low < count:
-        end = starts[number + 1] - first if number + 1 < len(starts) else count
-        high = min(count, int(end))
-        yield number, low, high
-        number, low = number + 1, high
 
 
 def _one_of(option: str, value: Any, known: Sequence[str]) -> Any:
@@ -536,8 +527,12 @@ class TableSource(Shown):
             self._spools[node.name] = self._spool(node.name, {} if reader is None else reader.kinds)
         if node.table is None or reader is None:
             arrays.num_rows = node.count
-            return
-        for count, keys, values in self._pieces(node.table, reader):
+        else:
+            self._read_node_table(node, node.table, reader, columns)
+
+    def _read_node_table(self, node: NodeTable, table: SourceTable, reader: NodeReader, columns: Sequence[Column]) -> None:
+        arrays = self._nodes[node.name]
+        for count, keys, values in self._pieces(table, reader):
             if keys is not None:
                 self._spools[node.name].append(*keys)
             for column, value in zip(columns, values, strict=True):
@@ -677,23 +672,19 @@ class TableSource(Shown):
         """
         table, files = self._layout.edges[edge_type].table, self._files[edge_type]
         assert table is not None, "only what is appended may lack one, and no order is promised of it"
-        starts = np.array([first for _, first in files], np.int64)
-        # Targets in the file, or up to the row, that was looked at last; and of all before it.
-        largest, before, at, is_sorted = -1, -1, 0, True
-        for start, edges, _ in self._edge_ids(edge_type):
-            targets = edges[1]
-            for number, low, high in _cut(starts, start, len(targets)):
-                if number != at:
-                    before, at = largest, number
-                part = targets[low:high]
+        starts, count = [first for _, first in files], self._edges[edge_type].num_rows
+        largest, is_sorted = -1, True  # the largest target so far
+        for number, (first, last) in enumerate(zip(starts, [*starts[1:], count], strict=False)):
+            before = largest
+            for start in range(first, last, _CHUNK_ROWS):
+                part = self._ids[edge_type, 1].read(start, min(start + _CHUNK_ROWS, last))
                 kept = part >= 0
                 is_sorted &= bool((np.diff(part[kept], prepend=largest) >= 0).all())
                 floor = before if len(files) > 1 else np.maximum.accumulate(np.concatenate([[largest], part[:-1]]))
                 if (bad := np.flatnonzero(kept & (part < floor))).size:
-                    raise self._out_of_order(table, edge_type, number, int(start + low + bad[0]))
+                    raise self._out_of_order(table, edge_type, number, start + int(bad[0]))
                 largest = max(largest, int(part.max(initial=-1)))
-        widest = int(np.diff(starts, append=self._edges[edge_type].num_rows).max(initial=0))
-        return 0 if is_sorted else widest
+        return 0 if is_sorted else int(np.diff(starts, append=count).max(initial=0))
 
     def _out_of_order(self, table: SourceTable, edge_type: EdgeType, number: int, row: int) -> DatasetError:
         file, first = self._files[edge_type][number]
@@ -709,7 +700,7 @@ class TableSource(Shown):
         """Edges as their table has them; their row numbers alone, where it cannot be read again."""
         edge = self._layout.edges[edge_type]
         shown = []
-        if edge.table is None or not edge.table.can_be_read_again:
+        if edge.table is None or isinstance(edge.table.form, pa.RecordBatchReader):
             return [f"row {row}" for row in rows]
         for piece in edge.table.pieces(list(dict.fromkeys([*edge.ends[0], *edge.ends[1]]))):
             for row in [row for row in rows if piece.first <= row < piece.first + piece.rows.num_rows]:
