@@ -6,9 +6,8 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gnnkit.bounds import MOST_THREADS, keep_whole_number
+from gnnkit.bounds import MOST_THREADS, keep_whole_number, size_in_bytes
 from gnnkit.errors import PlanError
-from gnnkit.units import size_in_bytes
 
 LOCAL = "local"
 _ADDRESS = "RAY_ADDRESS"

@@ -85,7 +85,7 @@ def test_every_method_of_a_loader_answers_an_argument_that_there_is_not(name: st
         (lambda made: loader(time_window=np.timedelta64(3, "D"), time_attr="time"), ["time_window", "'timedelta64[s]'"]),
         (lambda made: loader(prefetch=np.timedelta64(3, "D")), ["prefetch must be a whole number"]),
         (lambda made: made.sample(["C1"]), ["texts such as 'C1'", "store.keys(node_type).ids"]),
-        (lambda made: made.sample(5), ["what sample() is given must be several", "[5] is one of them"]),
+        (lambda made: made.sample(5), ["input_nodes of sample() must be several", "[5] is one of them"]),
         (lambda made: loader(typed(), num_neighbors={"buys": [3]}, input_nodes="user"), ["did you mean ('user', 'buys', 'item')"]),
         (lambda made: loader(typed(), edge_label_index="buys"), ["did you mean ('user', 'buys', 'item')"]),
         (lambda made: loader(typed(), edge_label_index=("user", "item")), ["('user', 'buys', 'item')"]),
