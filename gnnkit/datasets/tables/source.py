@@ -16,7 +16,7 @@ import pyarrow as pa
 import yaml
 from numpy.typing import NDArray
 
-from gnnkit.arguments import check_known, documented_fields, spelled_out
+from gnnkit.arguments import check_known, checks_calls, documented_fields, spelled_out
 from gnnkit.bounds import size_in_bytes
 from gnnkit.datasets.derived import UndirectedSource
 from gnnkit.datasets.streaming import ArrayFile, overlap
@@ -236,6 +236,7 @@ class _ColumnArrays:
             yield start, self.columns[name].rows(start, min(start + step, self.num_rows))
 
 
+@checks_calls()
 class TableSource(Shown):
     """A ``GraphSource`` over tables; made by ``gnnkit.tables``, which reads them. Its card shows how they were read.
 
