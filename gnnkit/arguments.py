@@ -192,15 +192,15 @@ def check_known(given: Iterable[str], known: Iterable[str], instead: Mapping[str
     Raises:
         PlanError: A name is unknown; says what was meant, as far as that can be told.
     """
-    names = list(known)
+    names = [name for name in known if name != "cls"]
     for name in given:
         if name not in names:
             near = "" if name in instead else near_matches(name, names, 0.7)
-            raise PlanError(f"unknown option {name!r}{of}{near}", instead.get(name, f"known options: {names}"))
+            raise PlanError(f"unknown option {name!r}{of}{near}", None if near else instead.get(name, f"known options: {names}"))
 
 
 @dataclass(frozen=True)
-class Field:
+class DocumentedField:
     """An option as signatures and docstrings show it.
 
     Attributes:
@@ -247,17 +247,17 @@ def documented_section(documented: Any, section: str) -> dict[str, str]:
     return texts
 
 
-def documented_fields(documented: type) -> list[Field]:
+def documented_fields(documented: type) -> list[DocumentedField]:
     """The fields of a dataclass, with the texts of the section "Attributes" of its docstring."""
     texts = documented_section(documented, "Attributes")
-    found, namespace = inspect.signature(documented).parameters.values(), vars(sys.modules[documented.__module__])
-    annotations = {each.name: str(each.annotation) for each in found}
-    return [
-        Field(each.name, a := annotations[each.name], with_texts(a, namespace), each.default, texts.get(each.name, "")) for each in found
-    ]
+    namespace, found = vars(sys.modules[documented.__module__]), list[DocumentedField]()
+    for name, each in inspect.signature(documented).parameters.items():
+        annotation = str(each.annotation)
+        found.append(DocumentedField(name, annotation, with_texts(annotation, namespace), each.default, texts.get(name, "")))
+    return found
 
 
-def spelled_out(function: F, options: Sequence[Field], check_names: Callable[[Iterable[str], Iterable[str]], None]) -> F:
+def spelled_out(function: F, options: Sequence[DocumentedField], check_names: Callable[[Iterable[str], Iterable[str]], None]) -> F:
     """A function whose signature and docstring spell out what it takes as ``**options``, and which refuses other names.
 
     Args:

@@ -658,7 +658,7 @@ def estimate(
         total = sum(needs.values())
         if total > cluster.memory and not reads:
             bottleneck = "memory"
-            what = f"{where} needs {format_bytes(total)} and has {format_bytes(cluster.memory)}"
+            what = f"{where} needs {format_bytes(total, 1024)} and has {format_bytes(cluster.memory, 1024)}"
             notes.append(f"{what}: what of the graph does not fit is read from disk whenever it is wanted, and no rate here holds")
     sizes = {"nodes": batch.num_nodes, "edges": batch.num_edges, "bytes": nbytes, "source": batch.source}
     return Estimate(placement, sizes, held, memory, storage, sampled, travels, limits, bottleneck, tuple(notes), reads)

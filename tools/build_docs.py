@@ -59,11 +59,13 @@ def moved(text: str, page: PurePosixPath) -> str:
 
 
 def with_alternative_texts(notebook: str) -> str:
-    """A notebook, as JSON, whose cells tell the site what their figures show: the figures' own words."""
+    """A notebook, as JSON, whose cells tell the site what their figures show: the figures' own words, or what they are as text."""
     found = json.loads(notebook)
     for cell in found["cells"]:
         for output in cell.get("outputs", ()):
-            if alt := output.get("metadata", {}).get("image/png", {}).get("alt"):
+            if "image/png" in output.get("data", {}):
+                shown = "".join(output["data"].get("text/plain", ())).strip("<>") or "A picture"
+                alt = output.get("metadata", {}).get("image/png", {}).get("alt", shown)
                 cell["metadata"].setdefault("mystnb", {})["image"] = {"alt": alt}
     return json.dumps(found, indent=1, ensure_ascii=False)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gnnkit.arguments import check_fields, checks_calls
 from gnnkit.backends.base import BatchStream, folder_or_none, keep_concurrency
-from gnnkit.bounds import MOST_THREADS, check_seconds, keep_whole_number
+from gnnkit.bounds import MOST_THREADS, check_seconds, keep_whole_number, size_in_bytes
 from gnnkit.cluster.hosts import split_address
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
@@ -18,7 +18,6 @@ from gnnkit.runtime.limits import auto_threads
 
 if TYPE_CHECKING:
     from gnnkit.backends.session import OnStarted, WorkerPool
-from gnnkit.units import size_in_bytes
 
 # Batches under way in a process where parts are on other hosts, at least.
 _LEAST_CONCURRENT = 4

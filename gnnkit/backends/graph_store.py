@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gnnkit.arguments import check_fields, checks_calls
 from gnnkit.backends.base import BatchStream, folder_or_none, keep_concurrency
-from gnnkit.bounds import MOST_THREADS, check_seconds, keep_whole_number
+from gnnkit.bounds import MOST_THREADS, check_seconds, keep_whole_number, size_in_bytes
 from gnnkit.cluster.serving.spec import UNIX_PREFIX, address_text, has_any_port, remember_token, split_place, threads_for
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
@@ -19,7 +19,6 @@ from gnnkit.runtime.graph_memory import GraphHandle
 
 if TYPE_CHECKING:
     from gnnkit.backends.session import OnStarted, WorkerPool
-from gnnkit.units import size_in_bytes
 
 
 @checks_calls()

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import typer
 
+from gnnkit.bounds import size_in_bytes
 from gnnkit.capacity import (
     Asked,
     Cluster,
@@ -26,7 +27,7 @@ from gnnkit.cli.output import FEATURE_DTYPE, OK, WARNING, fan_outs, feature_dtyp
 from gnnkit.errors import PlanError
 from gnnkit.host import available_cpus, total_memory
 from gnnkit.storage.layout import BuildOptions
-from gnnkit.units import format_bytes, format_count, format_rate, size_in_bytes
+from gnnkit.units import format_bytes, format_count, format_rate
 
 _BITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from gnnkit.arguments import checks_calls
 from gnnkit.datasets.derived import UndirectedSource
 from gnnkit.datasets.download import PATIENT, DamagedArchive, RetryPolicy, discard, download, free_disk, require_disk, unpack
 from gnnkit.errors import DatasetError, near_matches
@@ -547,6 +548,7 @@ def archive_url(info: OgbInfo) -> str:
     return f"{mirror.rstrip('/')}/{info.url.partition(_OFFICIAL_BASE)[2]}"
 
 
+@checks_calls()
 def open_ogb(
     name: str,
     *,
@@ -591,6 +593,7 @@ def open_ogb(
     return UndirectedSource(source, events=events) if undirected else source
 
 
+@checks_calls()
 def evaluator(name: str) -> Any:
     """OGB's own ``Evaluator(name)`` of ``ogb.nodeproppred`` or ``ogb.linkproppred``, imported without its side effects.
 

@@ -216,6 +216,7 @@ def _versions(data: Data | HeteroData) -> Iterator[tuple[str, Any, int]]:
                 yield f"data.{name}" if key is None else f"data[{key!r}].{name}", value, value._version
 
 
+@checks_calls()
 class PyGSource:
     """A ``GraphSource`` over a ``Data`` or ``HeteroData``: its tensors are read where they are, whenever they are asked for.
 
@@ -509,6 +510,7 @@ _NO_IDS = np.empty(0, np.int64)
 _NO_IDS_32 = np.empty(0, np.int32)
 
 
+@checks_calls()
 def graph_from_pyg(
     data: Data | HeteroData | PyGSource,
     *,

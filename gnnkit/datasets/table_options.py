@@ -1,4 +1,4 @@
-"""What ``gnnkit.tables`` and ``GraphLoader.from_tables`` take of tables, declared once."""
+"""The options of tables, which ``gnnkit.tables`` and ``GraphLoader.from_tables`` take."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from gnnkit.arguments import check_fields
+from gnnkit.bounds import check_choice
 
 # One value for all types, or ``{node type or edge type: value}``.
 ByType: TypeAlias = Mapping[Any, Any]
@@ -89,6 +90,8 @@ class TableOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        check_choice("dangling", self.dangling, Dangling)
+        check_choice("time_unit", self.time_unit, TimeUnit)
 
 
 _WORDS = {

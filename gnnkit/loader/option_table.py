@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
-from gnnkit.arguments import Field, documented_fields, spelled_out
+from gnnkit.arguments import DocumentedField, documented_fields, spelled_out
 from gnnkit.datasets.table_options import TableOptions
 from gnnkit.errors import interruptible
 from gnnkit.loader.inputs import LINK_OPTIONS, InputOptions, LinkOptions
@@ -59,7 +59,7 @@ _NUM_PARTS = "Parts to cut the graph into, at least 1; None is one for each host
 
 
 @dataclass(frozen=True)
-class Option(Field):
+class Option(DocumentedField):
     """A row of the table.
 
     Attributes:

@@ -14,6 +14,7 @@ from gnnkit.backends import BackendName, resolve_backend
 from gnnkit.backends.base import Backend
 from gnnkit.backends.devices import Device, device_for, resolve_device
 from gnnkit.backends.on_device import WhereRoom
+from gnnkit.bounds import size_in_bytes
 from gnnkit.cluster.hosts import ONE_HOST, Hosts, PlacementOption, check_placement, find_hosts, place
 from gnnkit.cluster.urls.stores import open_url
 from gnnkit.datasets import table_options
@@ -56,7 +57,6 @@ from gnnkit.schema import EdgeDir
 from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.manifest import Manifest, read_manifest
 from gnnkit.storage.store import Store
-from gnnkit.units import size_in_bytes
 from gnnkit.urls import is_url
 
 WeightsOption: TypeAlias = Literal["balanced"] | Array | None
@@ -254,7 +254,7 @@ class LoaderOptions:
     def runtime(self) -> RuntimeOptions:
         """Limits."""
         cache = size_in_bytes("feature_cache", self.feature_cache, "0 keeps no features on the device", least=0)
-        budget = size_in_bytes("memory_budget", self.memory_budget, "None is a quarter of what is free", least=0)
+        budget = size_in_bytes("memory_budget", self.memory_budget, "at least 0; None is a quarter of what is free", least=0)
         return RuntimeOptions(self.start_timeout_s, self.batch_timeout_s, self.prefetch, budget, feature_cache=cache or 0)
 
     def form(self) -> BatchForm:

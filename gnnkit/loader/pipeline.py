@@ -163,7 +163,7 @@ class Controls:
                     "time_window is one for each of the loader's inputs, so sample() does not know that of others",
                     "make a loader of them: for_split(input_nodes, time_window=...)",
                 )
-            ids = to_ids(input_nodes, schema.num_nodes, "what sample() is given")
+            ids = to_ids(input_nodes, schema.num_nodes, "input_nodes of sample()")
         with here.history.noting():
             load_batch_classes(here.history)
             subgraph = here.stream.sample_now(epoch, index, ids)

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
-from gnnkit.bounds import MOST_THREADS, check_seconds, is_real, keep_whole_number
+from gnnkit.bounds import MOST_THREADS, check_seconds, is_real, keep_whole_number, size_in_bytes
 from gnnkit.errors import PlanError
-from gnnkit.units import size_in_bytes
 
 PlacementStrategy: TypeAlias = Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"]
 

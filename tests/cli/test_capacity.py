@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -200,11 +201,17 @@ def test_the_command_line(capfd: pytest.CaptureFixture[str]) -> None:
     assert "bottleneck memory" in out and "sizes that OGB publishes" in out and "1,615,685,872 edges" in out
 
 
+def test_fan_outs_are_usual_ones_where_none_are_given_and_memory_has_the_unit_of_its_option(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan-capacity", PAPERS, "--nodes", "4", "--memory", "256GB", "--cpus", "64"]) == 0
+    out = " ".join(capfd.readouterr().out.split())
+    assert f"{PAPERS}, 4 x 1 trainers of 1024 seeds, num_neighbors 15,10,5" in out
+    assert re.search(r"memory [\d.]+ GB of 256 GB", out)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["ogbn-product", "--num-neighbors", "5"], "did you mean"),
-        ([PAPERS], "num_neighbors is missing"),
         ([PAPERS, "--num-neighbors", "a,b"], "no list of whole numbers"),
         ([PAPERS, "--num-neighbors", "5", "--network", "fast"], "is no rate"),
         ([PAPERS, "--num-neighbors", "5", "--memory", "much"], "memory must be"),

@@ -334,7 +334,7 @@ def test_a_promise_of_order_that_is_broken_is_named_by_file_and_row(tmp_path: Pa
     rows.loc[300, "to"] = 0
     with pytest.raises(DatasetError, match=r"another order: row 300, has .*a row before it"):
         gnnkit.tables(rows, 500, presorted=True, scratch_dir=tmp_path)
-    with pytest.raises(PlanError, match="presorted='yes': it is True or False"):
+    with pytest.raises(PlanError, match="presorted must be True or False, got 'yes'"):
         gnnkit.tables(rows, 500, presorted="yes")  # type: ignore[arg-type]
 
 

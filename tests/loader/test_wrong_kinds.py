@@ -152,7 +152,7 @@ def test_an_argument_of_the_wrong_kind(name: str, makers: dict[str, Any]) -> Non
         ({"remainder": 3}, "remainder must be 'drop', 'pad', 'uneven' or None"),
         ({"batch_timeout_s": None}, "batch_timeout_s must be a number"),
         ({"transform": 3}, "transform must be a function or None"),
-        ({"input_nodes": torch.tensor(3)}, r"input_nodes must be one-dimensional, got shape \(\)"),
+        ({"input_nodes": torch.tensor(3)}, r"input_nodes must be several, got tensor\(3\)"),
         ({"input_nodes": 3}, "input_nodes must be several, got 3"),
     ],
 )

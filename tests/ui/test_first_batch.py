@@ -23,6 +23,8 @@ SCRIPT = """
 
 
 def test_the_wait_for_torch_is_a_stage_and_a_state(tmp_path: object) -> None:
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(SCRIPT), str(tmp_path)], capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(SCRIPT), str(tmp_path)], capture_output=True, text=True, timeout=240, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "('start', 'torch and PyG, of which batches are made')" in done.stdout and "importing" in done.stdout, done.stdout

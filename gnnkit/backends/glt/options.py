@@ -8,13 +8,12 @@ from typing import Any, Literal
 
 from gnnkit.arguments import checks_calls
 from gnnkit.backends.base import BatchStream, folder_or_none
-from gnnkit.bounds import MOST_SECONDS, MOST_THREADS, is_real, is_whole, keep_whole_number, shown
+from gnnkit.bounds import MOST_SECONDS, MOST_THREADS, is_real, is_whole, keep_whole_number, shown, size_in_bytes
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
 from gnnkit.plan import InputNodes, LoaderPlan, NeighborSampling, Sampling
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.scheduler import MOST_CONCURRENT
-from gnnkit.units import size_in_bytes
 
 _MODES = ("worker", "server_client")
 _GRAPH_MODES = ("CPU", "ZERO_COPY", "CUDA")

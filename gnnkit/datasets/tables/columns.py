@@ -232,7 +232,7 @@ def _days(array: pa.Array) -> pa.Array:
 
 @dataclass(frozen=True)
 class _Fit:
-    """What columns side by side are fitted to: ``[width]`` each.
+    """The means and deviations that columns side by side are fitted to: ``[width]`` each.
 
     Attributes:
         means: Of the rows that they are fitted to.

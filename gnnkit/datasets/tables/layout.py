@@ -187,7 +187,7 @@ class Layout:
         return [*self.nodes.values(), *self.edges.values()]
 
     def fills(self, fill: Mapping[str, Any] | str | None) -> dict[str, Any]:
-        """What takes the place of nulls, by column.
+        """The values that take the place of nulls, by column.
 
         Raises:
             PlanError: It names a column that there is not, or is another word than "mean".

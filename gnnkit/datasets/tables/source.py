@@ -9,17 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import yaml
 from numpy.typing import NDArray
 
-from gnnkit.arguments import check_known, documented_fields, spelled_out
+from gnnkit.arguments import check_known, checks_calls, documented_fields, spelled_out
+from gnnkit.bounds import size_in_bytes
 from gnnkit.datasets.derived import UndirectedSource
 from gnnkit.datasets.streaming import overlap
-from gnnkit.datasets.table_options import ELSEWHERE, Dangling, TableOptions, TimeUnit
+from gnnkit.datasets.table_options import ELSEWHERE, TableOptions
 from gnnkit.datasets.tables.columns import Codes, Column, Features, Recoding, column_of
 from gnnkit.datasets.tables.digests import ChainedDigest
 from gnnkit.datasets.tables.keys import DistinctKeys, KeySpool, KeyTable, key_column, key_kind, parts_for, resolve
@@ -27,7 +28,7 @@ from gnnkit.datasets.tables.layout import EdgeTable, Layout, NodeTable, types_of
 from gnnkit.datasets.tables.readers import TIME, EdgeReader, Finder, NodeReader, ReadOptions
 from gnnkit.datasets.tables.reading import SourceTable
 from gnnkit.datasets.tables.rows import KeptRows, Place, Rows
-from gnnkit.errors import DatasetError, PlanError, near_matches
+from gnnkit.errors import DatasetError, PlanError
 from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.files import read_bounded, user_path
 from gnnkit.host import available_cpus, available_memory
@@ -47,7 +48,6 @@ from gnnkit.storage.files import ArrayFile
 from gnnkit.storage.keys import NodeKeys, words_of
 from gnnkit.storage.layout import LABEL_NAME, split_file
 from gnnkit.storage.store import Store
-from gnnkit.units import size_in_bytes
 from gnnkit.urls import is_url
 
 if TYPE_CHECKING:
@@ -118,8 +118,8 @@ def tables(
     made: dict[str, Any] = {
         "layout": layout,
         "fill": fill,
-        "dangling": _one_of("dangling", own.dangling, get_args(Dangling)),
-        "time_unit": _one_of("time_unit", own.time_unit, get_args(TimeUnit)),
+        "dangling": own.dangling,
+        "time_unit": own.time_unit,
         "name": own.name,
         "folder": _scratch(scratch_dir),
         "memory_bytes": size_in_bytes("memory_bytes", memory_bytes) or _memory(),
@@ -188,10 +188,6 @@ def _memory() -> int:
     return max(_MIN_MEMORY, min(_MAX_MEMORY, available_memory() // 16))
 
 
-def _one_of(option: str, value: Any, known: Sequence[str]) -> Any:
-    if value not in known:
-        raise PlanError(f"{option}={value!r}{near_matches(str(value), list(known))}", f"it is one of {list(known)}")
-    return value
 
 
 def _scratch(folder: str | Path | None) -> Path:
@@ -233,6 +229,7 @@ class _ColumnArrays:
             yield start, self.columns[name].rows(start, min(start + step, self.num_rows))
 
 
+@checks_calls()
 class TableSource(Shown):
     """A ``GraphSource`` over tables; made by ``gnnkit.tables``, which reads them. Its card shows how they were read.
 
