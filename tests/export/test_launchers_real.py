@@ -161,3 +161,21 @@ def test_torchrun_on_two_hosts(store: Store, tmp_path: Path, storage_nodes: int,
     assert [set(found) for found in everywhere] == [{space.address} for space in spaces]
     if written.num_servers:
         assert {port for seen in heard[2:] for _, port in seen} == {7000}
+
+
+def test_a_range_of_nodes_from_a_folder_that_cannot_be_written(store: Store, tmp_path: Path) -> None:
+    """One node of one or two has come, and its checkpoints go elsewhere."""
+    folder, work = tmp_path / "job", tmp_path / "work"
+    export(store, folder, launcher="torchrun", nodes=1, placement=Placement(((0, 1),)))
+    read_only = f"mount --bind {folder} {folder} && mount -o remount,ro,bind {folder} && exec {folder}/launch.sh"
+    with network(1) as (space,):
+        told = {"NNODES": "1:2", "NODE_RANK": "0", "MASTER_ADDR": space.address, "RUN_DIR": str(work / "run")}
+        done = subprocess.run(
+            [*space.enter, "unshare", "--mount", "sh", "-c", read_only],
+            env=environment(**told),
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+    assert done.returncode == 0, done.stderr
+    check_batches(store, work, 2, 2)
