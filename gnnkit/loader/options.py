@@ -118,8 +118,8 @@ class LoaderOptions:
 
     Attributes:
         num_neighbors: Fan-out per hop, one list or ``{edge type: list}``; -1 takes all neighbours, 0 none.
-        sampler: Another way of sampling instead: ``gnnkit.Labor(...)``, ``gnnkit.PPR(...)``, ``gnnkit.HGT(...)``, ``gnnkit.LayerWise(...)``,
-            ``gnnkit.Clusters(...)`` or ``gnnkit.Saint(...)``.
+        sampler: Another way of sampling instead: ``gnnkit.Labor(...)``, ``gnnkit.PPR(...)``, ``gnnkit.HGT(...)``,
+            ``gnnkit.LayerWise(...)``, ``gnnkit.Clusters(...)`` or ``gnnkit.Saint(...)``.
         batch_size: Seeds per batch and rank.
         shuffle: Whether an epoch visits the seeds in a fresh order; None shuffles the split "train" only.
         seed_weights: Numbers ``[n]``, one for each input (or for each place of a mask): an epoch draws n inputs in proportion to them, with
