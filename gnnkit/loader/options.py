@@ -237,10 +237,10 @@ class LoaderOptions:
         base = {field.name: getattr(self, field.name) for field in fields(self)}
         if changes.get("sampler") is not None:
             base.update(HOP_OPTIONS)
-        if isinstance(changes.get("sampler"), Clusters) or isinstance(self.sampler, Clusters):  # which say how large batches are
-            base["batch_size"] = LoaderOptions.batch_size
         elif "num_neighbors" in changes:
             base["sampler"] = None
+        if isinstance(changes.get("sampler"), Clusters) or isinstance(self.sampler, Clusters):  # which say how large batches are
+            base["batch_size"] = LoaderOptions.batch_size
         return LoaderOptions.of({**base, "shuffle": None, "remainder": None, "seed_weights": None, **changes})
 
     def batching(self, inputs: Inputs, sampling: Sampling) -> Batching:

@@ -39,27 +39,25 @@ class SubgraphForm(NodeForm):
     """The form of these loaders: the graph's own attributes, and norms; no ids.
 
     Attributes:
-        rank: ``[num_nodes]``, the order of neighbours within a node's edges; None leaves edges as they are.
-        by_source: Whether edges are those of one source after the other, and not of one target.
+        along: What edges are sorted by: 0 for their sources, 1 for their targets.
+        is_counted: Whether ``num_nodes`` is there whatever the graph says.
     """
 
-    rank: Tensor | None = None
-    by_source: bool = True
+    along: int = 0
+    is_counted: bool = True
 
     @override
     def _shown(self, batch: Data | HeteroData) -> Any:
-        n_id, num_nodes = batch.n_id, len(batch.n_id)
-        if self.rank is not None:
-            row, col = batch.edge_index if self.by_source else batch.edge_index.flip(0)
-            order = torch.argsort(row * len(self.rank) + self.rank[n_id[col]], stable=True)
-            of_edges = [name for name in self.graph.data.to_dict() if self.graph.data.is_edge_attr(name) and name in batch]
-            for name in dict.fromkeys(("edge_index", "e_id", *of_edges)):
-                batch[name] = batch[name].index_select(batch.__cat_dim__(name, batch[name]), order)
+        num_nodes, ends = len(batch.n_id), batch.edge_index
+        order = torch.argsort(ends[self.along] * num_nodes + ends[1 - self.along], stable=True)
+        of_edges = [name for name in self.graph.data.to_dict() if self.graph.data.is_edge_attr(name) and name in batch]
+        for name in dict.fromkeys(("edge_index", "e_id", *of_edges)):
+            batch[name] = batch[name].index_select(batch.__cat_dim__(name, batch[name]), order)
         shown = super()._shown(batch)
         for name in _UNSAID:
             if name not in (aside.name for aside in self.graph.aside):
                 shown._store._mapping.pop(name, None)
-        if self.rank is None:  # GraphSAINT's
+        if self.is_counted:
             shown.num_nodes = num_nodes
         return shown
 
@@ -67,9 +65,9 @@ class SubgraphForm(NodeForm):
 class _SubgraphSampler(GraphSampler):
     """What these loaders sample."""
 
-    def _set(self, graph: Data | HeteroData, sampler: Any, batch_size: int, rank: Any = None, by_source: bool = True) -> None:
+    def _set(self, graph: Data | HeteroData, sampler: Any, batch_size: int, along: int = 0, is_counted: bool = True) -> None:
         super().__init__(graph)
-        self.sampler, self.batch_size, self.order = sampler, batch_size, {"rank": rank, "by_source": by_source}
+        self.sampler, self.batch_size, self.shown = sampler, batch_size, {"along": along, "is_counted": is_counted}
 
     @override
     def options(self, graph: Data | HeteroData, edge_type: EdgeType | None = None) -> dict[str, Any]:
@@ -78,7 +76,7 @@ class _SubgraphSampler(GraphSampler):
 
     @override
     def form(self) -> dict[str, Any]:
-        return {"num_hops": None, **self.order}
+        return {"num_hops": None, **self.shown}
 
 
 class _SubgraphLoader(_OverGraphLoader):
@@ -155,12 +153,8 @@ class ClusterLoader(_SubgraphLoader, theirs.ClusterLoader):  # type: ignore[misc
             )
         count = len(cluster_data)
         per_batch = min(whole_number("batch_size", kwargs.get("batch_size", 1), 1), count)
-        perm, by_source = cluster_data.partition.node_perm.cpu(), cluster_data.sparse_format == "csr"
-        rank = torch.empty_like(perm)
-        rank[perm] = torch.arange(len(perm))
-        clusters = Clusters(count, per_batch, cluster_data.clusters)
-        sampler = _SubgraphSampler.__new__(_SubgraphSampler)
-        sampler = _SubgraphSampler.unopened(cluster_data.graph, clusters, per_batch, rank, by_source)
+        clusters, along = Clusters(count, per_batch, cluster_data.clusters), ("csr", "csc").index(cluster_data.sparse_format)
+        sampler = _SubgraphSampler.unopened(cluster_data.graph, clusters, per_batch, along, False)
         self._begin(cluster_data.graph, sampler, count, kwargs)
 
 
