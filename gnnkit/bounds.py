@@ -19,14 +19,22 @@ MOST_THREADS = 1 << 12
 MOST_SECONDS = 10 * 365.25 * 86400
 
 
+def plain_value(value: Any) -> Any:
+    """Python's number or text for one of NumPy's, also in an array without dimensions; other values, spans of time too, as they are."""
+    is_one = isinstance(value, (np.generic, np.ndarray)) and not value.ndim and value.dtype.kind in "biufU"
+    return value.item() if is_one else value
+
+
 def is_whole(value: Any, least: float = 0, most: float = LARGEST) -> TypeGuard[int]:
     """Whether a value is a whole number from ``least`` to ``most``: NumPy's are like Python's, and true and false are none."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and least <= int(value) <= most
+    value = plain_value(value)
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def is_real(value: Any) -> TypeGuard[float]:
     """Whether a value is a finite number; NumPy's are like Python's, and true and false are none."""
-    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool) and bool(abs(value) < math.inf)
+    value = plain_value(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and bool(abs(value) < math.inf)
 
 
 def whole_number(name: str, value: Any, least: int = 0, most: int = LARGEST, hint: str | None = None, *, instead: str = "") -> int:
@@ -71,7 +79,7 @@ def check_flag(name: str, value: Any, *, or_none: bool = False) -> None:
     Raises:
         PlanError: It is something else.
     """
-    if not isinstance(value, (bool, np.bool_)) and not (or_none and value is None):
+    if not isinstance(plain_value(value), bool) and not (or_none and value is None):
         raise PlanError(f"{name} must be True{', False or None' if or_none else ' or False'}, got {shown(value)}")
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from typing_extensions import override
 
-from gnnkit.arguments import check_fields
+from gnnkit.arguments import check_fields, checks_calls
 from gnnkit.bounds import is_real
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.plan import HGTSampling, LaborDraws, LayerSampling, NeighborSampling, PPRChannel, PPRSampling, Sampling, WalkSampling
@@ -39,12 +39,14 @@ class Sampler(Protocol):
         """
 
 
+@checks_calls()
 @dataclass(frozen=True)
 class HGT(Sampler):
     """A fixed number of nodes of each type in each iteration, as the Heterogeneous Graph Transformer samples them (PyG's ``HGTLoader``).
 
     Nodes are drawn from the neighbours of those that were drawn before, in proportion to the square of what these share out among their
-    neighbours; batches then hold the edges among all of them. See ``docs/sampling.md``.
+    neighbours; batches then hold the edges among all of them. See
+    ``docs/development/sampling.md``.
 
     Attributes:
         num_samples: How many in each iteration, for every node type or ``{node type: list}``; a type that is missing gets none.
@@ -68,13 +70,14 @@ class HGT(Sampler):
         return HGTSampling(_by_type(self.num_samples, "num_samples", schema), edge_dir, with_edge)
 
 
+@checks_calls()
 @dataclass(frozen=True)
 class Labor(Sampler):
     """Neighbours drawn by numbers of their own, so that a batch's nodes take the same ones: LABOR-0 (Balin and Çatalyürek, NeurIPS 2023).
 
     A node takes exactly as many neighbours as with ``num_neighbors``, each as likely, but nodes that have neighbours in common take
     common ones: batches have fewer nodes, and fewer features to move. Weights are followed as ``weight=`` says. See
-    ``docs/sampling.md``.
+    ``docs/development/sampling.md``.
 
     Attributes:
         num_neighbors: Fan-out per hop, one list or ``{edge type: list}``; -1 takes all neighbours, 0 none.
@@ -117,12 +120,14 @@ class Labor(Sampler):
         return NeighborSampling(fan_outs, edge_dir=edge_dir, weight=weight, with_edge=with_edge, labor=self._draws())
 
 
+@checks_calls()
 @dataclass(frozen=True)
 class LayerWise(Sampler):
     """A fixed number of nodes for all nodes of the hop before together, with importance weights (LADIES).
 
     A node is chosen with a probability in proportion to the squares of its entries in the normalised adjacency, and batches carry
-    ``edge_weight`` with which sums over the sampled neighbours are, on average, means over all of them. See ``docs/sampling.md``.
+    ``edge_weight`` with which sums over the sampled neighbours are, on average, means over all of them. See
+    ``docs/development/sampling.md``.
 
     Attributes:
         num_nodes: How many in each hop, for every node type or ``{node type: list}``; a type that is missing gets none.
@@ -145,12 +150,13 @@ class LayerWise(Sampler):
         return LayerSampling(_by_type(self.num_nodes, "num_nodes", schema), edge_dir, weight, with_edge)
 
 
+@checks_calls()
 @dataclass(frozen=True)
 class PPR(PPRNumbers, Sampler):
     """The nodes with the largest personalised PageRank of each seed, found by forward push (GiGL's ``PPRSamplerOptions``).
 
     Instead of edges of the graph, batches hold an edge from each seed to each node that it keeps, with the score in ``edge_attr``: in a
-    typed graph as ``(type of the seeds, "ppr", type of the nodes)``. See ``docs/sampling.md``.
+    typed graph as ``(type of the seeds, "ppr", type of the nodes)``. See ``docs/development/sampling.md``.
 
     Attributes:
         alpha: The probability of going back to the seed in each step, in (0, 1); NetworkX calls ``1 - alpha`` its ``alpha``.
@@ -295,12 +301,14 @@ def _largest_remainders(ratios: Sequence[float], total: int) -> list[int]:
     return shares
 
 
+@checks_calls()
 @dataclass(frozen=True)
 class Walks(WalkNumbers, Sampler):
     """Random walks from each seed: node2vec's (Grover and Leskovec, KDD 2016), or along a metapath (metapath2vec).
 
     Batches hold ``walks`` and ``neg_walks`` in the place of edges, with the numbers of nodes in the batch; -1 follows where a walk has come
-    to a node that no edge leads on from. Weights are followed as ``weight=`` says. See ``docs/sampling.md``.
+    to a node that no edge leads on from. Weights are followed as ``weight=`` says. See
+    ``docs/development/sampling.md``.
 
     Attributes:
         length: Steps of a walk.

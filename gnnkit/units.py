@@ -3,16 +3,44 @@
 from __future__ import annotations
 
 import math
+import re
+from typing import Any
 
+from gnnkit.bounds import is_whole, shown
+from gnnkit.errors import PlanError
+
+# Units of sizes that are given, as graphlearn-torch reads them.
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 _COUNT_UNITS = ("", "k", "M", "G", "T", "P", "E")
 # Below this, a count is short enough to be written out.
 _EXACT_BELOW = 10_000
 
 
-def format_bytes(count: float) -> str:
-    """Bytes in powers of 1000 and three digits: ``1480000000`` is "1.48 GB"."""
-    return _scaled(count, _BYTE_UNITS, separator=" ")
+def size_in_bytes(name: str, size: Any, hint: str = "None takes what is needed", *, least: int = 1) -> int | None:
+    """A number of bytes, or a size such as "4GB", whose units are powers of 1024, in bytes; None as it is.
+
+    Args:
+        name: What it is the size of, for messages.
+        size: What the user said.
+        hint: What to do about another value.
+        least: The smallest size.
+
+    Raises:
+        PlanError: It is no size.
+    """
+    if size is None:
+        return None
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)I?B?\s*", size.upper()) if isinstance(size, str) else None
+    nbytes = size if match is None else int(float(match[1]) * _UNITS[match[2]])
+    if not is_whole(nbytes, least):
+        raise PlanError(f"{name} must be a number of bytes or a size such as '4GB', got {shown(size)}", hint)
+    return int(nbytes)
+
+
+def format_bytes(count: float, base: int = 1000) -> str:
+    """Bytes in powers of ``base`` and three digits: ``1480000000`` is "1.48 GB"."""
+    return _scaled(count, _BYTE_UNITS, separator=" ", base=base)
 
 
 def format_count(count: float) -> str:
@@ -66,13 +94,13 @@ def format_percent(fraction: float) -> str:
     return f"{math.floor(fraction * 100 + 1e-9)} %" if math.isfinite(fraction) else "?"
 
 
-def _scaled(count: float, units: tuple[str, ...], *, separator: str) -> str:
+def _scaled(count: float, units: tuple[str, ...], *, separator: str, base: int = 1000) -> str:
     if not math.isfinite(count):
         return "?"
     value, power = float(count), 0
     # 999.5 would be written "1000", so the next unit begins there.
     while abs(value) >= 999.5 and power < len(units) - 1:
-        value, power = value / 1000, power + 1
+        value, power = value / base, power + 1
     if power == 0:
         return f"{int(value)}{separator}{units[0]}".rstrip()
     digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0

@@ -1,4 +1,4 @@
-"""HGT batches as ``docs/sampling.md`` specifies them: plain integers, lists and dicts, and nothing of gnnkit."""
+"""HGT batches as ``docs/development/sampling.md`` specifies them: plain integers, lists and dicts, and nothing of gnnkit."""
 
 from tests.reference_sampler import bounded, choose, draw, fold, shown, text
 

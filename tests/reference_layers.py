@@ -1,4 +1,4 @@
-"""Layer-wise batches as ``docs/sampling.md`` specifies them: plain numbers, lists and dicts, and nothing of gnnkit."""
+"""Layer-wise batches as ``docs/development/sampling.md`` specifies them: plain numbers, lists and dicts, and nothing of gnnkit."""
 
 from tests.reference_hgt import batch_of, incident_edges
 from tests.reference_sampler import bounded, draw, fold, integer_weights, text

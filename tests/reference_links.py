@@ -1,4 +1,4 @@
-"""What ``docs/sampling.md`` says of batches of links, as a program: plain integers, lists and dicts.
+"""What ``docs/development/sampling.md`` says of batches of links, as a program: plain integers, lists and dicts.
 
 A graph is what ``reference_sampler`` takes. Like there, every line is one sentence of the page, and nothing of gnnkit is used.
 """

@@ -1,4 +1,4 @@
-"""Personalised PageRank as ``docs/sampling.md`` specifies it: plain numbers, lists and dicts, and nothing of gnnkit.
+"""Personalised PageRank as ``docs/development/sampling.md`` specifies it: plain numbers, lists and dicts, and nothing of gnnkit.
 
 A graph is what ``tests.reference_sampler`` takes. Edge types in the result are as the batch shows them.
 """

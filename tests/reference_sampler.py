@@ -1,4 +1,4 @@
-"""The specification in ``docs/sampling.md`` as a program: plain integers, lists and dicts, and nothing of gnnkit.
+"""The specification in ``docs/development/sampling.md`` as a program: plain integers, lists and dicts, and nothing of gnnkit.
 
 A graph is ``{"nodes": {type: {"num_nodes": n, "rows": {name: list}}}, "edges": {(a, r, b): {"ends": [(source, target), ...],
 "rows": {name: list}}}}``. It is slow on purpose: every line is one sentence of the page.

@@ -9,6 +9,7 @@ tests keep those that they have run in build/notebooks, and `make docs` runs the
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -57,6 +58,16 @@ def moved(text: str, page: PurePosixPath) -> str:
     return _LINK.sub(change, text)
 
 
+def with_alternative_texts(notebook: str) -> str:
+    """A notebook, as JSON, whose cells tell the site what their figures show: the figures' own words."""
+    found = json.loads(notebook)
+    for cell in found["cells"]:
+        for output in cell.get("outputs", ()):
+            if alt := output.get("metadata", {}).get("image/png", {}).get("alt"):
+                cell["metadata"].setdefault("mystnb", {})["image"] = {"alt": alt}
+    return json.dumps(found, indent=1, ensure_ascii=False)
+
+
 def stage(root: Path, out: Path) -> None:
     """Writes the site's source; files that stay the same are not touched, so that only pages that changed are made anew.
 
@@ -69,7 +80,7 @@ def stage(root: Path, out: Path) -> None:
         origin, target = root / path, out / place
         wanted.add(target)
         if path.suffix == ".ipynb":
-            content = moved((root / "build" / path).read_text(), path).encode()
+            content = with_alternative_texts(moved((root / "build" / path).read_text(), path)).encode()
         else:
             content = moved(origin.read_text(), path).encode() if path.suffix == ".md" else origin.read_bytes()
         if not target.exists() or target.read_bytes() != content:

@@ -4,9 +4,8 @@
 
 Both sample the same batches of the same store, in turn, each time in new processes: one pair is one run of each, and the first of a pair
 takes turns. A figure is the geometric mean of the pairs' ratios (second checkout to first), with the bound that it is below with a
-confidence of 95 % (Student's t of the logarithms). ``hosts`` needs network namespaces. docs/performance.md says which ratios a change
-must keep. Only what both have is taken from gnnkit: its public interface, and the bench's network
-namespaces.
+confidence of 95 % (Student's t of the logarithms). ``hosts`` needs network namespaces. docs/development/measurements.md says which
+ratios a change must keep. Only what both have is taken from gnnkit: its public interface, and the bench's network namespaces.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ import sys
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from gnnkit.arguments import check_fields
-from gnnkit.backends.base import BatchStream, folder_or_none, keep_concurrency, size_in_bytes
+from gnnkit.arguments import check_fields, checks_calls
+from gnnkit.backends.base import BatchStream, folder_or_none, keep_concurrency
 from gnnkit.bounds import MOST_THREADS, check_seconds, keep_whole_number
 from gnnkit.cluster.hosts import split_address
 from gnnkit.errors import PlanError
@@ -18,11 +18,13 @@ from gnnkit.runtime.limits import auto_threads
 
 if TYPE_CHECKING:
     from gnnkit.backends.session import OnStarted, WorkerPool
+from gnnkit.units import size_in_bytes
 
 # Batches under way in a process where parts are on other hosts, at least.
 _LEAST_CONCURRENT = 4
 
 
+@checks_calls()
 @dataclass(frozen=True)
 class Colocated:
     """Samples in background processes of this host, shared by all loaders on the same graph with the same options, and ended with the last.

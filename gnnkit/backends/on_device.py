@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.arguments import check_fields
+from gnnkit.arguments import check_fields, checks_calls
 from gnnkit.backends.base import BatchStream, StreamStatus
 from gnnkit.backends.devices import cache_device
 from gnnkit.backends.inprocess import InProcessStream, LoopSampling
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _NO_LOOP = LoopSampling(small_s=0.0)
 
 
+@checks_calls()
 @dataclass(frozen=True)
 class OnDevice:
     """Samples on a device that the graph is copied to; every part of the graph must be on this host. See ``docs/gpu.md``.

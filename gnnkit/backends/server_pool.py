@@ -27,7 +27,7 @@ from gnnkit.plan import LoaderPlan, StoreRef
 from gnnkit.runtime.entry import UNSEEN, Signs
 from gnnkit.runtime.graph_memory import GraphHandle, GraphSharing
 from gnnkit.runtime.limits import check_descriptors, check_start_memory
-from gnnkit.runtime.process_status import ProcessStatus, lane_of
+from gnnkit.runtime.process_status import ProcessStatus
 from gnnkit.runtime.runs import RunFolder, new_run
 from gnnkit.runtime.supervisor import ChildProcess, Exit, SupervisorOptions
 from gnnkit.runtime.waiters import SLICE_S
@@ -228,7 +228,12 @@ class ServerWorkerPool:
     @property
     def ready(self) -> Set[int]:
         """All of them: servers introduce a process when it is ready."""
-        return {rank for rank, member in self._members() if member.ended is None}
+        return {
+            server * self._width + worker
+            for server, connection in self._servers.connections.items()
+            for worker, member in connection.members.items()
+            if member.ended is None
+        }
 
     @property
     def is_starting(self) -> bool:
@@ -260,10 +265,10 @@ class ServerWorkerPool:
         """Whether loaders that are not used may give their places up."""
         return True
 
-    def lane(self, rank: int, thread: int | None) -> str:
-        """Returns the name of a server's process, or of its thread."""
+    def lane(self, rank: int) -> str:
+        """Returns the name of a server's process."""
         server, worker = divmod(rank, self._width)
-        return lane_of(f"server {server}, process {worker}", thread)
+        return f"server {server}, process {worker}"
 
     def statuses(self) -> Iterator[ProcessStatus]:
         """Yields the status of each server and of its processes."""
@@ -343,10 +348,12 @@ class ServerWorkerPool:
     def poller(self) -> select.poll:
         """Returns a poll object that wakes when something arrives or a process ends."""
         poller = select.poll()
-        wires: list[Any] = [member.wire for _, member in self._members() if member.ended is None]
-        wires += [connection for connection in self._connections.values() if connection.ended_s is None]
-        for wire in wires:
-            poller.register(wire.fileno(), select.POLLIN | (0 if wire.flush() else select.POLLOUT))
+        for _, member in self._members():
+            if member.ended is None:
+                member.wire.register(poller)
+        for connection in self._servers.connections.values():
+            if connection.ended_s is None:
+                connection.register(poller)
         for fd in self._servers.filenos():
             poller.register(fd, select.POLLIN)
         return poller
@@ -360,7 +367,14 @@ class ServerWorkerPool:
 
     # Coming back ------------------------------------------------------------------------------------------------------------
 
-    def start_missing(self) -> None:
+    def attend(self, start_timeout_s: float, *, revive: bool) -> tuple[int, GnnkitError] | None:
+        """Has servers and processes come back; returns the error where no server has, within the time that a thread has been waiting."""
+        found = self._overdue(start_timeout_s)
+        if revive:
+            self._start_missing()
+        return found
+
+    def _start_missing(self) -> None:
         """Connects to servers that have come back, and asks those that are there for processes that are not."""
         for connection in self._servers.connections.values():
             if len(connection.members) < connection.workers:
@@ -388,11 +402,7 @@ class ServerWorkerPool:
         self._restarting = set(self._connections)
         self._own.restart()
 
-    def attend(self, *, ask: bool) -> None:
-        """Nothing: servers look after the graph's copy themselves."""
-
-    def overdue(self, timeout_s: float) -> tuple[int, GnnkitError] | None:
-        """The error where no server has come back within the time that a thread has been waiting."""
+    def _overdue(self, timeout_s: float) -> tuple[int, GnnkitError] | None:
         now, before = time.monotonic(), self._awaited
         self._awaited = now
         if self._has_members:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from gnnkit.datasets.streaming import READ_ROWS, Spool
+from gnnkit.datasets.streaming import READ_ROWS, Spool, append_rows, read_rows
 from gnnkit.errors import DatasetError, PlanError
 from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.schema import ELEMENT_TYPES, ArraySpec, EdgeType, EdgeTypeSchema, GraphSchema, NodeType, edge_type_name
@@ -390,14 +390,7 @@ class CopiedSource(FiledSource):
 
     def _read(self, owner: str, name: str, spec: ArraySpec, first: int, last: int) -> NDArray[Any]:
         path = self._folder / file_name(owner) / file_name(name)
-        count = (last - first) * spec.row_nbytes
-        try:
-            data = np.fromfile(path, np.uint8, count, offset=first * spec.row_nbytes)
-        except OSError as error:
-            raise DatasetError(f"{path} cannot be read: {error.strerror or error}", "all hosts have to see this folder") from error
-        if len(data) < count:
-            raise DatasetError(f"{path} ends early", "remove the folder, and build the store again")
-        return data.view(spec.numpy_dtype).reshape(last - first, *spec.stored_shape)
+        return read_rows(path, spec, first, last, "remove the folder, and build the store again")
 
 
 def copy_source(source: GraphSource, folder: Path, events: EventSink) -> CopiedSource:
@@ -428,9 +421,9 @@ def copy_source(source: GraphSource, folder: Path, events: EventSink) -> CopiedS
             for batch in graph.edge_batches(edge_type, list(edges.arrays)):
                 check_ends(schema, edge_type, batch)
                 for name, ends, spec in zip(_ENDS, (batch.source, batch.target), end_specs(schema, edge_type), strict=True):
-                    _add(place / name, ends.astype(spec.numpy_dtype))
+                    append_rows(place / name, ends.astype(spec.numpy_dtype))
                 for name, values in batch.rows.items():
-                    _add(place / file_name(f"array.{name}"), values)
+                    append_rows(place / file_name(f"array.{name}"), values)
                 stage.advance(len(batch.source) * EDGE_BYTES + sum(values.nbytes for values in batch.rows.values()))
         for node_type, types in schema.node_types.items():
             place = partial / file_name(f"node.{node_type}")
@@ -440,15 +433,8 @@ def copy_source(source: GraphSource, folder: Path, events: EventSink) -> CopiedS
                 reader = RowReader(chunks, spec, f"{name!r} of {node_type!r}", types.num_nodes)
                 for first, last in _steps(types.num_nodes):
                     values = reader.take(last - first)
-                    _add(place / file_name(f"array.{name}"), values)
+                    append_rows(place / file_name(f"array.{name}"), values)
                     stage.advance(values.nbytes)
                 reader.finish()
     partial.rename(folder)
     return copied
-
-
-def _add(path: Path, rows: NDArray[Any]) -> None:
-    with path.open("ab", buffering=0) as file:
-        data = memoryview(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
-        while len(data):
-            data = data[file.write(data) :]

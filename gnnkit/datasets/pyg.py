@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.arguments import checks_calls
 from gnnkit.callers import warn
 from gnnkit.errors import DatasetError, PlanError, near_matches
 from gnnkit.host import available_cpus
@@ -637,6 +638,7 @@ def _id_dtype(end: int) -> type[np.int32 | np.int64]:
     return np.int32 if end < _INT32_END else np.int64
 
 
+@checks_calls()
 def add_label_edges(data: Data | HeteroData, labels: Mapping[EdgeType, Any], edge_dir: EdgeDir = "in") -> HeteroData:
     """A typed graph with label edges, for ``loader.for_anchors``.
 
@@ -663,7 +665,8 @@ def add_label_edges(data: Data | HeteroData, labels: Mapping[EdgeType, Any], edg
     made: Any = copy.copy(data) if hasattr(data, "node_types") else _typed(data)
     for edge_type, edges in labels.items():
         if not isinstance(edge_type, tuple) or len(edge_type) != 3 or not {edge_type[0], edge_type[2]} <= set(made.node_types):
-            raise PlanError(f"{edge_type!r} is no edge type between nodes of the graph", f"node types: {made.node_types}")
+            hint = f"an edge type is (source type, relation, target type); node types: {made.node_types}"
+            raise PlanError(f"{edge_type!r} is no edge type between nodes of the graph", hint)
         rows = _checked(edges, edge_type, made)
         stored = edge_type if edge_dir == "out" else opposite_edge_type(edge_type)
         if stored in made.edge_types:

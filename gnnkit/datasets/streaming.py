@@ -143,6 +143,31 @@ class ArrayFile:
             data, position = data[count:], position + count
 
 
+def append_rows(path: Path, rows: NDArray[Any]) -> None:
+    """Adds rows to the end of a file, which is made where there is none."""
+    with path.open("ab", buffering=0) as file:
+        data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
+        while len(data):
+            data = data[file.write(data) :]
+
+
+def read_rows(path: Path, spec: ArraySpec, start: int, stop: int, hint: str) -> NDArray[Any]:
+    """Reads rows ``[start, stop)`` of a file of rows that all hosts see.
+
+    Raises:
+        DatasetError: It cannot be read, or is too short, about which ``hint`` says what to do.
+    """
+    count = (stop - start) * spec.row_nbytes
+    try:
+        data = np.fromfile(path, np.uint8, count, offset=start * spec.row_nbytes)
+    except OSError as error:
+        raise DatasetError(f"{path} cannot be read: {error.strerror or error}", "all hosts have to see this folder") from error
+    if len(data) < count:
+        raise DatasetError(f"{path} ends early", hint)
+    rows: NDArray[Any] = data.view(spec.numpy_dtype).reshape(stop - start, *spec.stored_shape)
+    return rows
+
+
 class Spool:
     """Rows of several arrays of equal length."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -98,6 +99,8 @@ class ExportJob(SizedJob):
         num_steps: Batches of an epoch that a rank gets, at least 1.
         num_nodes: Nodes of the graph, of all types.
         gnnkit: gnnkit's version.
+        options: Options of the launcher.
+        config: Hyper-parameters; the directory has a file of them where there are any.
     """
 
     interface: str | None
@@ -112,6 +115,8 @@ class ExportJob(SizedJob):
     num_steps: int
     num_nodes: int
     gnnkit: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def placement_word(self) -> Literal["replicate", "partition"]:

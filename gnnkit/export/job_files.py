@@ -22,6 +22,7 @@ from gnnkit.errors import PlanError
 from gnnkit.export.code import distributions_of
 from gnnkit.export.job import PLAN, RECORD, REQUIREMENTS, STAGE, TRAIN, ExportJob, Instructions, InstructionStep, Port
 from gnnkit.export.launchers.base import Launcher
+from gnnkit.jobs.config import CONFIG
 from gnnkit.plan import InputLinks, InputNodes, LoaderPlan, PPRSampling, WalkSampling
 from gnnkit.schema import NodeType
 from gnnkit.storage.layout import FEATURE_NAME, BuildOptions, node_file
@@ -308,6 +309,7 @@ def _copies(job: ExportJob) -> tuple[str, ...]:
 _BEFORE = {
     PLAN: "what is sampled: the graph, its inputs, fan-outs, batches and seed",
     TRAIN: "`train(loader, ctx)`, which every rank calls: edit it",
+    CONFIG: "hyper-parameters, `ctx.config`; `--set lr=0.01` behind the command that starts the job changes them",
     STAGE: "cuts the store into as many parts as the job needs",
 }
 _AFTER = {

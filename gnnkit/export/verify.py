@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gnnkit.arguments import checks_calls
 from gnnkit.backends.inprocess import InProcess
 from gnnkit.bounds import whole_number
 from gnnkit.cluster import namespaces
@@ -320,6 +321,7 @@ def _recorded_by(rank: int, trial: JobTrial, commands: Sequence[Command]) -> lis
 _STAGE = "export check"
 
 
+@checks_calls()
 def verify_export(
     directory: str | Path,
     *,

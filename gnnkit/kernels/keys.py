@@ -1,4 +1,6 @@
-"""The keys of the random stream, in plain Python, without Numba, for code that draws nothing. ``docs/sampling.md`` specifies them.
+"""The keys of the random stream, in plain Python, without Numba, for code that draws nothing.
+
+``docs/development/sampling.md`` specifies them.
 
 A key is folded from the version, the seed, the loader's stream, the epoch, the batch, the purpose, the hop, the edge type, the
 root and the node. Python integers here and uint64 in the kernels of ``gnnkit.kernels.stream`` agree.

@@ -1,4 +1,4 @@
-"""The random stream: every draw is a pure function of what it is for. ``docs/sampling.md`` specifies it.
+"""The random stream: every draw is a pure function of what it is for. ``docs/development/sampling.md`` specifies it.
 
 A key of ``gnnkit.kernels.keys`` seeds a SplitMix64 generator (Steele, Lea and Flood, "Fast splittable pseudorandom number
 generators", OOPSLA 2014), whose ``i``-th output is the ``i``-th draw.

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.arguments import checks_calls
 from gnnkit.backends.base import BatchStream
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, Stage
@@ -495,6 +496,7 @@ def real_counts(extent: Extent) -> dict[NodeType | EdgeType, dict[str, list[int]
     return found | {t: {REAL_EDGES: counts(own)} for t, own in extent.edges.items()}
 
 
+@checks_calls()
 def unpad(batch: Any) -> Any:
     """Returns a batch as it would be without padding, on the same memory; one that has none as it is.
 

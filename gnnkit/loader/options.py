@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
-from gnnkit.arguments import check_fields
-from gnnkit.backends import resolve_backend
-from gnnkit.backends.base import Backend, size_in_bytes
-from gnnkit.backends.devices import device_for, resolve_device
+from gnnkit.arguments import Array, Dates, check_fields, check_known
+from gnnkit.backends import BackendName, resolve_backend
+from gnnkit.backends.base import Backend
+from gnnkit.backends.devices import Device, device_for, resolve_device
 from gnnkit.cluster.hosts import ONE_HOST, Hosts, PlacementOption, check_placement, find_hosts, place
 from gnnkit.cluster.urls.stores import open_url
-from gnnkit.errors import PlanError, near_matches
+from gnnkit.datasets import table_options
+from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.files import user_path
 from gnnkit.loader.inputs import (
@@ -47,12 +49,17 @@ from gnnkit.plan import (
 )
 from gnnkit.plan.sampling import FanOuts
 from gnnkit.runtime.graph_memory import GraphHandle
-from gnnkit.samplers import to_options
+from gnnkit.samplers import Sampler, to_options
 from gnnkit.schema import EdgeDir
 from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.manifest import Manifest, read_manifest
 from gnnkit.storage.store import Store
+from gnnkit.units import size_in_bytes
 from gnnkit.urls import is_url
+
+WeightsOption: TypeAlias = Literal["balanced"] | Array | None
+WindowOption: TypeAlias = int | timedelta | Dates | None
+PadOption: TypeAlias = Literal["bucket"] | Sequence[tuple[int, int]] | Sequence[Mapping[Any, int]] | None
 
 
 @dataclass(frozen=True)
@@ -149,30 +156,30 @@ class LoaderOptions:
         start_timeout_s: Seconds that starting may take; while kernels are compiled, each of them.
         batch_timeout_s: Seconds that one wait for a batch may take. A thread or process that is seen to be sampling it is waited for,
             with a warning at half of the time.
-        memory_budget: Bytes for a copy of the graph in huge pages, or the hottest part of a store with order="hotness"; None is a quarter
-            of what is free, 0 makes no copy.
+        memory_budget: Bytes, or a size such as "2GB", for a copy of the graph in huge pages, or the hottest part of a store with
+            order="hotness"; None is a quarter of what is free, 0 makes no copy.
         placement: Which host holds which parts: "replicate" (each all of them), "partition" (each its share), ``{host: parts}``, or "auto":
             "replicate" where the store fits a quarter of the smallest host's memory. One host holds everything.
     """
 
     num_neighbors: FanOuts | None = None
-    sampler: Any = None
+    sampler: Sampler | None = None
     batch_size: int = 1024
     shuffle: bool | None = None
-    seed_weights: Any = None
+    seed_weights: WeightsOption = None
     drop_last: bool = False
     replace: bool = False
     disjoint: bool = False
     subgraph_type: SubgraphType = "directional"
     temporal_strategy: TemporalStrategy = "uniform"
-    time_window: Any = None
+    time_window: WindowOption = None
     temporal_comparison: TemporalComparison = "<="
     seed: int = 0
     remainder: Remainder | None = None
-    backend: Backend | str = "auto"
+    backend: Backend | BackendName = "auto"
     transform: Callable[[Any], Any] | None = None
-    device: Any = None
-    pad: Any = None
+    device: Device | None = None
+    pad: PadOption = None
     is_edge_index: bool = False
     feature_cache: int | str = 0
     rank: int | None = None
@@ -180,7 +187,7 @@ class LoaderOptions:
     prefetch: int = 2
     start_timeout_s: float = 120.0
     batch_timeout_s: float = 120.0
-    memory_budget: int | None = None
+    memory_budget: int | str | None = None
     placement: PlacementOption = "auto"
 
     def __post_init__(self) -> None:
@@ -241,9 +248,9 @@ class LoaderOptions:
 
     def runtime(self) -> RuntimeOptions:
         """Limits."""
-        none = isinstance(self.feature_cache, int) and self.feature_cache is not False and self.feature_cache == 0
-        nbytes = None if none else size_in_bytes("feature_cache", self.feature_cache, "0 keeps no features on the device")
-        return RuntimeOptions(self.start_timeout_s, self.batch_timeout_s, self.prefetch, self.memory_budget, feature_cache=nbytes or 0)
+        cache = size_in_bytes("feature_cache", self.feature_cache, "0 keeps no features on the device", least=0)
+        budget = size_in_bytes("memory_budget", self.memory_budget, "None is a quarter of what is free", least=0)
+        return RuntimeOptions(self.start_timeout_s, self.batch_timeout_s, self.prefetch, budget, feature_cache=cache or 0)
 
     def form(self) -> BatchForm:
         """The form of batches."""
@@ -319,16 +326,15 @@ def sort_options(
     """Sorts what a user said.
 
     Args:
-        values: Names and values.
+        values: Names and values, of options that there are.
         input_nodes: What is said of input nodes.
         with_edge: See ``GivenOptions``.
         edges: The weights and times that are used of a graph as it is; None where it is built, with the options of a build.
 
     Raises:
-        PlanError: A name is not an option, or a value is unusable.
+        PlanError: A value is unusable.
     """
     own = [field.name for field in fields(LoaderOptions)]
-    check_names(values, own + list(INPUT_OPTIONS) + (list(BUILD_OPTIONS) if edges is None else []))
     loader = LoaderOptions(**{name: value for name, value in values.items() if name in own})
     inputs = InputOptions.of({name: value for name, value in values.items() if name in INPUT_OPTIONS}, input_nodes)
     build: dict[str, Any] = {name: value for name, value in (values if edges is None else edges).items() if name in BUILD_OPTIONS}
@@ -369,6 +375,7 @@ _ELSEWHERE = {
     "neighbor_sampler": "samplers are gnnkit's own: num_neighbors=[...], or sampler=gnnkit.PPR(...), HGT(...) or LayerWise(...)",
     "is_sorted": "edges are sorted when the store is built; there is nothing to choose",
     "directed": "it is subgraph_type= here: 'directional', 'bidirectional' or 'induced'",
+    "undirected": "from_ogb() and from_tables() have it; torch_geometric.transforms.ToUndirected()(data) adds the reverses of edges",
     "weight_attr": "it is weight= here: the name of an edge array",
     "edge_weight": "it is weight= here: the name of an edge array",
     "with_weight": "it is weight= here: the name of an edge array",
@@ -393,13 +400,8 @@ def check_names(values: Iterable[str], known: Iterable[str]) -> None:
         PlanError: A name is unknown; says what stands for it here where another loader has it.
     """
     names = list(known)
-    for name in values:
-        if name not in names:
-            if name in _ELSEWHERE:
-                raise PlanError(f"unknown option {name!r}", _ELSEWHERE[name])
-            if name in BUILD_OPTIONS:
-                raise PlanError(f"unknown option {name!r}", _NOT_BUILT)
-            raise PlanError(f"unknown option {name!r}{near_matches(name, names)}", f"known options: {names}")
+    of_tables = table_options.ELSEWHERE if "src" in names else {}
+    check_known(values, names, {**dict.fromkeys(BUILD_OPTIONS, _NOT_BUILT), **_ELSEWHERE, **of_tables})
 
 
 Progress = bool | Literal["auto", "off", "epoch", "widget", "html", "text", "plain"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.arguments import checks_arguments
+from gnnkit.arguments import Array, checks_arguments, checks_calls
 from gnnkit.backends import backend_from_json
 from gnnkit.backends.base import Backend, StreamStatus, check_owner, joined, remember
 from gnnkit.backends.devices import device_for, device_of
@@ -54,7 +54,7 @@ from gnnkit.loader.served import check_is_here
 from gnnkit.plan import InputAnchors, InputLinks, Inputs, LoaderPlan, Placement, Sampling
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.graph_memory import GraphHandle
-from gnnkit.sampling.collate import load_batch_classes
+from gnnkit.sampling.collate import is_importing, load_batch_classes
 from gnnkit.sampling.schedule import Schedule
 from gnnkit.sampling.subgraph import shown_name
 from gnnkit.schema import GraphSchema, NodeType
@@ -73,6 +73,7 @@ if TYPE_CHECKING:
 STATE_VERSION = 1
 
 
+@checks_calls()
 class Controls:
     """Members that users of a loader and the packages below it share: iteration, position, state, holding it, and its graph."""
 
@@ -127,12 +128,12 @@ class Controls:
             raise PlanError("there is no batch to peek at: an epoch of this loader has none", "see len(loader) and input_nodes")
         step = schedule.step(0)
         with here.history.noting():
-            load_batch_classes()
+            load_batch_classes(here.history)
             subgraph = here.stream.sample_now(here.next_epoch, step.batch_index)
             subgraph.is_padding = step.is_padding
             return here._steps.all(subgraph)
 
-    def sample(self, input_nodes: Any, *, epoch: int = 0, index: int = 0) -> Data | HeteroData:
+    def sample(self, input_nodes: Array, *, epoch: int = 0, index: int = 0) -> Data | HeteroData:
         """Samples around inputs of your choice, as this loader does.
 
         Args:
@@ -161,9 +162,9 @@ class Controls:
                     "time_window is one for each of the loader's inputs, so sample() does not know that of others",
                     "make a loader of them: for_split(input_nodes, time_window=...)",
                 )
-            ids = to_ids(input_nodes, schema.num_nodes, "input_nodes")
+            ids = to_ids(input_nodes, schema.num_nodes, "what sample() is given")
         with here.history.noting():
-            load_batch_classes()
+            load_batch_classes(here.history)
             subgraph = here.stream.sample_now(epoch, index, ids)
             subgraph.is_padding = False if here.schedule().can_pad else None
             return here._steps.all(subgraph)
@@ -238,11 +239,16 @@ class Controls:
         return EpochStats() if self._opened._state is None else self._opened._state.stats()
 
     def status(self) -> StreamStatus:
-        """Returns the loader's state ("ready", "sampling", "paused", "idle" or "closed"), its processes and its memory."""
+        """Returns the loader's state, its processes and its memory.
+
+        It is "ready", "importing" while the first batch of a process waits for torch and PyG, "sampling", "paused", "idle" or "closed".
+        """
         here = self._opened
         status = here.stream.status()
         if os.getpid() != here._process:
             return replace(status, state="closed")
+        if status.state == "ready" and is_importing():
+            return replace(status, state="importing")
         return replace(status, state="paused") if here.is_paused and status.state != "closed" else status
 
     @property
@@ -267,6 +273,10 @@ class Controls:
         here = self.pipeline
         here.check_open()
         here._control.gate.shut()
+
+    def before_next(self, errand: Callable[[], None]) -> None:
+        """Has the thread that asks for the next batch call a function first."""
+        self.pipeline._control.gate.once(errand)
 
     def unpause(self) -> None:
         """Lets a paused loader go on."""
@@ -314,7 +324,7 @@ class Controls:
         """Outputs that a model needs for the labels ``y`` of that type: classes, or columns where a node has several; 0 without labels.
 
         Raises:
-            PlanError: Their number is not known, and other hosts have some of the labels.
+            PlanError: The labels are numbers to predict, or how many classes there are is not known, and other hosts have some of them.
         """
         here = self.pipeline
         spec, arrays = here.schema.node_types[here._input_type].arrays.get("y"), here.graph.arrays
@@ -324,7 +334,10 @@ class Controls:
         if width > 1 or here.metadata.get("num_classes"):
             return width if width > 1 else int(here.metadata["num_classes"])
         if spec.numpy_dtype.kind not in "iu":
-            return 0  # numbers to predict
+            raise PlanError(
+                f"the labels y are {spec.dtype}: numbers to predict, and no classes",
+                "a model has one output for them; whole numbers are classes: data.y = data.y.long()",
+            )
         if not arrays.is_whole:
             raise PlanError(
                 f"how many classes there are is not known: labels of {arrays.num_parts - len(arrays.local_parts)} parts are on other hosts",
@@ -467,7 +480,7 @@ class Pipeline(Controls):
                 self._state.give_up("newer")
             check_same_epoch(self.plan, epoch)
             if steps is self._steps:
-                load_batch_classes()  # before the clock of any batch runs: it takes seconds
+                load_batch_classes(self.history)  # before the clock of any batch runs: it takes seconds
             self.stream.start_epoch(epoch, schedule)
             # Only now: an epoch that could not be started is still the next one.
             self._epoch, self.next_epoch, self._first_batch, self._moved = epoch, epoch + 1, 0, False
@@ -514,7 +527,7 @@ class Pipeline(Controls):
     def _sample_here(self, index: int, input_id: NDArray[np.int64], arrays: Mapping[str, NDArray[Any]]) -> Any:
         assert isinstance(self.stream, InProcessStream), "other streams sample elsewhere"
         with self.history.noting():
-            load_batch_classes()
+            load_batch_classes(self.history)
             return self._steps.all(self.stream.sample_request(0, index, self.batches.request_of(0, index, input_id, arrays)))
 
     def _move_to(self, epoch: int, first_batch: int) -> None:

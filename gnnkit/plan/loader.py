@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.arguments import checks_calls
 from gnnkit.bounds import LARGEST, MOST_SECONDS, check_choice, check_flag, is_real, is_whole, shown
 from gnnkit.errors import PlanError
 from gnnkit.files import user_path
@@ -317,6 +318,7 @@ def _words(value: Mapping[str, Any]) -> dict[NodeType, NDArray[np.uint64]]:
     return found
 
 
+@checks_calls()
 @dataclass(frozen=True)
 class LoaderPlan(Record):
     """Everything a backend needs to produce the batches of a loader.

@@ -11,10 +11,10 @@ import numpy as np
 from typing_extensions import override
 
 from gnnkit.bounds import LARGEST, check_choice, check_flag, check_text, is_real, is_whole, shown
-from gnnkit.errors import PlanError, near_matches
+from gnnkit.errors import PlanError
 from gnnkit.plan.inputs import Inputs
 from gnnkit.plan.records import OMITTED, Record, column, of_kind
-from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeDir, EdgeType, GraphSchema, NodeType, is_label_edge_type
+from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeDir, EdgeType, GraphSchema, NodeType, is_label_edge_type, near_edge_types
 
 FanOuts: TypeAlias = Sequence[int] | Mapping[EdgeType, Sequence[int]]
 # Room is made for as many edges as may be drawn: beyond this there would be none.
@@ -96,7 +96,7 @@ def resolve_fan_outs(num_neighbors: FanOuts, schema: GraphSchema) -> dict[EdgeTy
     for edge_type in num_neighbors:
         if edge_type not in schema.edge_types:
             raise PlanError(
-                f"num_neighbors names the unknown edge type {edge_type!r}{near_matches(str(edge_type), names)}", f"known: {names}"
+                f"num_neighbors names the unknown edge type {edge_type!r}{near_edge_types(edge_type, schema.edge_types)}", f"known: {names}"
             )
     missing = [edge_type for edge_type in schema.edge_types if edge_type not in num_neighbors]
     if missing:

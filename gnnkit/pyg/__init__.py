@@ -4,7 +4,7 @@
 
 Arguments, defaults and attributes are those of ``torch_geometric``, and objects are instances of its classes.
 ``loader.graph_loader`` is the ``GraphLoader`` underneath, with its dashboard, profile and plan. What differs, and why:
-``docs/coming-from.md``.
+``docs/development/names.md``.
 """
 
 from gnnkit.pyg.loaders import HGTLoader as HGTLoader

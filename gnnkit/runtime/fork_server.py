@@ -268,7 +268,6 @@ class ForkServer:
             self.end()
 
     def _read(self) -> None:
-        self._wire.flush()
         while (message := self._wire.receive()) is not None:
             self._pids[message.body["number"]] = message.body["pid"]
             self._may_do_better |= message.body["pid"] > 0

@@ -489,7 +489,8 @@ class Ring(Generic[T]):
 
     def take(self, owner: T) -> int | None:
         """Gives a free slot to ``owner``; None when there is none. The slots used before come first: their pages are there already."""
-        self.reclaim()
+        if self._returned:
+            self.reclaim()
         for slot, current in enumerate(self._owners):
             if current is None:
                 self._owners[slot] = owner
@@ -560,7 +561,8 @@ class Ring(Generic[T]):
     @property
     def num_leased(self) -> int:
         """Slots that batches of the user's lie in."""
-        self.reclaim()
+        if self._returned:
+            self.reclaim()
         return len(self._leases)
 
 

@@ -2,7 +2,7 @@
 
 Most edges lead to nodes that are not among them, and every edge costs. So a node's edges are first looked up in marks, a bit for each hash
 value, which lie in the fastest caches and take no branch; those that pass are looked up in a table of the members. Memory is asked for the
-rows of nodes ahead. ``docs/performance.md`` has what each is worth.
+rows of nodes ahead. ``docs/development/measurements.md`` has what each is worth.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from typing import Any, Literal, NewType, TypeAlias, TypedDict, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.arguments import check_fields
+from gnnkit.arguments import check_fields, checks_calls
 from gnnkit.bounds import keep_whole_number
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.schema import (
@@ -71,6 +71,7 @@ Order = Literal["dataset", "hotness"]
 TRAIN = "train"
 
 
+@checks_calls()
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
     """Everything beside the source that decides a store's bytes; part of its fingerprint.

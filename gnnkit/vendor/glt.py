@@ -1,7 +1,7 @@
 """The one place that imports graphlearn-torch, whole where its native library fits, else with stand-ins.
 
 Nothing here runs when gnnkit is imported: ``load`` does, when a name that needs graphlearn-torch is used. What is worked
-around, and until when: ``docs/defects.md``.
+around, and until when: ``docs/development/defects.md``.
 """
 
 from __future__ import annotations

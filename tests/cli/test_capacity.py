@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gnnkit import BuildOptions, GraphLoader, InProcess, Store, datasets, partition
@@ -124,6 +126,23 @@ def test_a_plan_says_what_is_sampled(store: Store, tmp_path: Path) -> None:
     graph = sized_graph(str(tmp_path / "plan.json"), BuildOptions(1))
     wanted = asked(graph, None, None)
     assert (wanted.num_neighbors, wanted.batch_size, graph.store) == ((4, 2), 48, store.path)
+
+
+@pytest.mark.parametrize("kind", ["nodes", "all nodes", "links"])
+def test_batches_of_a_plan_are_those_of_its_inputs(store: Store, tmp_path: Path, kind: str) -> None:
+    options: dict[str, Any] = {"num_neighbors": [4, 2], "batch_size": 48, "progress": False}
+    if kind == "links":
+        loader = GraphLoader.from_store(store.path, edge_label_index=np.arange(96).reshape(2, 48), neg_sampling="binary", **options)
+    else:
+        loader = GraphLoader.from_store(store.path, input_nodes=np.arange(4000, 4096) if kind == "nodes" else None, **options)
+    with loader:
+        loader.plan.save(tmp_path / "plan.json")
+        batches = list(itertools.islice(loader, 8))
+    graph = sized_graph(str(tmp_path / "plan.json"), BuildOptions(1))
+    size = batch_of(graph, asked(graph, None, None))
+    assert size.num_nodes == pytest.approx(sum(batch.num_nodes for batch in batches) / len(batches))
+    assert size.num_edges == pytest.approx(sum(batch.num_edges for batch in batches) / len(batches))
+    assert batch_of(graph, asked(graph, (1,), None)).num_nodes < size.num_nodes
 
 
 # What follows ---------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""``docs/coming-from.md``: every name it says exists does, with the arguments it says; what it says is missing, is."""
+"""``docs/development/names.md``: every name it says exists does, with the arguments it says; what it says is missing, is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gnnkit.errors import PlanError
 from gnnkit.vendor import glt
 from tests.helpers.machine import ROOT
 
-PAGE = ROOT / "docs" / "coming-from.md"
+PAGE = ROOT / "docs/development/names.md"
 ROW = re.compile(r"^\| `([^`]+)` \| (.+?) \|(.*)\| `([\w.]+)::(\w+)` \|$")
 CALL = re.compile(r"^([\w.]+)(?:\((.*)\))?$")
 HERE = re.compile(r"^`(gnnkit\.[\w.]+)(?:\((.*)\))?`$")

@@ -158,7 +158,7 @@ def first_rank() -> dict[str, Any]:
 # What the blocks of a page use and do not make themselves: for each block, or for all of them before the first.
 GIVEN: dict[str, list[Callable[[], dict[str, Any]]]] = {
     "advice.md": [a_loader],
-    "coming-from.md": [with_a_mask],
+    "development/names.md": [with_a_mask],
     "dashboard.md": [a_loader],
     "exporting.md": [a_job],
     "gpu.md": [a_loader],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -152,7 +153,7 @@ def train(loader, ctx):
     assert "nothing is left" not in caplog.text
     first, second = (json.loads((tmp_path / "new" / "job" / f"{turn}.json").read_text()) for turn in range(2))
     assert len(first) == 5 and first + second == epochs(plan, 1)[0]
-    assert f"epoch 0  batch {NUM_BATCHES}/{NUM_BATCHES}  epochs 0" in capfd.readouterr().out
+    assert re.search(rf"\d\d:\d\d:\d\d  epoch 0.*  batch {NUM_BATCHES}/{NUM_BATCHES}  .* left.*  epochs 0", capfd.readouterr().out)
     write(tmp_path, "def train(loader, ctx):\n    ctx.restore()\n    list(loader)\n    list(ctx.epochs(1))")
     assert run(words) == 0 and "all 1 epochs are done: nothing is left of this training" in caplog.text
 

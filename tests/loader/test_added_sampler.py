@@ -1,4 +1,4 @@
-"""A sampler that is added as docs/architecture.md says works wherever those of gnnkit do."""
+"""A sampler that is added as docs/development/architecture.md says works wherever those of gnnkit do."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def test_a_stand_in_may_be_named_but_not_used() -> None:
 
 
 def test_the_defects_that_comments_name_are_described() -> None:
-    described = re.findall(r"^\| ((?:GLT|OGB)-\d+) \|(?: [^|]+ \|){3}$", (ROOT / "docs/defects.md").read_text(), re.M)
+    described = re.findall(r"^\| ((?:GLT|OGB)-\d+) \|(?: [^|]+ \|){3}$", (ROOT / "docs/development/defects.md").read_text(), re.M)
     assert described == [*(f"GLT-{number}" for number in range(1, 15)), *(f"OGB-{number}" for number in range(1, 6))]
     named = {name for path in ROOT.glob("gnnkit/**/*.py") for name in re.findall(r"\b(?:GLT|OGB)-\d+\b", path.read_text())}
     assert named <= set(described)

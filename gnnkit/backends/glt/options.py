@@ -6,19 +6,22 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from gnnkit.backends.base import BatchStream, folder_or_none, size_in_bytes
+from gnnkit.arguments import checks_calls
+from gnnkit.backends.base import BatchStream, folder_or_none
 from gnnkit.bounds import MOST_SECONDS, MOST_THREADS, is_real, is_whole, keep_whole_number, shown
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
 from gnnkit.plan import InputNodes, LoaderPlan, NeighborSampling, Sampling
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.scheduler import MOST_CONCURRENT
+from gnnkit.units import size_in_bytes
 
 _MODES = ("worker", "server_client")
 _GRAPH_MODES = ("CPU", "ZERO_COPY", "CUDA")
 DRAWN_BY = "graphlearn-torch"
 
 
+@checks_calls()
 @dataclass(frozen=True)
 class Glt:
     """Samples with graphlearn-torch's own loaders and RPC, in processes that the loader starts and ends.

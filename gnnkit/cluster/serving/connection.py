@@ -209,7 +209,6 @@ class ServedProcess:
 
     def hear(self) -> Iterator[Message]:
         """Yields what it has said, up to a limit."""
-        self.wire.flush()
         try:
             for _ in range(_TURN):
                 message = self.wire.receive()
@@ -313,9 +312,9 @@ class ServerConnection(Calls):
         """Waits until the server says something."""
         return self._wire.wait(timeout_s)
 
-    def flush(self) -> bool:
-        """Sends what was kept; whether nothing is left."""
-        return self._wire.flush()
+    def register(self, poller: select.poll) -> None:
+        """Has a poll object wake when the server says something; see ``Wire.register``."""
+        self._wire.register(poller)
 
     # Calls -------------------------------------------------------------------------------------------------------------------
 
@@ -354,7 +353,7 @@ class ServerConnection(Calls):
 
     def _poller(self) -> select.poll:
         poller = select.poll()
-        poller.register(self._wire.fileno(), select.POLLIN | (0 if self._wire.flush() else select.POLLOUT))
+        self._wire.register(poller)
         return poller
 
     def _arrived(self) -> Iterator[Message]:
@@ -405,7 +404,6 @@ class ServerConnection(Calls):
     def hear(self) -> None:
         """Takes what the server has said of its processes."""
         try:
-            self._wire.flush()
             while (message := self._wire.receive()) is not None:
                 if message.kind == "worker":
                     self._announced.append(message)

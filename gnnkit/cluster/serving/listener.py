@@ -354,27 +354,20 @@ class ClientSessions:
         for session in self._sessions.values():
             session.wire.send("failed", error=error_to_json(error))
 
-    def on_ready(self, rank: int) -> None:
-        """Introduces a worker to all clients that have enlisted."""
-        for session in list(self._sessions.values()):
-            self._introduce(session, rank)
-
-    def on_lost(self, rank: int, error: GnnkitError) -> None:
-        """Tells of a worker's death, and whether the server starts another one by itself."""
-        again = self._host.pool is not None and self._host.pool.starts_again
-        for session in self._sessions.values():
-            if session.enlisted:
-                session.introduced.pop(rank, None)
-                session.wire.send("lost", worker=rank, error=error_to_json(error), again=again)
-
-    def on_message(self, rank: int, message: Message) -> None:
-        """ClientSessions have no channels of their own."""
-        message.close()
-
     def workers_are_there(self) -> None:
         """Begins to tell of workers, once the server has some."""
         assert self._host.pool is not None
-        self._host.pool.handlers.append(self)
+        self._host.pool.watchers.append(self._on_worker)
+
+    def _on_worker(self, rank: int, error: GnnkitError | None) -> None:
+        """Introduces a worker to clients that have enlisted, or tells of its death, and whether the server starts another one by itself."""
+        again = self._host.pool is not None and self._host.pool.starts_again
+        for session in list(self._sessions.values()):
+            if error is None:
+                self._introduce(session, rank)
+            elif session.enlisted:
+                session.introduced.pop(rank, None)
+                session.wire.send("lost", worker=rank, error=error_to_json(error), again=again)
 
     def _enlist(self, session: ClientSession, message: Message) -> None:
         message.close()

@@ -231,7 +231,7 @@ class ServerLoop:
 
     def _wait(self) -> set[int]:
         poller = select.poll() if self.pool is None else self.pool.supervisor.poller()
-        poller.register(self._wire.fileno(), select.POLLIN | (0 if self._wire.flush() else select.POLLOUT))
+        self._wire.register(poller)
         for fd, owes in self._sessions.filenos().items():
             poller.register(fd, select.POLLIN | (select.POLLOUT if owes else 0))
         for fd in [] if self._listener is None else self._listener.filenos():

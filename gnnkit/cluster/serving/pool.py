@@ -1,39 +1,34 @@
-"""A server's sampling processes: one supervisor for all clients, introduced to them, and at the server's own service."""
+"""A server's sampling processes: one supervisor for all clients, introduced to them, and the channels of the server's own service."""
 
 from __future__ import annotations
 
 import itertools
 import logging
+import os
 import socket
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gnnkit.cluster import worker
-from gnnkit.errors import GnnkitError, WorkerStopped
+from gnnkit.errors import GnnkitError, MemoryLimitError, WorkerStopped
+from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.graph_memory import GraphHandle, GraphSharing
 from gnnkit.runtime.limits import check_descriptors, check_start_memory
+from gnnkit.runtime.remote import error_from_json, fresh
+from gnnkit.runtime.ring import Ring, mapped
 from gnnkit.runtime.runs import new_run
 from gnnkit.runtime.supervisor import ChildProcess, Exit, Supervisor, SupervisorOptions
-from gnnkit.runtime.wire import Message, Wire
+from gnnkit.runtime.wire import Message, Wire, in_memory
 from gnnkit.storage.store import Store
 
 logger = logging.getLogger(__name__)
 
 _ADVICE = "iterate again, or let the server restart it by itself with max_restarts=..."
-
-
-class Handler(Protocol):
-    """A part of the server that has the workers sample, or tells clients of them. Everything is called in the main thread."""
-
-    def on_message(self, rank: int, message: Message) -> None:
-        """A worker says something about a channel of this handler's; its descriptors are the handler's."""
-
-    def on_ready(self, rank: int) -> None:
-        """A worker is there, for the first time or again; it knows of no channel yet."""
-
-    def on_lost(self, rank: int, error: GnnkitError) -> None:
-        """A worker has ended, with everything that it had to do."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +57,7 @@ class ServedWorkersOptions:
 class ServedWorkers:
     """The workers. Only for the server's main thread.
 
-    The server itself is a client of its workers, number 0: a handler has them sample over ``send``, on channels with numbers from
-    ``open_channel``.
+    The server itself is a client of its workers, number 0: it has them sample over channels.
 
     Args:
         options: How they are started.
@@ -76,7 +70,7 @@ class ServedWorkers:
         parts: The parts that they sample from themselves.
         supervisor: The processes.
         sharing: The graph's copy.
-        handlers: Who is told when workers come and go.
+        watchers: Called with a worker that is there, for the first time or again; or that has ended, and with its error.
         restarts: How often one was started again without being asked to.
         failures: ``{worker: why it is not there}``.
 
@@ -92,10 +86,10 @@ class ServedWorkers:
         self._store, self.parts = store.reference, store.local_parts
         graph = GraphHandle(store.arrays(), store.splits, self._store, link_splits=store.link_splits)
         self.sharing = GraphSharing(graph, options.memory_budget)
-        self.handlers: list[Handler] = []
+        self.watchers: list[Callable[[int, GnnkitError | None], None]] = []
         self.restarts = 0
         self.failures: dict[int, GnnkitError] = {}
-        self._channels: dict[int, Handler] = {}
+        self._channels: dict[int, Channel] = {}
         self._numbers = itertools.count(1)
         self._was_complete = self._may_copy = False
         check_descriptors(options.workers)
@@ -103,7 +97,10 @@ class ServedWorkers:
         title = f"sampling process {{rank}} of server {options.server}"
         supervisor_options = SupervisorOptions(options.workers, options.threads, worker.__name__, title=title, advice=_ADVICE)
         self.supervisor = Supervisor(
-            supervisor_options, new_run(options.log_root, {"store": str(store.path), "server": options.server}), self._set_up
+            supervisor_options,
+            new_run(options.log_root, {"store": str(store.path), "server": options.server}),
+            self._set_up,
+            self.sharing,
         )
 
     def start(self) -> None:
@@ -148,15 +145,15 @@ class ServedWorkers:
 
     # Work for them --------------------------------------------------------------------------------------------------------
 
-    def open_channel(self, handler: Handler) -> int:
-        """A number for a loader of the server's own; what workers say about it goes to ``handler``."""
+    def enter(self, channel: Channel) -> int:
+        """Takes a channel in, which hears from the workers from now on; returns what they know it by."""
         number = next(self._numbers)
-        self._channels[number] = handler
+        self._channels[number] = channel
         return number
 
-    def close_channel(self, number: int) -> None:
-        """Takes a number back; what workers still say about it is thrown away."""
-        self._channels.pop(number, None)
+    def leave(self, channel: Channel) -> None:
+        """Lets a channel go; what workers still say about it is thrown away."""
+        self._channels.pop(channel.number, None)
 
     def send(self, rank: int, kind: str, fds: tuple[int, ...] = (), /, **body: object) -> None:
         """Sends a message to a worker; one that is gone gets nothing."""
@@ -196,22 +193,21 @@ class ServedWorkers:
         overdue = self.supervisor.overdue(self.options.start_timeout_s)
         if overdue is not None:
             self._on_exit(*overdue)
-        self.sharing.spread(self.supervisor, ask=self._may_copy)
+        self.sharing.spread(self.supervisor.ready, self.supervisor.send, ask=self._may_copy)
 
     def copy(self) -> bool:
         """Has a worker make the graph's copy, if it is to be made at all; whether it is being made or there."""
         self._may_copy = True
-        self.sharing.spread(self.supervisor, ask=True)
+        self.sharing.spread(self.supervisor.ready, self.supervisor.send, ask=True)
         return self.sharing.is_copying or self.sharing.shared is not None
 
     def _take(self, rank: int, message: Message) -> None:
         if message.kind == "ready":
             self.failures.pop(rank, None)
             self._was_complete = self._was_complete or len(self.supervisor.ready) == self.options.workers
-            for handler in list(self.handlers):
-                handler.on_ready(rank)
-        elif message.kind == "graph":
-            self.sharing.take(rank, message)
+            for channel in list(self._channels.values()):
+                channel.on_ready(rank)
+            self._tell_watchers(rank, None)
         elif message.kind == "event":
             self._forward(message)
         else:
@@ -223,13 +219,17 @@ class ServedWorkers:
 
     def _on_exit(self, rank: int, error: GnnkitError) -> None:
         logger.warning("%s", error)
-        self.sharing.lost(rank)
         self.failures[rank] = error
         if self.starts_again and not isinstance(error, WorkerStopped):
             self.restarts += 1
             self.supervisor.start_missing()
-        for handler in list(self.handlers):
-            handler.on_lost(rank, error)
+        for channel in list(self._channels.values()):
+            channel.on_lost(rank, error)
+        self._tell_watchers(rank, error)
+
+    def _tell_watchers(self, rank: int, error: GnnkitError | None) -> None:
+        for watcher in list(self.watchers):
+            watcher(rank, error)
 
     def _set_up(self, child: ChildProcess) -> None:
         """Tells a worker that has just been started what it is there for."""
@@ -240,3 +240,193 @@ class ServedWorkers:
     def stop(self) -> None:
         """Ends the workers."""
         self.supervisor.stop()
+
+
+# The layout of a batch as JSON and its bytes, or why there are none.
+Sampled: TypeAlias = "tuple[dict[str, Any], NDArray[np.uint8]] | GnnkitError"
+
+
+@dataclass(eq=False)
+class Job:
+    """A batch that a client of a channel waits for.
+
+    Attributes:
+        epoch: The epoch.
+        batch: Index in its list of batches.
+        answer: Called by ``settle``; None after that.
+        what: What is done, for errors.
+        seeds: int64 ``[k]`` dataset ids of a batch outside the epoch, or None.
+        is_wanted: Whether the client still waits.
+        rank: The worker that it was given to; -1 while there is none.
+        slot: Where the worker writes it.
+        ring: What the slot belongs to; None: the worker answers with memory of its own.
+    """
+
+    epoch: int
+    batch: int
+    answer: Callable[[Sampled], None] | None
+    what: str = "sampling a batch"
+    seeds: NDArray[np.int64] | None = None
+    is_wanted: bool = True
+    rank: int = -1
+    slot: int = -1
+    ring: Ring[Job] | None = None
+
+    def settle(self, sampled: Sampled) -> None:
+        """Answers, once. What has the answer now is not held on to: its slot is this job's until the answer is gone."""
+        answer, self.answer = self.answer, None
+        if answer is not None:
+            answer(sampled)
+
+    def give_back(self) -> None:
+        """Frees its slot, whose content is not needed."""
+        if self.ring is not None:
+            self.ring.free(self.slot, self)
+        self.rank, self.ring = -1, None
+
+
+class Channel:
+    """A loader in the workers of a server: introduces it to each, and gives them its jobs. Only for the server's main thread.
+
+    What a worker that is gone has not answered is given to another one.
+
+    Args:
+        pool: The workers.
+        plan: The loader's plan.
+        most_each: Jobs that a worker is given at a time.
+
+    Attributes:
+        number: What workers know it by.
+        is_closed: Whether it was given up.
+    """
+
+    def __init__(self, pool: ServedWorkers, plan: LoaderPlan, most_each: int) -> None:
+        self._pool, self._plan, self._most_each = pool, plan.to_json(), most_each
+        self._told: set[int] = set()
+        self._waiting: deque[Job] = deque()
+        self._given: dict[int, Job] = {}
+        self._jobs = itertools.count(1)
+        self.is_closed = False
+        self.number = pool.enter(self)
+        for rank in pool.ready:
+            self._introduce(rank)
+
+    def give(self, job: Job) -> None:
+        """Has a batch sampled."""
+        self._waiting.append(job)
+        self.deal()
+
+    def forget(self, job: Job) -> None:
+        """Ends a job whose answer nothing waits for any more."""
+        job.is_wanted = False
+        if job in self._waiting:
+            self._waiting.remove(job)
+
+    def deal(self) -> None:
+        """Gives the workers as many jobs as there is room for, each to the one with least to do."""
+        loads = dict.fromkeys(sorted(self._told & self._pool.ready), 0)
+        for job in self._given.values():
+            if job.rank in loads:
+                loads[job.rank] += 1
+        while self._waiting and loads:
+            rank = min(loads, key=loads.__getitem__)
+            if loads[rank] >= self._most_each or not self._place(self._waiting[0]):
+                return
+            loads[rank] += 1
+            self._send(rank, self._waiting.popleft())
+
+    def _send(self, rank: int, job: Job) -> None:
+        number = next(self._jobs)
+        job.rank, self._given[number] = rank, job
+        place = {"c": self.number, "epoch": job.epoch}
+        if job.ring is not None:
+            self._pool.send(rank, "sample", g=0, steps=[[number, job.batch, job.slot]], **place)
+            return
+        fds = () if job.seeds is None else (in_memory(np.ascontiguousarray(job.seeds).data),)
+        try:
+            self._pool.send(rank, "now", fds, number=number, batch=job.batch, **place)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def close(self) -> None:
+        """Gives the loader up at every worker."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        for rank in self._told & self._pool.ready:
+            self._pool.send(rank, "close", c=self.number)
+        self._pool.leave(self)
+
+    # What the workers do -----------------------------------------------------------------------------------------------------
+
+    def on_message(self, rank: int, message: Message) -> None:
+        """Handles what a worker says about the loader; the message's descriptors are the channel's."""
+        (batch,) = message.body.get("batches", [message.body])  # a job is a message of its own
+        job = self._given.pop(message.body.get("number", batch.get("step", 0)), None)
+        if job is not None and job.is_wanted:
+            job.settle(self._read(job, batch, message))
+        else:
+            if job is not None:
+                job.give_back()
+            message.close()
+        self.deal()
+
+    def on_ready(self, rank: int) -> None:
+        """A worker is there, for the first time or again; it knows of no loader yet."""
+        self._introduce(rank)
+        self.deal()
+
+    def on_lost(self, rank: int, error: GnnkitError) -> None:
+        """A worker has ended, with everything that it had to do."""
+        self._told.discard(rank)
+        gone = [number for number, job in self._given.items() if job.rank == rank]
+        lost = [job for job in map(self._given.pop, gone) if job.is_wanted]
+        for job in lost:
+            job.give_back()
+        if self._goes_on_without(rank):
+            self._waiting.extendleft(reversed(lost))
+        else:
+            for job in lost:
+                job.settle(fresh(error))
+        if self._pool.is_over:
+            self.fail(error)
+        self.deal()
+
+    def fail(self, error: GnnkitError) -> None:
+        """No worker is left."""
+        raise NotImplementedError
+
+    def _introduction(self, rank: int) -> dict[str, Any]:
+        """Returns what a worker is told of the loader beside its plan."""
+        return {"trial": None}
+
+    def _introduce(self, rank: int) -> None:
+        self._told.add(rank)
+        self._pool.send(rank, "open", c=self.number, plan=self._plan, **self._introduction(rank))
+
+    def _place(self, job: Job) -> bool:
+        """Whether there is room for what a worker answers."""
+        return True
+
+    def _goes_on_without(self, rank: int) -> bool:
+        """Whether what a worker had to do is given to others, after it has ended."""
+        return True
+
+    def _read(self, job: Job, batch: Mapping[str, Any], message: Message) -> Sampled:
+        """Returns a worker's answer to a job; what is mapped takes no descriptor."""
+        if job.ring is None or message.fds or "error" in batch:
+            job.give_back()
+        if "error" in batch:
+            return error_from_json(batch["error"], job.what)
+        layout, ring = batch["layout"], job.ring
+        nbytes = layout["nbytes"]
+        if ring is not None:
+            return layout, ring.lease(job.slot, nbytes, self._freed)[:nbytes]
+        try:
+            return layout, mapped(message.fds.pop(0))[:nbytes]
+        except OSError as error:
+            return MemoryLimitError(f"a batch of {nbytes / 1e6:.0f} MB cannot be mapped: {error}", "lower batch_size")
+
+    def _freed(self) -> None:
+        """A slot is free again; called from anywhere."""

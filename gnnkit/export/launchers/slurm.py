@@ -31,16 +31,25 @@ class Slurm(Launcher):
 
     title = "Slurm"
     about_trial = f"{SBATCH}, with stand-ins for srun and scontrol: there is no Slurm here"
+    options = {
+        "partition": "the queue",
+        "account": "who pays",
+        "qos": "quality of service",
+        "time": "the time limit, 24:00:00",
+        "constraint": "features that nodes must have",
+    }
     about_files = {SERVE: "starts the storage servers of one node", SBATCH: "the job for Slurm"}
 
     def files(self, job: ExportJob) -> dict[str, str]:
         """Returns ``job.sbatch``, and ``serve.sh`` where there are storage nodes."""
-        needs = {
+        needs: dict[str, object] = {
             "cpus_per_task": rank_cores(job),
             "gib": trainer_gib(job),
             "storage_cpus": storage_cores(job),
             "storage_gib": storage_gib(job),
         }
+        limits = {"time": "24:00:00", **job.options}
+        needs["options"] = "\n".join(f"#SBATCH --{name}={value}" for name, value in limits.items())
         files = {SBATCH: render(SBATCH, job, group_0="--het-group=0 " if job.num_servers else "", **needs)}
         if job.num_servers:
             files[SERVE] = render(SERVE, job, where="slurm")
@@ -127,8 +136,9 @@ def _ports(job: ExportJob) -> tuple[Port, ...]:
 def _settings(job: ExportJob) -> dict[str, str]:
     settings = {
         "MASTER_PORT": "where ranks meet; made of the job's id",
-        "MASTER_ADDR": "name of the first node, as the others reach it; as Slurm calls it",
+        "MASTER_ADDR": "address of the first node, as the others reach it; that of the interface which leads to them",
     }
     if job.num_servers:
         settings["STORAGE_PORT"] = "port of the first server of each storage node; made of the job's id"
-    return settings | common_settings(job)
+    run = {"RUN_DIR": "where checkpoints go; `run`, and `run/<task>` for the tasks of an array"}
+    return settings | common_settings(job) | run

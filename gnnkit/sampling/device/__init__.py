@@ -1,1 +1,4 @@
-"""Sampling on a device: what ``docs/sampling.md`` specifies, in operations of PyTorch alone, equal to the kernels' batches bit for bit."""
+"""Sampling on a device: what ``docs/development/sampling.md`` specifies, in operations of PyTorch alone.
+
+Batches are equal to the kernels' bit for bit.
+"""

@@ -1,4 +1,4 @@
-"""Draws on a device: the integers of ``docs/sampling.md``, "Integers and keys", "Neighbours", "Weights" and "LABOR".
+"""Draws on a device: the integers of ``docs/development/sampling.md``, "Integers and keys", "Neighbours", "Weights" and "LABOR".
 
 Unsigned 64-bit integers are kept as the int64 of the same bits: products, sums and exclusive ors are the same, shifts are masked, and
 comparisons flip the highest bit. ``gnnkit.kernels.stream`` and ``gnnkit.sampling.passes`` are the counterparts of processors.

@@ -1,4 +1,4 @@
-"""Numbers of a batch's nodes on a device, in the order in which they are first met: ``docs/sampling.md``, "Numbers".
+"""Numbers of a batch's nodes on a device, in the order in which they are first met: ``docs/development/sampling.md``, "Numbers".
 
 Nothing here comes back to the host: how many nodes there are is a number on the device until the end of a hop.
 """
@@ -99,7 +99,7 @@ class TableNumbering(Numbering):
 
 
 class RootedNumbering(Numbering):
-    """Numbers of pairs of a root and a node, by sorting: ``docs/sampling.md``, "A neighbourhood for each root".
+    """Numbers of pairs of a root and a node, by sorting: ``docs/development/sampling.md``, "A neighbourhood for each root".
 
     Args:
         num_nodes: Nodes of the type.

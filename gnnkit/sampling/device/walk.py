@@ -1,4 +1,4 @@
-"""Walks on a device: ``docs/sampling.md``, from "Neighbours" to "Which edges a batch shows", for the sampling of neighbourhoods.
+"""Walks on a device: ``docs/development/sampling.md``, from "Neighbours" to "Which edges a batch shows".
 
 Sizes come back to the host once a hop: until then neighbours lie where there is room for all that a node may draw, and a mask says which
 of the places are taken. A hop that takes all neighbours asks for their number first, and draws by weight ask whether they are done.
@@ -267,7 +267,7 @@ class DeviceWalker:
     # The edges that a batch shows.
 
     def _shaped(self, batch: _Batch, walked: DeviceWalked) -> DeviceWalked:
-        """``docs/sampling.md``, "Which edges a batch shows"."""
+        """``docs/development/sampling.md``, "Which edges a batch shows"."""
         if self._sampling.subgraph_type == "directional":
             return walked
         edges = self._induced(batch, walked) if self._sampling.subgraph_type == "induced" else _bidirectional(walked)
@@ -290,7 +290,7 @@ class DeviceWalker:
         return found
 
     def _without(self, walked: DeviceWalked, seeds: WalkSeeds) -> DeviceWalked:
-        """``docs/sampling.md``, "Edges left out"."""
+        """``docs/development/sampling.md``, "Edges left out"."""
         by_type: dict[EdgeType, list[ExcludedEdges]] = {}
         for group in seeds.excluded:
             by_type.setdefault(self.tables.shown_type(self.tables.edge_types[group.relation]), []).append(group)

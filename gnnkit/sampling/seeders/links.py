@@ -115,7 +115,7 @@ class NodeDraws:
 
 
 def integer_weights(weight: NDArray[Any], count: int, what: str, of: str = "nodes") -> NDArray[np.int64]:
-    """Weights as ``docs/sampling.md`` makes integers of them: the largest lies between 2**31 and 2**32.
+    """Weights as ``docs/development/sampling.md`` makes integers of them: the largest lies between 2**31 and 2**32.
 
     Args:
         weight: Numbers ``[count]``.

@@ -1,4 +1,4 @@
-"""Personalised PageRank: the nodes with the largest rank of each seed, by forward push. ``docs/sampling.md`` specifies it."""
+"""Personalised PageRank: the nodes with the largest rank of each seed, by forward push. ``docs/development/sampling.md`` specifies it."""
 
 from __future__ import annotations
 

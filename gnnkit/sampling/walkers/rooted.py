@@ -1,7 +1,7 @@
 """Neighbourhoods that are kept apart: each seed is the root of one of its own, which no other seed's nodes take part in.
 
 So a node can be in a batch once for each root, and what it draws differs from root to root. With times, nothing later than its root's
-time is drawn. ``docs/sampling.md`` specifies it; node for node it is what pyg-lib's ``neighbor_sample(disjoint=True)`` does.
+time is drawn. ``docs/development/sampling.md`` specifies it; node for node it is what pyg-lib's ``neighbor_sample(disjoint=True)`` does.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ShapedWalker:
-    """A walker whose batches show other edges than those that it has drawn; ``docs/sampling.md`` specifies them.
+    """A walker whose batches show other edges than those that it has drawn; ``docs/development/sampling.md`` specifies them.
 
     Hops mean nothing for such edges: their batches have no counts by hop.
 
