@@ -16,6 +16,7 @@ from gnnkit.version import __version__ as __version__
 # Public names and the modules they live in; importing gnnkit imports none of them.
 _HOMES = {
     "BuildOptions": "gnnkit.storage.layout",
+    "Clusters": "gnnkit.samplers",
     "Colocated": "gnnkit.backends.colocated",
     "Glt": "gnnkit.backends.glt.options",
     "GraphLoader": "gnnkit.graph_loader",
@@ -29,6 +30,7 @@ _HOMES = {
     "PPR": "gnnkit.samplers",
     "Ray": "gnnkit.ray.options",
     "RunHandle": "gnnkit.jobs.launching.engine",
+    "Saint": "gnnkit.samplers",
     "Store": "gnnkit.storage.store",
     "TrainContext": "gnnkit.jobs.context",
     "Walks": "gnnkit.samplers",
@@ -51,6 +53,7 @@ _HOMES = {
 
 __all__ = [
     "BuildOptions",
+    "Clusters",
     "Colocated",
     "Glt",
     "GraphLoader",
@@ -64,6 +67,7 @@ __all__ = [
     "PPR",
     "Ray",
     "RunHandle",
+    "Saint",
     "Store",
     "TrainContext",
     "Walks",
@@ -108,8 +112,10 @@ if _typing.TYPE_CHECKING:
     from gnnkit.ray.options import Ray as Ray
     from gnnkit.samplers import HGT as HGT
     from gnnkit.samplers import PPR as PPR
+    from gnnkit.samplers import Clusters as Clusters
     from gnnkit.samplers import Labor as Labor
     from gnnkit.samplers import LayerWise as LayerWise
+    from gnnkit.samplers import Saint as Saint
     from gnnkit.samplers import Walks as Walks
     from gnnkit.serving import serve as serve
     from gnnkit.splitters import split_links as split_links

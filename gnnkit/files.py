@@ -201,7 +201,7 @@ def user_folder(kind: Literal["cache", "state"]) -> Path | None:
 
 def is_writable(folder: Path) -> bool:
     """Whether files can be written below a folder, which need not exist yet."""
-    while not folder.exists() and folder != folder.parent:
+    while not os.path.exists(folder) and folder != folder.parent:  # one that may not be looked at counts as missing
         folder = folder.parent
     try:
         with tempfile.TemporaryFile(dir=folder):

@@ -33,7 +33,7 @@ from gnnkit.loader.inputs import (
 from gnnkit.loader.option_table import GROUPS, option_table, takes_options
 from gnnkit.loader.options import GivenOptions, LoaderOptions, Progress, check_names, sort_options
 from gnnkit.loader.pipeline import Controls, Pipeline, near_data, on_built, on_graph, on_store, open_plan
-from gnnkit.loader.planned import check_source, check_undivided, has_edge_arrays, open_in_memory, store_folder, warm_in_background
+from gnnkit.loader.planned import check_source, check_undivided, has_edge_arrays, open_in_memory, store_folders, warm_in_background
 from gnnkit.loader.served import check_same_dataset, check_same_path, check_same_source, joins_servers, served_store
 from gnnkit.plan import LoaderPlan
 from gnnkit.rendering import Shown
@@ -83,6 +83,16 @@ class GraphLoader(Controls, Shown):
 
     What it samples is fixed when it is made: its attributes cannot be assigned. It is pickled and deep-copied as its plan, and opened at
     the other end; a forked child opens it when it uses it. Each then begins with the epoch that would be the next here.
+
+    Example:
+        >>> import gnnkit
+        >>> data = gnnkit.datasets.cora()
+        >>> loader = gnnkit.GraphLoader.from_pyg(data, input_nodes="train", num_neighbors=[5, 5], batch_size=32, progress=False)
+        >>> for batch in loader:
+        ...     seeds = batch.n_id[: batch.batch_size]
+        >>> len(loader), loader.num_features
+        (5, 1433)
+        >>> loader.close()
     """
 
     _pipeline: Pipeline
@@ -208,7 +218,7 @@ class GraphLoader(Controls, Shown):
         folder = None if root is None else user_path(root)
         warm_in_background(events)
         source = open_ogb(name, root=folder, download=download, undirected=undirected, events=events)
-        return cls._over(on_built(source, sorted_options, store_folder(store_dir, folder), events))
+        return cls._over(on_built(source, sorted_options, store_folders(store_dir, folder), events))
 
     @classmethod
     @takes_options(BuildOptions)
@@ -247,7 +257,7 @@ class GraphLoader(Controls, Shown):
             check_same_source(served, source.fingerprint())
             return cls._over(on_store(served, given, events))
         warm_in_background(events)
-        return cls._over(on_built(source, given, store_folder(store_dir, None), events))
+        return cls._over(on_built(source, given, store_folders(store_dir, None), events))
 
     @classmethod
     @takes_options(BuildOptions, TableOptions)

@@ -9,11 +9,32 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from typing_extensions import override
 
-from gnnkit.arguments import check_fields, checks_calls
+from gnnkit.arguments import check_fields, checks_calls, to_array
 from gnnkit.bounds import is_real
 from gnnkit.errors import PlanError, near_matches
-from gnnkit.plan import HGTSampling, LaborDraws, LayerSampling, NeighborSampling, PPRChannel, PPRSampling, Sampling, WalkSampling
-from gnnkit.plan.sampling import PPR_RELATION, FanOuts, PPRNumbers, WalkNumbers, check_fan_outs, node_counts, resolve_fan_outs
+from gnnkit.plan import (
+    ClustersSampling,
+    HGTSampling,
+    LaborDraws,
+    LayerSampling,
+    NeighborSampling,
+    PPRChannel,
+    PPRSampling,
+    SaintSampling,
+    Sampling,
+    WalkSampling,
+)
+from gnnkit.plan.sampling import (
+    PPR_RELATION,
+    ClusterNumbers,
+    FanOuts,
+    PPRNumbers,
+    SaintNumbers,
+    WalkNumbers,
+    check_fan_outs,
+    node_counts,
+    resolve_fan_outs,
+)
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeDir, EdgeType, GraphSchema, NodeType, is_label_edge_type
 
 NodeCounts: TypeAlias = Sequence[int] | Mapping[NodeType, Sequence[int]]
@@ -53,6 +74,14 @@ class HGT(Sampler):
 
     Raises:
         PlanError: There are no iterations, their numbers differ, or a number is negative or no whole number.
+
+    Example:
+        >>> import gnnkit
+        >>> data = gnnkit.datasets.cora()
+        >>> sampler = gnnkit.HGT(num_samples=[64, 64])
+        >>> with gnnkit.GraphLoader.from_pyg(data, input_nodes="train", sampler=sampler) as loader:
+        ...     print(loader.peek().batch_size)
+        140
     """
 
     num_samples: NodeCounts
@@ -87,6 +116,14 @@ class Labor(Sampler):
 
     Raises:
         PlanError: A value is not as described.
+
+    Example:
+        >>> import gnnkit
+        >>> data = gnnkit.datasets.cora()
+        >>> sampler = gnnkit.Labor([5, 5])
+        >>> with gnnkit.GraphLoader.from_pyg(data, input_nodes="train", sampler=sampler) as loader:
+        ...     print(loader.peek().batch_size)
+        140
     """
 
     num_neighbors: FanOuts
@@ -134,6 +171,14 @@ class LayerWise(Sampler):
 
     Raises:
         PlanError: There are no hops, their numbers differ, or a number is negative or no whole number.
+
+    Example:
+        >>> import gnnkit
+        >>> data = gnnkit.datasets.cora()
+        >>> sampler = gnnkit.LayerWise(num_nodes=[64, 64])
+        >>> with gnnkit.GraphLoader.from_pyg(data, input_nodes="train", sampler=sampler) as loader:
+        ...     print(loader.peek().batch_size)
+        140
     """
 
     num_nodes: NodeCounts
@@ -174,6 +219,14 @@ class PPR(PPRNumbers, Sampler):
 
     Raises:
         PlanError: A value is not as described.
+
+    Example:
+        >>> import gnnkit
+        >>> data = gnnkit.datasets.cora()
+        >>> sampler = gnnkit.PPR(alpha=0.25, max_ppr_nodes=20)
+        >>> with gnnkit.GraphLoader.from_pyg(data, input_nodes="train", sampler=sampler) as loader:
+        ...     print(loader.peek().batch_size)
+        140
     """
 
     typed_channel_ratios: ChannelRatios | None = None
@@ -303,12 +356,93 @@ def _largest_remainders(ratios: Sequence[float], total: int) -> list[int]:
 
 @checks_calls()
 @dataclass(frozen=True)
+class Clusters(ClusterNumbers, Sampler):
+    """Whole clusters of a graph that is cut into many, with every edge among their nodes (Cluster-GCN: Chiang et al., KDD 2019).
+
+    A batch holds some clusters, drawn anew for each epoch where it is shuffled: first their input nodes, ``batch_size`` of them, then all
+    others. Each input node is in one batch of an epoch. The clusters are found when the loader is made, and are in its plan. Homogeneous
+    graphs only. See ``docs/development/sampling.md``.
+
+    Attributes:
+        num_clusters: Clusters to cut the graph into.
+        clusters_per_batch: How many make a batch; it stands in the place of the loader's ``batch_size``.
+        partition: What cuts it: a partitioner, as of ``gnnkit.partition``: "metis", "ldg", "contiguous", "random", or "column:NAME" for an
+            array of nodes that the graph has; or the cluster of each node, whole numbers ``[num_nodes]``.
+
+    Raises:
+        PlanError: A value is not as described.
+    """
+
+    partition: Any = "ldg"
+
+    @classmethod
+    def of(cls, planned: ClustersSampling) -> Clusters:
+        """Returns the words that lead to a plan's form."""
+        cut = planned.partition if planned.clusters is None else planned.clusters
+        return cls(planned.num_clusters, planned.clusters_per_batch, cut)
+
+    @override
+    def sampling(
+        self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool
+    ) -> ClustersSampling:
+        _check_whole_subgraphs("Clusters", schema, weight, time_attr)
+        method, clusters = (self.partition, None) if isinstance(self.partition, str) else (None, to_array(self.partition, "partition"))
+        if clusters is not None and clusters.shape != (schema.num_nodes,):
+            raise PlanError(
+                f"partition must be a partitioner or the clusters [{schema.num_nodes}] of all nodes, got shape {list(clusters.shape)}",
+                "partition='ldg', or 'metis' where pymetis is installed",
+            )
+        return ClustersSampling(self.num_clusters, self.clusters_per_batch, method, clusters, edge_dir, with_edge)
+
+
+@checks_calls()
+@dataclass(frozen=True)
+class Saint(SaintNumbers, Sampler):
+    """The nodes that some drawn roots walk over, with every edge among them (GraphSAINT: Zeng et al., ICLR 2020).
+
+    A batch has ``batch_size`` roots, of the whole graph: first come the input nodes among what they have met, which ``batch_size`` of the
+    batch counts, then the others. With ``sample_coverage`` batches have ``node_norm`` and ``edge_norm``, by which a loss and sums over
+    neighbours are weighed so that they are on average those of the whole graph. Homogeneous graphs only. See
+    ``docs/development/sampling.md``.
+
+    Attributes:
+        roots: "nodes" are drawn in proportion to their number of edges; "edges" are the two ends of an edge; "walks" are drawn evenly and
+            go ``walk_length`` steps.
+        walk_length: Steps of a walk.
+        num_steps: Batches of an epoch, of all ranks; None is as many as it takes to visit as many nodes as the graph has.
+        sample_coverage: How often a node is sampled, on average, before the first epoch, so that the norms are known; needs edge ids
+            (``with_edge=True``). 0 gives none.
+
+    Raises:
+        PlanError: A value is not as described.
+    """
+
+    @override
+    def sampling(
+        self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool
+    ) -> SaintSampling:
+        _check_whole_subgraphs("Saint", schema, weight, time_attr)
+        return SaintSampling(**_fields(SaintNumbers, self), edge_dir=edge_dir, with_edge=with_edge)
+
+
+def _check_whole_subgraphs(name: str, schema: GraphSchema, weight: str | None, time_attr: str | None) -> None:
+    if not schema.is_homogeneous:
+        raise PlanError(
+            f"{name}(...) samples homogeneous graphs, and this one has the node types {list(schema.node_types)}",
+            "data.to_homogeneous() makes it one; HGT(...), LayerWise(...) and num_neighbors sample typed graphs",
+        )
+    for option, value in (("weight", weight), ("time_attr", time_attr)):
+        if value is not None:
+            raise PlanError(f"{option}={value!r}, but {name}(...) does not follow it", f"leave {option} out, or sample with num_neighbors")
+
+
+@checks_calls()
+@dataclass(frozen=True)
 class Walks(WalkNumbers, Sampler):
     """Random walks from each seed: node2vec's (Grover and Leskovec, KDD 2016), or along a metapath (metapath2vec).
 
     Batches hold ``walks`` and ``neg_walks`` in the place of edges, with the numbers of nodes in the batch; -1 follows where a walk has come
-    to a node that no edge leads on from. Weights are followed as ``weight=`` says. See
-    ``docs/development/sampling.md``.
+    to a node that no edge leads on from. Weights are followed as ``weight=`` says. See ``docs/development/sampling.md``.
 
     Attributes:
         length: Steps of a walk.
@@ -361,10 +495,12 @@ class AsPlanned(Sampler):
 
 # What leads from a plan's form to the user's, which checks it against a graph again; forms that are not here stay as they are.
 _OPTIONS: Mapping[type[Sampling], Callable[[Any], Sampler]] = {
+    ClustersSampling: Clusters.of,
     HGTSampling: lambda planned: HGT(planned.num_samples),
     LayerSampling: lambda planned: LayerWise(planned.num_nodes),
     NeighborSampling: lambda planned: AsPlanned(planned) if planned.labor is None else Labor.of(planned),
     PPRSampling: PPR.of,
+    SaintSampling: lambda planned: Saint(**_fields(SaintNumbers, planned)),
     WalkSampling: lambda planned: Walks(**_fields(WalkNumbers, planned), metapath=planned.metapath),
 }
 

@@ -97,11 +97,14 @@ class _Page(HTMLParser):
         super().__init__()
         self.targets: list[str] = []
         self.anchors: set[str] = set()
+        self.mute: list[str] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Notes links and ids."""
         values = {name: value for name, value in attrs if value}
+        if tag == "img" and values.get("alt", values.get("src")) == values.get("src"):
+            self.mute.append(values.get("src", ""))
         self.anchors |= {values[name] for name in ("id", "name") if name in values}
         if tag != "link" or values.get("rel") == "stylesheet":
             self.targets += [values[name] for name in ("href", "src") if name in values]
@@ -133,8 +136,13 @@ def broken_links(site: Path) -> list[str]:
     return [f"{path.relative_to(site)}: {target}" for path, targets in broken.items() for target in sorted(targets)]
 
 
+def mute_pictures(site: Path) -> list[str]:
+    """Pictures of a site that have no alternative text; a line for each, with its page."""
+    return [f"{path.relative_to(site)}: {source}" for path in sorted(site.rglob("*.html")) for source in _Page(path.read_text()).mute]
+
+
 def main() -> None:
-    """Builds the site; exits with 1 where a page has a warning or a link leads nowhere."""
+    """Builds the site; exits with 1 where a page has a warning, a link leads nowhere or a picture has no alternative text."""
     source, site = ROOT / "build/docs-source", ROOT / "build/docs"
     if missing := [path.name for path in (ROOT / "notebooks").glob("*.ipynb") if not (ROOT / "build/notebooks" / path.name).exists()]:
         sys.exit(f"notebooks that have not been run: {', '.join(sorted(missing))}; `make docs` runs them")
@@ -146,6 +154,8 @@ def main() -> None:
         sys.exit(1)
     if broken := broken_links(site):
         sys.exit("\n".join(["links that lead nowhere:", *broken]))
+    if mute := mute_pictures(site):
+        sys.exit("\n".join(["pictures without an alternative text:", *mute]))
     print((site / "index.html").relative_to(ROOT))
 
 

@@ -54,6 +54,14 @@ class Colocated:
 
     Raises:
         PlanError: A value is unusable.
+
+    Example:
+        >>> import gnnkit
+        >>> data = gnnkit.datasets.cora()
+        >>> backend = gnnkit.Colocated(num_workers=1)
+        >>> with gnnkit.GraphLoader.from_pyg(data, input_nodes="train", num_neighbors=[5, 5], backend=backend) as loader:
+        ...     print(loader.peek().batch_size)
+        140
     """
 
     num_workers: int | Literal["auto"] = "auto"

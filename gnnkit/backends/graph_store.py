@@ -52,6 +52,14 @@ class GraphStore:
 
     Raises:
         PlanError: A value is unusable.
+
+    Example:
+        >>> import gnnkit
+        >>> data = gnnkit.datasets.cora()
+        >>> backend = gnnkit.GraphStore(num_servers=1)
+        >>> with gnnkit.GraphLoader.from_pyg(data, input_nodes="train", num_neighbors=[5, 5], backend=backend) as loader:
+        ...     print(loader.peek().batch_size)
+        140
     """
 
     num_servers: int = 2

@@ -74,6 +74,14 @@ class InProcess:
         num_threads: Sampling threads, or "auto": the processors this process may use, less one, at most 16; at least 4 for a store that is
             larger than memory, where threads wait for the disk.
         loop_sampling: What is at once, and what is small; of all objects of a class.
+
+    Example:
+        >>> import gnnkit
+        >>> data = gnnkit.datasets.cora()
+        >>> backend = gnnkit.InProcess(num_threads=2)
+        >>> with gnnkit.GraphLoader.from_pyg(data, input_nodes="train", num_neighbors=[5, 5], backend=backend) as loader:
+        ...     print(loader.peek().batch_size)
+        140
     """
 
     num_threads: int | Literal["auto"] = "auto"
@@ -334,8 +342,9 @@ class InProcessStream:
         loop: LoopSampling,
         make: Callable[[GraphTables], BatchSource] | None = None,
     ) -> None:
-        prepare(plan.inputs, plan.sampling, caches=bool(plan.cached))
-        warm(events)
+        if make is None:  # others have few kernels to run, which are loaded where they run
+            prepare(plan.inputs, plan.sampling, caches=bool(plan.cached))
+            warm(events)
         if graph.store is not None:
             watch()
         self._shared = shared = _Shared(plan, graph, num_threads, loop, make)

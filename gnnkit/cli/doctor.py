@@ -25,7 +25,7 @@ import typer
 
 from gnnkit.cli.output import ERROR, OK, WARNING, cell, console, show_json
 from gnnkit.host import available_cpus, available_memory
-from gnnkit.runtime.limits import auto_threads
+from gnnkit.runtime.limits import auto_threads, copy_budget
 from gnnkit.storage.catalog import default_root, default_store_dir
 from gnnkit.ui.progress import make_sink
 from gnnkit.units import format_bytes
@@ -89,6 +89,15 @@ def memory() -> Check:
         return Check("memory", value)
     fix = "end other programs, or raise the container's or job's memory limit; feature_dtype='float16' halves what features take"
     return Check("memory", value, "warning" if free >= _LEAST_MEMORY else "error", fix)
+
+
+def graph_copies() -> Check:
+    """Checks how large a graph may be that is copied to huge pages, and says what becomes of it where several processes use one store."""
+    return Check(
+        "graph copies",
+        f"up to {format_bytes(copy_budget(1))} of a store's graph in huge pages, divided by the processes that use the store;"
+        " its mapped pages are shared by all of them",
+    )
 
 
 def shared_memory() -> Check:
@@ -285,7 +294,7 @@ def installation() -> Check:
 
 # The names under which gnnkit offers them, and what Colocated does beyond one host.
 SEVERAL_HOSTS = "several hosts"
-BACKENDS = ("InProcess", "Colocated", SEVERAL_HOSTS, "Glt", "GraphStore")
+BACKENDS = ("InProcess", "OnDevice", "Colocated", SEVERAL_HOSTS, "Glt", "GraphStore")
 _NEEDS_LINUX = ("Colocated", SEVERAL_HOSTS, "Glt", "GraphStore")
 # For one trial; the first imports torch and PyG, and compiles the kernels where that has not been done.
 TRIAL_TIMEOUT_S = 180.0
@@ -442,7 +451,7 @@ def all_checks() -> Iterator[Check]:
         yield row
     glt = glt_library()
     yield from (ogb(), glt)
-    for check in (processors, memory, shared_memory):
+    for check in (processors, memory, graph_copies, shared_memory):
         yield check()
     for check in (disk, open_files, gpu, network):
         yield check()

@@ -16,7 +16,7 @@ from gnnkit.errors import DatasetError, GnnkitError, PlanError, StoreError, near
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.files import user_path
 from gnnkit.schema import edge_type_name
-from gnnkit.storage.catalog import Pruned, StoreEntry, default_root, default_store_dir, list_stores, remove_store
+from gnnkit.storage.catalog import Pruned, StoreEntry, default_root, default_store_dir, default_store_dirs, list_stores, remove_store
 from gnnkit.storage.catalog import prune as prune_stores
 from gnnkit.storage.link_splits import LINK_INDEX
 from gnnkit.storage.manifest import Manifest
@@ -89,8 +89,8 @@ def open_store_or_none(
         raise DatasetError(f"{path} is a file, and neither a store nor the name of a dataset", hint)
     if path.is_dir() or os.sep in target:
         return Store.open(path, parts)
-    named = default_store_dir(root) / target
-    return Store.open(named, parts) if named.is_dir() else None
+    named = (folder / target for folder in default_store_dirs(root))
+    return next((Store.open(place, parts) for place in named if place.is_dir()), None)
 
 
 def open_store(target: str, root: Path | None, parts: Sequence[int] | None = None) -> Store:
@@ -203,9 +203,8 @@ def _dataset(name: str, root: Path | None, *, verify: bool, as_json: bool) -> No
     if verify:
         raise PlanError(f"{name} is a dataset, and --verify is for stores", "name one of `gnnkit stores ls`")
     folder = (root or default_root()) / facts.folder
-    stores = [
-        entry.path.name for entry in list_stores(default_store_dir(root)) if entry.manifest is not None and entry.manifest.name == name
-    ]
+    kept = [entry for folder in default_store_dirs(root) for entry in list_stores(folder)]
+    stores = [entry.path.name for entry in kept if entry.manifest is not None and entry.manifest.name == name]
     found = str(folder) if folder.is_dir() else None
     if as_json:
         show_json({"name": name, **facts.metadata(), "url": facts.url, "found": found, "stores": stores})
@@ -257,8 +256,8 @@ def list_(store_dir: Path | None = _FOLDER, as_json: bool = _JSON) -> None:
 
     Exit code 1 if one of them cannot be opened.
     """
-    folder = _folder(store_dir)
-    entries = list_stores(folder)
+    folder, *shared = default_store_dirs() if store_dir is None else (user_path(store_dir),)
+    entries = [entry for place in (folder, *shared) for entry in list_stores(place)]
     if as_json:
         show_json({"store_dir": str(folder), "stores": [_facts(entry) for entry in entries]})
     elif not entries:
@@ -270,7 +269,8 @@ def list_(store_dir: Path | None = _FOLDER, as_json: bool = _JSON) -> None:
             if entry.manifest is not None:
                 schema = entry.manifest.schema
                 sizes = (str(entry.manifest.num_parts), format_short(schema.num_nodes), format_short(schema.num_edges))
-            rows.append((entry.path.name, format_bytes(entry.nbytes), *sizes))
+            name = entry.path.name if entry.path.parent == folder else str(entry.path)
+            rows.append((name, format_bytes(entry.nbytes), *sizes))
         show_table(("store", "size", "parts", "nodes", "edges"), rows, right=("size", "parts", "nodes", "edges"), whole=("store",))
         for entry in entries:
             if notice := entry.problem or (entry.manifest and entry.manifest.notice):

@@ -14,7 +14,7 @@ import typer
 
 from gnnkit.cli.output import ERROR, WARNING, show_error, show_line
 from gnnkit.distributed.life_cycle import initialize
-from gnnkit.errors import GnnkitError, StartTimeout, WorkerDied
+from gnnkit.errors import GnnkitError, PlanError, StartTimeout, WorkerDied
 from gnnkit.export.recording import VARIABLE, recorder
 from gnnkit.graph_loader import GraphLoader
 from gnnkit.host import without_collections
@@ -101,8 +101,8 @@ def _train(plan: Path, train: Path | None, record: str | None, **options: Any) -
         else:
             traceback.print_exception(type(error), error, _from_file(error.__traceback__, train))
             show_error(f"{of}{type(error).__name__}: {error}", None)
-        if isinstance(error, (StartTimeout, WorkerDied)):  # another start may mend it
-            code = WARNING
+        if isinstance(error, (StartTimeout, WorkerDied, PlanError)):  # another start may mend all but the last
+            code = ERROR if isinstance(error, PlanError) else WARNING
         raise typer.Exit(code) from None
 
 

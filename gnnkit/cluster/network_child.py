@@ -36,7 +36,7 @@ from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import new_run, with_tail
 from gnnkit.runtime.supervisor import Supervisor, SupervisorOptions
 from gnnkit.runtime.wire import Message, Wire
-from gnnkit.storage.catalog import default_root
+from gnnkit.storage.catalog import writable_root
 from gnnkit.waiting import SLICE_S, Deadline
 
 # Beyond its own deadline, the child may take so long to say what came of something.
@@ -231,7 +231,7 @@ def _join(servers: Servers, events: EventSink) -> JoinedServers:
 
 def outlines_folder() -> Path:
     """Returns the folder of outlines of stores on other hosts, which lie there by fingerprint."""
-    return default_root() / "outlines"
+    return writable_root() / "outlines"
 
 
 def read_ca(path: str | None) -> str | None:

@@ -19,7 +19,7 @@ from gnnkit.errors import DatasetError, PlanError
 from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.schema import ELEMENT_TYPES, ArraySpec, EdgeType, EdgeTypeSchema, GraphSchema, NodeType, edge_type_name
 from gnnkit.source import CHUNK_ROWS, GraphSource, LinkSplits, RangedSource
-from gnnkit.storage.catalog import default_root
+from gnnkit.storage.catalog import writable_root
 from gnnkit.storage.inputs import RowReader, SourceInput
 from gnnkit.storage.layout import end_specs, file_name
 from gnnkit.storage.staging import INCOMPLETE, check_disk, remove_tree
@@ -310,7 +310,7 @@ class UndirectedSource:
                         self._source,
                         edge_type,
                         num_nodes,
-                        folder=self._scratch_dir or default_root(),
+                        folder=self._scratch_dir or writable_root(),
                         memory_bytes=self._memory_bytes,
                         stage=stage,
                     )

@@ -6,7 +6,7 @@
     dataset = DistDataset.from_store(store, partition_idx=runtime.node_rank)
 
 Names that are graphlearn-torch's own (``SamplingConfig``, ``MpDistSamplingWorkerOptions``, ...) are imported from it when they are
-used, and say what to install where it is missing. Which name is what: ``docs/development/names.md``.
+used, and say what to install where it is missing. Which name is what: ``docs/coming-from.md``.
 """
 
 from __future__ import annotations

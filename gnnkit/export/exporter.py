@@ -26,6 +26,7 @@ from gnnkit.plan.sampling import BatchSize, most
 from gnnkit.rendering import Shown
 from gnnkit.schema import EdgeType, GraphSchema
 from gnnkit.ui.cards import Card
+from gnnkit.ui.kernel import running_shell
 from gnnkit.urls import packages_for
 from gnnkit.version import __version__
 
@@ -164,7 +165,9 @@ def _job(made: JobPlan, target: Path, options: JobOptions) -> ExportJob:
         workers_per_server=backend.get("workers_per_server", 1),
         threads_per_worker=backend.get("threads_per_worker", 1),
         sampling_threads=_sampling_threads(backend),
-        gpus_per_node=options.procs_per_node * wants_gpus() if options.gpus_per_node is None else options.gpus_per_node,
+        gpus_per_node=options.procs_per_node * (backend.get("device") == "cuda" or wants_gpus())
+        if options.gpus_per_node is None
+        else options.gpus_per_node,
         placement=made.placement,
         store=made.job_store(target),
         batch_bytes=_batch_bytes(made),
@@ -195,6 +198,8 @@ def _sampling_threads(backend: Any) -> int | None:
     """Threads that sample for one rank; None where they are "auto"."""
     if backend["kind"] == "GraphStore":
         return 0
+    if backend["kind"] == "OnDevice":
+        return 1
     count = backend["num_threads"] if backend["kind"] == "InProcess" else backend["num_workers"]
     return count * backend.get("threads_per_worker", 1) if isinstance(count, int) else None
 
@@ -208,13 +213,13 @@ def wants_gpus() -> bool:
         return torch.cuda.is_available()
     try:
         return input("This machine has no GPU. Shall the job ask for one for each rank? [y/N] ").strip().lower() in ("y", "yes")
-    except (EOFError, RuntimeError):  # a notebook that runs by itself has nobody to ask
+    except (EOFError, OSError, RuntimeError):  # a notebook that runs by itself asks in vain
         return False
 
 
 def is_attended() -> bool:
     """Whether a question would be seen and answered: in a terminal, or in a notebook."""
-    return sys.stdin is not None and sys.stdin.isatty() or "ipykernel" in sys.modules
+    return running_shell() is not None or (sys.stdin is not None and sys.stdin.isatty())
 
 
 def _num_inputs(made: JobPlan) -> int:

@@ -347,6 +347,7 @@ def _summary(job: ExportJob, launcher: Launcher) -> str:
     nodes = f"{job.nodes} node{'s' if job.nodes > 1 else ''} with {job.procs_per_node} rank{'s' if job.procs_per_node > 1 else ''}"
     where = {
         "InProcess": "Each rank samples in threads of its own.",
+        "OnDevice": "Each rank has the graph on its own GPU and samples there.",
         "Colocated": "Each rank samples in processes beside it.",
         "GraphStore": f"Beside them, {job.num_servers} storage server(s) on {job.storage_nodes} node(s) hold the graph and sample it.",
     }[job.backend]

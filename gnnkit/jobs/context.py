@@ -376,6 +376,15 @@ class TrainContext:
         directory: Folder for checkpoints and for what the function writes; it exists.
         restarts: How often the job was started again.
         config: The job's hyper-parameters: ``config`` of ``gnnkit.launch`` and ``loader.export``, and ``--set`` of ``gnnkit run``.
+
+    Example:
+        >>> import gnnkit
+        >>> store = gnnkit.partition(gnnkit.datasets.products_like(0.0005), 2, out="store", overwrite=True)
+        >>> loader = gnnkit.GraphLoader.from_store(store.path, num_neighbors=[5], progress=False)
+        >>> def train(loader, ctx):
+        ...     return sum(batch.batch_size for batch in loader), ctx.world_size
+        >>> gnnkit.launch(train, loader, 1, progress=False).result()
+        (98, 1)
     """
 
     def __init__(
@@ -396,7 +405,8 @@ class TrainContext:
         self.device, self.directory = device, directory
         self.config: Mapping[str, Any] = MappingProxyType(dict(config))
         self._loader, self._checkpoints, self._report, self._takes_over = loader, checkpoints, report, takes_over
-        self._num_epochs, self._trackers, self._objects = 0, list[Tracker](), dict[str, Any]()
+        self._num_epochs, self._trackers = 0, list[Tracker]()
+        self._objects: dict[str, Any] | None = None
         # The epoch in whose midst the loader was put by ``restore``, and the steps of this rank before that.
         self._continued = (-1, 0)
 
@@ -488,8 +498,9 @@ class TrainContext:
 
         Rank 0 writes it by itself, so that ranks need not hear of it at the same step. A signal's handler may call it.
         """
-        if self.is_main and self._objects:
-            self._loader.pipeline.before_next(lambda: self.save(**self._objects))
+        objects = self._objects
+        if self.is_main and objects is not None:
+            self._loader.pipeline.before_next(lambda: self.save(**objects))
 
     def restore(self, **objects: Any) -> bool:
         """Puts objects and the loader where the newest checkpoint was taken; every rank calls it.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shutil
 import socket
@@ -37,7 +36,7 @@ def owned(folder: Path) -> Iterator[None]:
         while (held := take_lock(lock)) is None:
             other = _owner_at(owner)
             if time.monotonic() - began > (_SAME_S if other.splitlines()[:1] == [job] else _OTHER_S):
-                raise PlanError(f"{' of '.join(other.splitlines()) or 'another job'} runs in {str(folder)!r}", _HINT)
+                raise PlanError(f"{' '.join(other.splitlines()) or 'another job'} runs in {str(folder)!r}", _HINT)
             time.sleep(_STEP_S)
     except OSError:  # a file system without locks
         held = None
@@ -46,7 +45,7 @@ def owned(folder: Path) -> Iterator[None]:
         if other != job and _is_queued(other):
             raise PlanError(f"{other} is in Slurm's queue, and goes on from the checkpoints in {str(folder)!r}", f"{_HINT}; or scancel it")
         with suppress(OSError):
-            owner.write_text(f"{job}\nprocess {os.getpid()} on {socket.gethostname()}\n")
+            owner.write_text(f"{job}\non {socket.gethostname()}\n")
         yield
     finally:
         if held is not None:

@@ -24,6 +24,7 @@ from gnnkit.arguments import checks_calls
 from gnnkit.backends.base import BatchStream
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, Stage
+from gnnkit.loader.subgraphs import SaintNorms
 from gnnkit.plan import LABEL_COUNTS, LABEL_KINDS, LABEL_NODES, AnchorLabels, InputAnchors, LabelOutput, LoaderPlan, Shape, label_name
 from gnnkit.runtime.ring import BlockPool
 from gnnkit.sampling.collate import BatchContents, Dequantizer, collate, contents_of, specs_of, with_dims, with_edge_index
@@ -605,12 +606,14 @@ class BatchBuilder:
         plan: The plan of its stream.
         extra: Attributes of the whole graph that every batch carries.
         type_extra: Attributes of a whole node type or edge type that every batch carries, by type.
+        norms: GraphSAINT's, where batches have them.
     """
 
     schema: GraphSchema
     plan: LoaderPlan
     extra: Mapping[str, Any]
     type_extra: Mapping[Any, Mapping[str, Any]]
+    norms: SaintNorms | None = None
 
     def __post_init__(self) -> None:
         _ = self.dequantizer  # what it needs is loaded before the first batch
@@ -651,6 +654,8 @@ class BatchBuilder:
             extra = {**extra, **labels}
         if self.dequantizer is not None:
             contents = self.dequantizer(contents)
+        if self.norms is not None:
+            contents = self.norms.added(contents)
         if shapes := self.plan.form.shapes:
             contents, extent, subgraph.padding, subgraph.is_oversized = padded(contents, shapes, self.pool)
             real = real_counts(extent)

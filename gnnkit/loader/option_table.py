@@ -42,15 +42,17 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "The store that is built": BUILD_OPTIONS,
 }
 # Where an option works on some backends only, or otherwise than on the others; what is not here works on all of them.
-_ALL, _OWN = "all", "InProcess, Colocated, GraphStore"
+_ALL, _OWN = "all", "all but Glt"
 BACKENDS: Mapping[str, str] = {
-    **dict.fromkeys(("sampler", "disjoint", "subgraph_type", "temporal_strategy", "input_time", "weight", "time_attr"), _OWN),
+    **dict.fromkeys(("disjoint", "subgraph_type", "temporal_strategy", "input_time", "weight", "time_attr"), _OWN),
     **dict.fromkeys(("time_window", "temporal_comparison"), _OWN),
     **dict.fromkeys(("edge_label_index", *LINK_OPTIONS), _OWN),
-    **dict.fromkeys(("memory_budget", "feature_cache", "pad"), _OWN),
+    **dict.fromkeys(("feature_cache", "pad"), _OWN),
+    "sampler": "all but Glt; OnDevice: `Labor` alone",
+    "memory_budget": "InProcess, Colocated, GraphStore",
     "replace": "all; Glt draws with replacement on processors, whatever it says",
     "seed": "all; Glt's draws differ between runs, its order of seeds does not",
-    "placement": 'all; InProcess: "replicate" alone',
+    "placement": 'all; InProcess and OnDevice: "replicate" alone',
 }
 # A constructor knows the hosts, and a build does not.
 _NUM_PARTS = "Parts to cut the graph into, at least 1; None is one for each host."

@@ -41,8 +41,8 @@ class BesideKeywords(TypedDict, total=False):
     is_edge_index: bool
     """Gives ``edge_index`` as PyG's ``EdgeIndex``, with its sort order known where edges are sorted."""
     sampler: Sampler | None
-    """Another way of sampling instead: ``gnnkit.Labor(...)``, ``gnnkit.PPR(...)``, ``gnnkit.HGT(...)``, ``gnnkit.LayerWise(...)`` or
-    ``gnnkit.Walks(...)``."""
+    """Another way of sampling instead: ``gnnkit.Labor(...)``, ``gnnkit.PPR(...)``, ``gnnkit.HGT(...)``, ``gnnkit.LayerWise(...)``,
+    ``gnnkit.Clusters(...)``, ``gnnkit.Saint(...)`` or ``gnnkit.Walks(...)``."""
     replace: bool
     """Draws neighbours with replacement."""
     disjoint: bool
@@ -73,7 +73,7 @@ class BesideKeywords(TypedDict, total=False):
     """Batches kept ready beyond those being sampled."""
     memory_budget: int | str | None
     """Bytes, or a size such as "2GB", for a copy of the graph in huge pages, or the hottest part of a store with order="hotness"; None
-    is a quarter of what is free, 0 makes no copy."""
+    is a quarter of what is free, divided by the processes of this machine that use the store; 0 makes no copy."""
     feature_cache: int | str
     """Bytes, or a size such as "2GB", of features ``x`` that are kept on ``device``, those of the nodes that batches touch most;
     batches are the same, and come without them. 0 keeps none."""

@@ -13,6 +13,7 @@ from gnnkit.arguments import Array, Dates, check_fields, check_known
 from gnnkit.backends import BackendName, resolve_backend
 from gnnkit.backends.base import Backend
 from gnnkit.backends.devices import Device, device_for, resolve_device
+from gnnkit.backends.on_device import WhereRoom
 from gnnkit.cluster.hosts import ONE_HOST, Hosts, PlacementOption, check_placement, find_hosts, place
 from gnnkit.cluster.urls.stores import open_url
 from gnnkit.datasets import table_options
@@ -30,6 +31,7 @@ from gnnkit.loader.inputs import (
     with_time_window,
 )
 from gnnkit.loader.served import is_served
+from gnnkit.loader.subgraphs import found_on
 from gnnkit.plan import (
     BatchForm,
     Batching,
@@ -49,7 +51,7 @@ from gnnkit.plan import (
 )
 from gnnkit.plan.sampling import FanOuts
 from gnnkit.runtime.graph_memory import GraphHandle
-from gnnkit.samplers import Sampler, to_options
+from gnnkit.samplers import Clusters, Sampler, to_options
 from gnnkit.schema import EdgeDir
 from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.manifest import Manifest, read_manifest
@@ -125,7 +127,7 @@ class LoaderOptions:
     Attributes:
         num_neighbors: Fan-out per hop, one list or ``{edge type: list}``; -1 takes all neighbours, 0 none.
         sampler: Another way of sampling instead: ``gnnkit.Labor(...)``, ``gnnkit.PPR(...)``, ``gnnkit.HGT(...)``,
-            ``gnnkit.LayerWise(...)`` or ``gnnkit.Walks(...)``.
+            ``gnnkit.LayerWise(...)``, ``gnnkit.Clusters(...)``, ``gnnkit.Saint(...)`` or ``gnnkit.Walks(...)``.
         batch_size: Seeds per batch and rank.
         shuffle: Whether an epoch visits the seeds in a fresh order; None shuffles the split "train" only.
         seed_weights: Numbers ``[n]``, one for each input (or for each place of a mask): an epoch draws n inputs in proportion to them, with
@@ -157,7 +159,8 @@ class LoaderOptions:
         batch_timeout_s: Seconds that one wait for a batch may take. A thread or process that is seen to be sampling it is waited for,
             with a warning at half of the time.
         memory_budget: Bytes, or a size such as "2GB", for a copy of the graph in huge pages, or the hottest part of a store with
-            order="hotness"; None is a quarter of what is free, 0 makes no copy.
+            order="hotness"; None is a quarter of what is free, divided by the processes of this machine that use the store; 0 makes no
+            copy.
         placement: Which host holds which parts: "replicate" (each all of them), "partition" (each its share), ``{host: parts}``, or "auto":
             "replicate" where the store fits a quarter of the smallest host's memory. One host holds everything.
     """
@@ -198,7 +201,7 @@ class LoaderOptions:
                 "seed_weights draws the inputs of an epoch, and shuffle=False asks for their own order", "leave one of them out"
             )
         check_sampling_options(self)
-        self.batching(InputNodes("", ""))
+        self.batching(InputNodes("", ""), NeighborSampling({}))
         self.runtime()
         self.form()
         device = device_for(resolve_backend(self.backend), self.device)
@@ -234,17 +237,19 @@ class LoaderOptions:
         base = {field.name: getattr(self, field.name) for field in fields(self)}
         if changes.get("sampler") is not None:
             base.update(HOP_OPTIONS)
+        if isinstance(changes.get("sampler"), Clusters) or isinstance(self.sampler, Clusters):  # which say how large batches are
+            base["batch_size"] = LoaderOptions.batch_size
         elif "num_neighbors" in changes:
             base["sampler"] = None
         return LoaderOptions.of({**base, "shuffle": None, "remainder": None, "seed_weights": None, **changes})
 
-    def batching(self, inputs: Inputs) -> Batching:
+    def batching(self, inputs: Inputs, sampling: Sampling) -> Batching:
         """Batch size, order and rank."""
-        is_drawn = inputs.split == "train" or inputs.weights is not None
+        is_drawn = inputs.split == "train" or inputs.weights is not None or sampling.draws_inputs
         shuffle = is_drawn if self.shuffle is None else bool(self.shuffle)
         remainder: Remainder = self.remainder or ("drop" if shuffle else "pad")
         rank, world_size = resolve_rank(self.rank, self.world_size)
-        return Batching(self.batch_size, shuffle, bool(self.drop_last), remainder, self.seed, rank, world_size)
+        return Batching(sampling.batch_size or self.batch_size, shuffle, bool(self.drop_last), remainder, self.seed, rank, world_size)
 
     def runtime(self) -> RuntimeOptions:
         """Limits."""
@@ -279,7 +284,12 @@ class LoaderOptions:
         return resolve_backend(self.backend, is_whole=placement is None or placement.is_replicated)
 
     def plan(
-        self, graph: GraphHandle, placement: Placement | None, edges: EdgeUse, inputs_on: Callable[[Sampling], tuple[Inputs, Sampling]]
+        self,
+        graph: GraphHandle,
+        placement: Placement | None,
+        edges: EdgeUse,
+        inputs_on: Callable[[Sampling], tuple[Inputs, Sampling]],
+        events: EventSink,
     ) -> tuple[LoaderPlan, Backend]:
         """The plan of these options on a graph, and the backend that it names.
 
@@ -288,15 +298,31 @@ class LoaderOptions:
             placement: Which host holds which of its parts.
             edges: The edges, and what of them is used.
             inputs_on: Gives the inputs, and the sampling with what they change of it.
+            events: Receives the stage "partition", where the way of sampling cuts the graph.
 
         Raises:
             PlanError: A value does not fit the graph.
         """
         inputs, sampling = inputs_on(resolve_sampling(self, graph.arrays.schema, **asdict(edges)))
         inputs = with_seed_weights(with_time_window(inputs, self.time_window, sampling, graph), self.seed_weights, graph)
+        sampling = found_on(sampling, inputs, graph, events)
+        self._check_drawn(sampling)
         backend = self.backend_for(placement)
-        batching, runtime = self.batching(inputs), self.runtime()
-        return LoaderPlan(graph.store, inputs, sampling, batching, backend.to_json(), runtime, placement, form=self.form()), backend
+        batching, runtime = self.batching(inputs, sampling), self.runtime()
+        plan = LoaderPlan(graph.store, inputs, sampling, batching, backend.to_json(), runtime, placement, form=self.form())
+        return backend.settled(plan, graph) if isinstance(backend, WhereRoom) else (plan, backend)
+
+    def _check_drawn(self, sampling: Sampling) -> None:
+        """Refuses options that the way of sampling decides.
+
+        Raises:
+            PlanError: One of them says otherwise.
+        """
+        kind = type(self.sampler).__name__
+        if sampling.batch_size not in (None, self.batch_size) and self.batch_size != LoaderOptions.batch_size:
+            raise PlanError(f"batch_size={self.batch_size}, and {kind}(...) says how large batches are", "leave batch_size out")
+        if sampling.draws_inputs and self.shuffle is False:
+            raise PlanError(f"shuffle=False, and {kind}(...) draws anew for every batch", "leave shuffle out")
 
 
 # Options of a build that a loader's constructor takes; the others are the loader's own or follow from them.

@@ -6,7 +6,7 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gnnkit.arguments import Array, checks_arguments, checks_calls
 from gnnkit.backends import backend_from_json
 from gnnkit.backends.base import Backend, StreamStatus, check_owner, joined, remember
-from gnnkit.backends.devices import device_for, device_of
+from gnnkit.backends.devices import cache_device, device_for, device_of
 from gnnkit.backends.inprocess import InProcessStream
 from gnnkit.backends.on_device import backend_for_data
 from gnnkit.bounds import MOST_BATCHES, is_whole, shown, whole_number
@@ -51,6 +51,7 @@ from gnnkit.loader.planned import (
     plan_file,
 )
 from gnnkit.loader.served import check_is_here
+from gnnkit.loader.subgraphs import SaintNorms
 from gnnkit.plan import InputAnchors, InputLinks, Inputs, LoaderPlan, Placement, Sampling
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.graph_memory import GraphHandle
@@ -364,6 +365,7 @@ class Controls:
         if here._state is not None:
             here._state.give_up("closed")
         here.stream.close()
+        here.cache, here._steps = None, replace(here._steps, finish=None)  # the device's memory
 
     def __enter__(self) -> Self:
         return self
@@ -436,10 +438,11 @@ class Pipeline(Controls):
         self.stream, sampled, self.cache = open_stream(plan, self.backend, graph, history, device, cache)
         try:
             self._plan = with_shapes(plan, self.stream, self.schedule().num_batches, history)
+            norms = SaintNorms.counted(plan, self.stream, graph.arrays.schema, history)
         except BaseException:
             self.stream.close()
             raise
-        builder = BatchBuilder(graph.arrays.schema, replace(sampled, form=self._plan.form), *graph.shown_extra())
+        builder = BatchBuilder(graph.arrays.schema, replace(sampled, form=self._plan.form), *graph.shown_extra(), norms)
         self._steps = BatchSteps.of(builder, transform, device, self.cache)
         self._closed, self._process = False, os.getpid()
         self.gauge = Gauge(self, graph)
@@ -572,7 +575,7 @@ class Pipeline(Controls):
         options = LoaderOptions.of_plan(self.plan, self.backend, self.transform, self.device).changed(changes)
         graph, placement = placed_graph(self.graph, options) if "placement" in changes else (self.graph, self.plan.placement)
         edges = EdgeUse(before.edge_dir, before.weight, before.time_attr, before.with_edge)
-        plan, backend = options.plan(graph, placement, edges, inputs_on)
+        plan, backend = options.plan(graph, placement, edges, inputs_on, events or self.events)
         if _window_of(self.plan.inputs) is not None and _window_of(plan.inputs) is None and "time_window" not in changes:
             raise PlanError("this loader's time_window is one for each of its own inputs", "say that of the others: time_window=...")
         return _opened(plan, graph, events or self.events, backend, options, self.cache)
@@ -641,23 +644,24 @@ def _reopened(
     return opened
 
 
-def on_built(source: GraphSource, given: GivenOptions, folder: Path, events: EventSink) -> Pipeline:
-    """A pipeline on the store of a source, which is built where there is none yet."""
+def on_built(source: GraphSource, given: GivenOptions, folders: Sequence[Path], events: EventSink) -> Pipeline:
+    """A pipeline on the store of a source, which is built in the first of some folders where none of them has it."""
     from gnnkit.storage.catalog import find_or_build  # partitioners
 
     with_edge = given.with_edge
     if with_edge is None:  # ids say the order of links, too
         with_edge = has_edge_arrays(source.schema) or wants_all_edges(given.inputs.edge_label_index)
     build = replace(given.build, with_edge=bool(with_edge))
-    return on_store(find_or_build(source, build, folder, events, opener=given.loader.site.open), given, events)
+    store = find_or_build(source, build, folders[0], events, shared=folders[1:], opener=given.loader.site.open)
+    return on_store(store, given, events)
 
 
 def near_data(given: GivenOptions, data: Any) -> GivenOptions:
     """The options with "auto" settled for data on a device of torch's: it is sampled there. A backend that was joined comes first."""
-    own = given.loader
-    if own.backend != "auto" or joined() is not None:
+    own, device = given.loader, device_of(data)
+    if own.backend != "auto" or joined() is not None or cache_device(own.device) not in (None, device):
         return given
-    return replace(given, loader=replace(own, backend=backend_for_data(own.backend, device_of(data), own.sampler)))
+    return replace(given, loader=replace(own, backend=backend_for_data(own.backend, device, own.sampler), device=own.device or device))
 
 
 def on_store(store: Store, given: GivenOptions, events: EventSink) -> Pipeline:
@@ -672,7 +676,7 @@ def on_graph(graph: GraphHandle, given: GivenOptions, placement: Placement | Non
     if taken := sorted(name for name in graph.names() if shown_name(name) != name):
         warn(f"batches have {taken} of their own; the graph's attributes of these names are on them as {[*map(shown_name, taken)]}")
     options, edges = given.loader, EdgeUse(graph.arrays.edge_dir, given.build.weight, given.build.time_attr, bool(with_edge))
-    plan, backend = options.plan(graph, placement, edges, lambda sampling: (given.inputs.resolve(sampling, graph), sampling))
+    plan, backend = options.plan(graph, placement, edges, lambda sampling: (given.inputs.resolve(sampling, graph), sampling), events)
     return _opened(plan, graph, events, backend, options)
 
 

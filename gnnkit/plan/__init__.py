@@ -33,23 +33,27 @@ from gnnkit.plan.loader import (
     to_pad,
 )
 from gnnkit.plan.sampling import (
+    ClustersSampling,
     HGTSampling,
     LaborDraws,
     LayerSampling,
     NeighborSampling,
     PPRChannel,
     PPRSampling,
+    SaintSampling,
     Sampling,
     SubgraphType,
     TemporalComparison,
     TemporalStrategy,
     WalkSampling,
+    named,
 )
 
 __all__ = [
     "AnchorLabels",
     "BatchForm",
     "Batching",
+    "ClustersSampling",
     "ExcludeEdges",
     "HGTSampling",
     "InputAnchors",
@@ -73,6 +77,7 @@ __all__ = [
     "Placement",
     "Remainder",
     "RuntimeOptions",
+    "SaintSampling",
     "Sampling",
     "Shape",
     "StoreRef",
@@ -81,6 +86,7 @@ __all__ = [
     "TemporalStrategy",
     "WalkSampling",
     "label_name",
+    "named",
     "num_batches",
     "to_pad",
 ]

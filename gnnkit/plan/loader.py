@@ -221,7 +221,7 @@ class RuntimeOptions(Record):
         batch_timeout_s: Seconds that one wait for a batch may take. A thread or process that is seen to be sampling it is waited for,
             with a warning at half of the time.
         prefetch: Batches kept ready ahead of the consumer, at least 0.
-        memory_budget: Bytes that one copy of the graph in huge pages may take; None is a quarter of what is free, 0 never copies.
+        memory_budget: Bytes that one copy of the graph in huge pages may take; None: see ``copy_budget``, 0 never copies.
         pin_device: The number of the CUDA device for whose copies batches' blocks are page-locked; None: they are not.
         feature_cache: Bytes of features that are kept on the device batches are copied to; 0 keeps none.
     """
@@ -334,6 +334,14 @@ class LoaderPlan(Record):
         cached: ``{node type: uint64, a bit for each node by store id}``: whose features batches come without, because they are on the
             trainer's device. A loader says it to those who sample for it; its own plan says only how much memory they may take.
         form: The form in which batches are handed out.
+
+    Example:
+        >>> import gnnkit
+        >>> store = gnnkit.partition(gnnkit.datasets.products_like(0.0005), 2, out="store", overwrite=True)
+        >>> with gnnkit.GraphLoader.from_store(store.path, num_neighbors=[5], progress=False) as loader:
+        ...     loader.plan.save("plan.json")
+        >>> gnnkit.LoaderPlan.load("plan.json").batching.batch_size
+        1024
     """
 
     store: StoreRef | None

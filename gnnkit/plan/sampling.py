@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import override
 
-from gnnkit.bounds import LARGEST, check_choice, check_flag, check_text, is_real, is_whole, shown
+from gnnkit.bounds import LARGEST, check_choice, check_flag, check_text, is_real, is_whole, keep_whole_number, shown
 from gnnkit.errors import PlanError
 from gnnkit.plan.inputs import Inputs
 from gnnkit.plan.records import OMITTED, Record, column, of_kind
@@ -195,7 +197,18 @@ class Sampling(Record):
         with_edge: Whether batches carry ``e_id``.
         weight: Name of the edge array that draws follow; None for uniform draws.
         time_attr: Name of the array that keeps later neighbours out; None where time plays no part.
+        rows: The class of what an epoch orders in the place of the inputs, as "module:class", made with plan and graph; empty where not.
+        seeder: The class that finds the seeds of a batch of such, made with inputs and sampling; empty where it is theirs.
+        finder: The function that fills in what follows from the graph when a plan is made; empty where nothing does.
+        unit: What it orders, as a plural noun.
+        draws_inputs: Whether an epoch draws what it orders, whatever ``shuffle`` is: ``rows`` are then ``DrawnRows``.
     """
+
+    rows: ClassVar[str] = ""
+    seeder: ClassVar[str] = ""
+    finder: ClassVar[str] = ""
+    draws_inputs: ClassVar[bool] = False
+    unit: ClassVar[str] = "seeds"
 
     edge_dir: EdgeDir
     with_edge: bool
@@ -214,6 +227,11 @@ class Sampling(Record):
     def walker(self) -> str:
         """The class that chooses nodes and edges, as "module:class": processes import it, with its kernels, where they sample so."""
         raise NotImplementedError
+
+    @property
+    def batch_size(self) -> int | None:
+        """How many of what an epoch orders are in a batch, where the way of sampling says it, and not the loader."""
+        return None
 
     def check_inputs(self, inputs: Inputs) -> None:
         """Refuses inputs that batches cannot be sampled around so.
@@ -423,6 +441,126 @@ def _keep_node_counts(sampling: HGTSampling | LayerSampling, name: str) -> None:
     object.__setattr__(sampling, name, {node_type: node_counts(counts, f"{name}[{node_type!r}]") for node_type, counts in given})
 
 
+_INDUCED = "gnnkit.sampling.walkers.shape:InducedWalker"
+
+
+@dataclass(frozen=True)
+class ClusterNumbers:
+    """The numbers of clusters, in a plan and in what users give."""
+
+    num_clusters: int
+    clusters_per_batch: int = 1
+
+    def __post_init__(self) -> None:
+        hint = "gnnkit.Clusters(1500, clusters_per_batch=20) is usual for graphs of millions of nodes"
+        keep_whole_number(self, "num_clusters", 1, _MOST_DRAWN, hint)
+        keep_whole_number(self, "clusters_per_batch", 1, self.num_clusters, hint)
+
+
+@dataclass(frozen=True, eq=False)
+class ClustersSampling(ClusterNumbers, Sampling):
+    """Sampling of whole clusters of nodes, see ``gnnkit.Clusters``; equal where the JSON is.
+
+    Attributes:
+        num_clusters: Clusters of the graph.
+        clusters_per_batch: How many make a batch.
+        partition: The partitioner that is to cut the graph; None where it is cut.
+        clusters: ``[num_nodes]``, the cluster of each node by the dataset's ids; None until ``partition`` has cut it.
+        edge_dir: The direction in which the store is compressed and sampled.
+        with_edge: Whether batches carry ``e_id``.
+    """
+
+    kind = "clusters"
+    takes_defaults = True
+    walker = _INDUCED
+    rows = "gnnkit.runtime.subgraphs:ClusterRows"
+    finder = "gnnkit.loader.subgraphs:with_clusters"
+    unit = "clusters"
+    num_hops = 0
+
+    partition: str | None = None
+    clusters: NDArray[np.int32] | None = None
+    edge_dir: EdgeDir = "in"
+    with_edge: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Sampling.__post_init__(self)
+        own = self.clusters
+        if own is None:
+            return
+        if own.ndim != 1 or own.dtype.kind not in "iu":
+            raise PlanError(f"clusters of nodes must be whole numbers [num_nodes], got {own.dtype} {list(own.shape)}")
+        if own.size and not 0 <= own.min() <= own.max() < self.num_clusters:
+            wrong = int(own.min() if own.min() < 0 else own.max())
+            raise PlanError(f"a node has the cluster {wrong}, and num_clusters={self.num_clusters}", "clusters count from 0")
+        object.__setattr__(self, "clusters", own.astype(np.int32))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ClustersSampling) and bool(self.to_json() == other.to_json())
+
+    @property
+    def batch_size(self) -> int:
+        """Clusters of a batch."""
+        return self.clusters_per_batch
+
+
+SaintRoots: TypeAlias = Literal["nodes", "edges", "walks"]
+
+
+@dataclass(frozen=True)
+class SaintNumbers:
+    """What GraphSAINT draws, in a plan and in what users give."""
+
+    roots: SaintRoots = "walks"
+    walk_length: int = 2
+    num_steps: int | None = None
+    sample_coverage: int = 0
+
+    def __post_init__(self) -> None:
+        check_choice("roots", self.roots, SaintRoots)
+        keep_whole_number(self, "walk_length", 1, hint="2 to 4 are usual")
+        if self.num_steps is not None:
+            keep_whole_number(self, "num_steps", 1, _MOST_DRAWN, "None is as many as it takes to visit as many nodes as the graph has")
+        keep_whole_number(self, "sample_coverage", 0, hint="50 is usual, 0 gives batches without norms")
+
+    @property
+    def length(self) -> int:
+        """Steps of each root."""
+        return {"nodes": 0, "edges": 1, "walks": self.walk_length}[self.roots]
+
+
+@dataclass(frozen=True)
+class SaintSampling(SaintNumbers, Sampling):
+    """Sampling of the nodes that drawn roots walk over, see ``gnnkit.Saint``.
+
+    Attributes:
+        roots: What is drawn.
+        walk_length: Steps of a walk.
+        num_steps: Batches of an epoch; None is as many as it takes to visit as many nodes as the graph has.
+        sample_coverage: Nodes that are sampled for the norms, in multiples of the graph's; 0 for batches without norms.
+        edge_dir: The direction in which the store is compressed and sampled.
+        with_edge: Whether batches carry ``e_id``.
+    """
+
+    kind = "saint"
+    takes_defaults = True
+    walker = _INDUCED
+    rows = "gnnkit.runtime.subgraphs:SaintRows"
+    seeder = "gnnkit.sampling.seeders.saint:SaintSeeder"
+    finder = "gnnkit.loader.subgraphs:checked_saint"
+    draws_inputs = True
+    unit = "roots"
+    num_hops = 0
+
+    edge_dir: EdgeDir = "in"
+    with_edge: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Sampling.__post_init__(self)
+
+
 # The relation of a typed graph's edges from seeds to the nodes that they keep.
 PPR_RELATION = "ppr"
 
@@ -605,6 +743,12 @@ class WalkSampling(WalkNumbers, Sampling):
         if inputs.kind != "nodes" or inputs.input_type != self.start:
             what = f"{inputs.input_type!r} nodes" if inputs.kind == "nodes" else inputs.kind
             raise PlanError(f"walks start from {self.start!r} nodes, and the inputs are {what}", "give input_nodes of that type")
+
+
+def named(place: str) -> Any:
+    """The class or function at "module:name", as forms of sampling name theirs: its module is imported where it is used."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 def sampling_from_json(value: Mapping[str, Any]) -> Sampling:

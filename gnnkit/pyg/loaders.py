@@ -627,6 +627,14 @@ class NeighborLoader(_OverGraphLoader, theirs.NeighborLoader):  # type: ignore[m
 
     Raises:
         PlanError: A value is unusable, or cannot be followed.
+
+    Example:
+        >>> import gnnkit
+        >>> from gnnkit.pyg import NeighborLoader
+        >>> data = gnnkit.datasets.cora()
+        >>> loader = NeighborLoader(data, num_neighbors=[5, 5], input_nodes=data.train_mask, batch_size=32)
+        >>> next(iter(loader)).batch_size
+        32
     """
 
     @checks_arguments
@@ -695,6 +703,14 @@ class LinkNeighborLoader(_OverGraphLoader, theirs.LinkNeighborLoader):  # type: 
 
     Raises:
         PlanError: A value is unusable, or cannot be followed.
+
+    Example:
+        >>> import gnnkit
+        >>> from gnnkit.pyg import LinkNeighborLoader
+        >>> data = gnnkit.datasets.cora()
+        >>> loader = LinkNeighborLoader(data, num_neighbors=[5, 5], edge_label_index=data.edge_index, batch_size=32)
+        >>> next(iter(loader)).edge_label_index.shape
+        torch.Size([2, 32])
     """
 
     @checks_arguments
@@ -756,6 +772,14 @@ class HGTLoader(_OverGraphLoader, theirs.HGTLoader):  # type: ignore[misc]
 
     Raises:
         PlanError: A value is unusable, or cannot be followed.
+
+    Example:
+        >>> import gnnkit
+        >>> from gnnkit.pyg import HGTLoader
+        >>> data = gnnkit.datasets.cora().to_heterogeneous()
+        >>> loader = HGTLoader(data, num_samples=[64, 64], input_nodes=("0", None), batch_size=32)
+        >>> next(iter(loader))["0"].batch_size
+        32
     """
 
     @checks_arguments
@@ -795,6 +819,14 @@ class ShaDowKHopSampler(_OverGraphLoader, theirs.ShaDowKHopSampler):  # type: ig
 
     Raises:
         PlanError: A value is unusable, or cannot be followed.
+
+    Example:
+        >>> import gnnkit
+        >>> from gnnkit.pyg import ShaDowKHopSampler
+        >>> data = gnnkit.datasets.cora()
+        >>> loader = ShaDowKHopSampler(data, depth=2, num_neighbors=5, node_idx=data.train_mask, batch_size=32)
+        >>> next(iter(loader)).root_n_id.shape
+        torch.Size([32])
     """
 
     @checks_arguments

@@ -343,6 +343,15 @@ class NeighborSampler(GraphSampler):
 
     Raises:
         PlanError: A value is unusable, or cannot be followed.
+
+    Example:
+        >>> import gnnkit
+        >>> from gnnkit.pyg import NeighborSampler
+        >>> data = gnnkit.datasets.cora()
+        >>> from torch_geometric.loader import NodeLoader
+        >>> loader = NodeLoader(data, NeighborSampler(data, num_neighbors=[5, 5]), input_nodes=data.train_mask, batch_size=32)
+        >>> next(iter(loader)).batch_size
+        32
     """
 
     replace: bool
@@ -443,6 +452,15 @@ class HGTSampler(GraphSampler):
 
     Raises:
         PlanError: A value is unusable, or the graph has one node type.
+
+    Example:
+        >>> import gnnkit
+        >>> from gnnkit.pyg import HGTSampler
+        >>> from torch_geometric.loader import NodeLoader
+        >>> data = gnnkit.datasets.cora().to_heterogeneous()
+        >>> loader = NodeLoader(data, HGTSampler(data, num_samples=[64, 64]), input_nodes=("0", None), batch_size=32)
+        >>> next(iter(loader))["0"].batch_size
+        32
     """
 
     def __init__(

@@ -48,6 +48,12 @@ class Ray(RayCluster, Engine):
 
     Raises:
         PlanError: A value is unusable.
+
+    Example:
+        >>> import gnnkit
+        >>> engine = gnnkit.Ray(num_workers=4, address="auto")  # gnnkit.launch(train, loader, engine=engine)
+        >>> engine.num_workers
+        4
     """
 
     @property

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from itertools import repeat
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -19,12 +20,15 @@ from numpy.typing import NDArray
 from gnnkit.errors import MemoryLimitError, PlanError, StoreError
 from gnnkit.host import available_memory
 from gnnkit.plan import StoreRef
+from gnnkit.runtime.limits import copy_budget
 from gnnkit.runtime.ring import HUGE_PAGE, SharedBlock, first_pages, joined, page_start, rounded
 from gnnkit.runtime.wire import Message
 from gnnkit.sampling.subgraph import LOOSE_EDGE, by_shown_name, damaged
 from gnnkit.schema import GraphSchema, NodeType
 from gnnkit.storage.arrays import EdgePart, GraphArrays, NodePart
 from gnnkit.storage.files import Guarded
+from gnnkit.storage.layout import MANIFEST_NAME
+from gnnkit.storage.users import StoreUse
 
 if TYPE_CHECKING:
     from gnnkit.source import GraphSource, LinkSplits
@@ -309,27 +313,12 @@ def _zip(types: Mapping[K, V], parts: list[Any]) -> Iterator[tuple[tuple[K, V], 
     return zip(types.items(), parts, strict=True)
 
 
-def copy_nbytes(graph: GraphArrays, memory_budget: int | None) -> int:
-    """Bytes that a copy of the graph in shared memory may take; 0 where none is wanted.
-
-    Args:
-        graph: The graph. Where it does not fit, its hottest part is copied if its nodes are in the order of hotness, and nothing otherwise.
-        memory_budget: Most bytes that the copy may take; None is a quarter of what is free, 0 makes no copy.
-    """
-    if not hasattr(os, "memfd_create"):
-        return 0
-    budget, whole = available_memory() // 4 if memory_budget is None else memory_budget, graph_nbytes(graph)
-    if whole <= budget:
-        return whole
-    return budget if graph.hotness and budget >= HUGE_PAGE else 0
-
-
 class GraphMemory:
     """The arrays of one graph, first as they came, then in huge pages.
 
     Args:
         graph: The arrays as mapped.
-        memory_budget: Most bytes that the copy may take; None is a quarter of what is free, 0 makes no copy.
+        most: Most bytes that the copy may take; 0 makes no copy.
         shared: A copy that exists already; used at once.
 
     Attributes:
@@ -337,18 +326,18 @@ class GraphMemory:
         shared: The copy; None until it is in use.
     """
 
-    def __init__(self, graph: GraphArrays, memory_budget: int | None, shared: SharedGraph | None = None) -> None:
+    def __init__(self, graph: GraphArrays, most: int, shared: SharedGraph | None = None) -> None:
         self.graph = graph if shared is None else shared.graph
         self.shared = shared
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         if shared is None:
             _ = graph.read_ahead  # decided before a copy takes memory
-            self.want_copy(memory_budget)
+            self.want_copy(most)
         weakref.finalize(self, self._stop.set).atexit = False
 
-    def want_copy(self, memory_budget: int | None, shared: SharedGraph | None = None) -> None:
-        """Uses a copy that exists by now, or else has one made if there is none and this budget allows it; see ``GraphMemory``.
+    def want_copy(self, most: int, shared: SharedGraph | None = None) -> None:
+        """Uses a copy that exists by now, or else has one made if there is none and it may take some bytes; see ``GraphMemory``.
 
         One caller at a time.
         """
@@ -356,7 +345,7 @@ class GraphMemory:
             return
         if shared is not None:
             self.graph, self.shared = shared.graph, shared
-        elif most := copy_nbytes(self.graph, memory_budget):
+        elif most:
             arguments = weakref.ref(self), self.graph, self._stop, most
             thread = threading.Thread(target=_copy_in_background, args=arguments, name="gnnkit-graph-memory", daemon=True)
             try:
@@ -439,6 +428,7 @@ class GraphHandle:
     # The copy of a graph that is in memory anyway: held by those whose processes need it.
     _lent: weakref.ref[SharedGraph] | None = None
     _copier: weakref.ref[object] | None = None
+    _use: StoreUse | None = None
     # Reentrant: a forgotten loader's finalizer may run in the middle of anything.
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -462,14 +452,36 @@ class GraphHandle:
                 if self.store is None:  # the user's own arrays, whatever they do to them, and no copy
                     self._memory = GraphMemory(self.arrays, 0)
                 else:
-                    self._memory = GraphMemory(self.arrays, memory_budget, self._shared)
+                    self._memory = GraphMemory(self.arrays, self.copy_nbytes(memory_budget), self._shared)
             elif self.store is not None and not self._has_copier:
-                self._memory.want_copy(memory_budget, self._shared)
+                self._memory.want_copy(self.copy_nbytes(memory_budget), self._shared)
             return self._memory
+
+    @property
+    def num_users(self) -> int:
+        """Processes of this machine that may want a copy of the stored graph, this one included; 0 where none was asked for here."""
+        return 0 if self._use is None else self._use.count()
+
+    def copy_nbytes(self, memory_budget: int | None) -> int:
+        """Bytes that a copy of the stored graph in shared memory may take; 0 where none is wanted.
+
+        Where the graph does not fit, its hottest part is copied if its nodes are in the order of hotness, and nothing otherwise.
+
+        Args:
+            memory_budget: Most bytes that the copy may take; None is this process's share of a quarter of what is free, 0 makes no copy.
+        """
+        if not hasattr(os, "memfd_create"):
+            return 0
+        if memory_budget is None and self.store is not None:
+            self._use = self._use or StoreUse(Path(self.store.path) / MANIFEST_NAME)
+        budget, whole = copy_budget(max(1, self.num_users)) if memory_budget is None else memory_budget, graph_nbytes(self.arrays)
+        if whole <= budget:
+            return whole
+        return budget if self.arrays.hotness and budget >= HUGE_PAGE else 0
 
     def after_fork(self) -> GraphHandle:
         """The same graph in a forked child, whose memory is a copy: without the parent's threads, and locks that those may hold."""
-        return replace(self, _memory=None, _shared=self.shared, _lent=None, _copier=None, _lock=threading.RLock())
+        return replace(self, _memory=None, _shared=self.shared, _lent=None, _copier=None, _use=None, _lock=threading.RLock())
 
     @property
     def shared(self) -> SharedGraph | None:
@@ -520,12 +532,7 @@ class GraphHandle:
         finalizer that runs in the middle of that may wait for the registry's.
         """
         memory = self._memory
-        if (
-            self._has_copier
-            or (memory is not None and memory.is_copying)
-            or self.shared is not None
-            or not copy_nbytes(self.arrays, memory_budget)
-        ):
+        if self._has_copier or (memory is not None and memory.is_copying) or self.shared is not None or not self.copy_nbytes(memory_budget):
             return False
         self._copier = weakref.ref(copier)
         return True
@@ -559,7 +566,7 @@ class GraphSharing:
 
     Args:
         graph: The graph; other loaders of this process may have had the copy made, or wait for it.
-        memory_budget: Most bytes that the copy of a stored graph may take; None is a quarter of what is free, 0 makes no copy.
+        memory_budget: Most bytes that the copy of a stored graph may take; see ``GraphHandle.copy_nbytes``.
 
     Raises:
         MemoryLimitError: The graph is in memory only, and there is no room for the copy.
@@ -597,7 +604,7 @@ class GraphSharing:
                 send(rank, "graph", (shared.block.fd,), description=dict(shared.description))
         elif ask and self._may_ask and self._copier is None and self._graph.wants_copy(self, self._budget):
             self._copier = min(ready)
-            send(self._copier, "copy", nbytes=copy_nbytes(self._graph.arrays, self._budget))
+            send(self._copier, "copy", nbytes=self._graph.copy_nbytes(self._budget))
 
     def take(self, rank: int, message: Message) -> None:
         """A process has made the copy, or says that it cannot."""

@@ -13,6 +13,15 @@ from gnnkit.schema import GraphSchema
 _MOST_AUTO = 16
 
 
+def copy_budget(users: int) -> int:
+    """Bytes that a copy of a store's graph may take where nothing is said: a share of a quarter of what is free.
+
+    Args:
+        users: Processes that use the store. Each may make a copy for itself, while all of them share the store's mapped pages.
+    """
+    return available_memory() // 4 // users
+
+
 def own_cpus() -> int:
     """This trainer's share of the host's processors, at least 1."""
     local_world_size = os.environ.get("LOCAL_WORLD_SIZE", "1")

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,9 +93,14 @@ def temporary_root() -> Path:
     return folder
 
 
+def writable_root() -> Path:
+    """The folder that this user's data is written to: ``default_root()``, or the user's cache where that may only be read."""
+    return default_store_dir().parent
+
+
 def temporary_data() -> Path:
     """The folder for stores and arrays that go with the process that makes them; see ``runs.new_run``."""
-    return default_store_dir().parent / "temporary"
+    return writable_root() / "temporary"
 
 
 def default_store_dir(root: Path | None = None) -> Path:
@@ -112,6 +117,26 @@ def default_store_dir(root: Path | None = None) -> Path:
             return wanted
     cache = user_folder("cache")
     return (temporary_root() if cache is None or not is_writable(cache) else cache) / "stores"
+
+
+def default_store_dirs(root: Path | None = None) -> tuple[Path, ...]:
+    """The folders that stores are looked for in: ``default_store_dir(root)``, and then those that this user may read only.
+
+    Such a folder belongs to another user, as a teacher's that a class works with. One that is there and may not even be read is warned of.
+
+    Args:
+        root: Folder of datasets; None is ``default_root()``.
+    """
+    own, shared = default_store_dir(root), []
+    for candidate in dict.fromkeys((default_root() if root is None else root, default_root())):
+        folder = user_path(candidate) / "stores"
+        if folder == own or is_shipped(folder) or not os.path.isdir(folder):
+            continue
+        if os.access(folder, os.R_OK | os.X_OK):
+            shared.append(folder)
+        else:
+            warn(f"{folder} cannot be read by this user, so its stores are built anew in {own}; its owner opens it: chmod -R a+rX {folder}")
+    return own, *shared
 
 
 def make_store_dir(folder: Path) -> None:
@@ -132,6 +157,7 @@ def find_or_build(
     store_dir: Path,
     events: EventSink = ignore_events,
     *,
+    shared: Sequence[Path] = (),
     wait_timeout_s: float = _WAIT_TIMEOUT_S,
     opener: Callable[[Path], Store] = Store.open,
 ) -> Store:
@@ -144,6 +170,7 @@ def find_or_build(
         options: How to build it.
         store_dir: The folder of stores.
         events: Receives the stages of a build.
+        shared: Folders of stores that are read only: a store that lies there is opened there.
         wait_timeout_s: How long to wait for another process that builds the same store.
         opener: Opens a folder: all of it, or the parts that belong to this host.
 
@@ -157,12 +184,13 @@ def find_or_build(
     def build() -> Store:
         from gnnkit.storage.build import build_store, repartition  # numba
 
-        others = stores_of_graph(source, options, store_dir, but=path) if options.partition != "given" else iter(())
+        folders = (store_dir, *shared) if options.partition != "given" else ()
+        others = (store for folder in folders for store in stores_of_graph(source, options, folder, but=path))
         if (other := next((store for store in others if _is_right(store, events)), None)) is not None:
             return opener(repartition(other, path, options, events, wait_timeout_s=wait_timeout_s).path)
         return opener(build_store(source, path, options, events, wait_timeout_s=wait_timeout_s).path)
 
-    return _opened_or(path, options, source.fingerprint(), build, opener)
+    return _opened_or((*(folder / path.name for folder in shared), path), options, source.fingerprint(), build, opener)
 
 
 def find_or_repartition(
@@ -171,6 +199,7 @@ def find_or_repartition(
     store_dir: Path,
     events: EventSink = ignore_events,
     *,
+    shared: Sequence[Path] = (),
     wait_timeout_s: float = _WAIT_TIMEOUT_S,
 ) -> Store:
     """As ``find_or_build``, with a store in the place of the dataset."""
@@ -184,7 +213,7 @@ def find_or_repartition(
 
         return repartition(store, path, options, events, wait_timeout_s=wait_timeout_s)
 
-    return _opened_or(path, options, fingerprint, build, Store.open)
+    return _opened_or((*(folder / path.name for folder in shared), path), options, fingerprint, build, Store.open)
 
 
 def stores_of_graph(source: GraphSource, options: BuildOptions, store_dir: Path, *, but: Path) -> Iterator[Store]:
@@ -302,15 +331,18 @@ def _count_of_parts(entry: StoreEntry) -> int:
 
 
 def _opened_or(
-    path: Path, options: BuildOptions, source_fingerprint: str, build: Callable[[], Store], opener: Callable[[Path], Store]
+    places: Sequence[Path], options: BuildOptions, source_fingerprint: str, build: Callable[[], Store], opener: Callable[[Path], Store]
 ) -> Store:
-    try:
-        store = opener(path)
-    except StoreError:
-        with contextlib.suppress(OSError):  # the build says what is wrong there
-            make_store_dir(path.parent)
-        return build()
-    return store if store.fingerprint == store_fingerprint(source_fingerprint, options) else build()
+    """The store at the first of some places that has it, or else the one that is built at the last."""
+    wanted = store_fingerprint(source_fingerprint, options)
+    for place in places:
+        with contextlib.suppress(StoreError):
+            store = opener(place)
+            if store.fingerprint == wanted:
+                return store
+    with contextlib.suppress(OSError):  # the build says what is wrong there
+        make_store_dir(places[-1].parent)
+    return build()
 
 
 def _reason(path: Path, final: Path) -> str | None:

@@ -95,6 +95,11 @@ class BuildOptions:
         seed: Seed of the partitioners that draw.
         order: The order of a part's nodes in its files: "dataset", or "hotness", those that batches touch most first, so that they share
             pages of a store that does not fit in memory. Batches are the same.
+
+    Example:
+        >>> import gnnkit
+        >>> gnnkit.BuildOptions(num_parts=2, partition="random").num_parts
+        2
     """
 
     num_parts: int = 1

@@ -80,6 +80,12 @@ class Store:
         manifest: Its manifest.
         local_parts: The parts that are open.
         url: The URL that it was fetched from; None where it was built here.
+
+    Example:
+        >>> import gnnkit
+        >>> store = gnnkit.partition(gnnkit.datasets.products_like(0.0005), 2, out="store", overwrite=True)
+        >>> store.schema.num_nodes, store.manifest.num_parts
+        (1225, 2)
     """
 
     def __init__(self, path: Path, manifest: Manifest, parts: tuple[int, ...], url: str | None = None) -> None:

@@ -44,7 +44,7 @@ def loader_card(
         ("edges", format_short(schema.num_edges)),
         ("input", _inputs(plan.inputs, schema)),
         _sampling(sampling, schema),
-        ("batches", f"{format_count(num_batches)} an epoch, {format_count(batching.batch_size)} seeds each, {order}"),
+        ("batches", f"{format_count(num_batches)} an epoch, {format_count(batching.batch_size)} {sampling.unit} each, {order}"),
         ("backend", f"{plan.backend['kind']}, {_samplers(plan.backend['kind'], status.workers)}{_drawn_by(status)}"),
     ]
     if error is not None:
@@ -59,13 +59,15 @@ def loader_card(
         rows.append(("on the device", f"{format_bytes(stats.cached_nbytes)} of features, beside {format_bytes(stats.nbytes)} that came"))
     if stats.padding:
         rows.append(("padding", _padding(stats)))
+    if "device_bytes" in status.details:
+        rows.append(("on the device", device_memory(status)))
     rows.append(("memory", _memory(status)))
     if plan.placement is not None:
         rows.append(("placement", describe(plan.placement)))
         rows += [("hosts", str(status.details["hosts"]))] if "hosts" in status.details else []
     if graph.store is not None:
         size = graph_nbytes(graph.arrays)
-        rows.append(("store", f"{graph.store.path}, {format_bytes(size)} mapped" if size else graph.store.path))
+        rows.append(("store", f"{graph.store.path}, {format_bytes(size)} mapped{_sharers(graph, status)}" if size else graph.store.path))
     sections = [] if schema.is_homogeneous else [("types", _types(graph, plan))]
     if stats.batches:
         sections.append(("time of the last epoch", _time_table(stats)))
@@ -73,6 +75,14 @@ def loader_card(
         sections.append(("processes", process_table(status.processes)))
     texts = [] if error is None else [("last error", error.trace)]
     return Card(f"GraphLoader {graph.name}", status.state, rows, graph.notice, sections, texts=texts)
+
+
+def _sharers(graph: GraphHandle, status: StreamStatus) -> str:
+    """The other processes that use the store, and what that means for a copy of it; empty where there are none."""
+    if graph.num_users < 2:
+        return ""
+    shared = f", pages shared by {graph.num_users} processes of this machine"
+    return shared if status.graph_bytes else f"{shared}; a copy in huge pages for each would take too much memory"
 
 
 def _padding(stats: EpochStats) -> str:
@@ -93,6 +103,12 @@ def _memory(status: StreamStatus) -> str:
     words = [f"buffers {format_bytes(status.buffer_bytes)}", f"graph copy {format_bytes(status.graph_bytes)}"]
     others = [process for process in status.processes if process.name != "trainer"]
     return ", ".join(words + ([cost_of(others)] if others else []))
+
+
+def device_memory(status: StreamStatus) -> str:
+    """The memory of a loader that samples on a device."""
+    used, predicted = (format_bytes(status.details[name]) for name in ("device_bytes", "predicted_bytes"))
+    return f"{used} of the graph on {status.details['device']}, {predicted} were predicted"
 
 
 def _inputs(inputs: Inputs, schema: GraphSchema) -> str:

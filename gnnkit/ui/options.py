@@ -109,7 +109,8 @@ class set_options:
         PlanError: A value is none of these; nothing was changed.
 
     Example:
-        >>> with set_options(progress=False):
+        >>> import gnnkit
+        >>> with gnnkit.set_options(progress=False):
         ...     pass
     """
 

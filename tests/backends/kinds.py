@@ -43,11 +43,18 @@ NODE_KINDS: dict[str, dict[str, Any]] = {
     # With so large a p that some steps fail all their tries.
     "walks": {"sampler": gnnkit.Walks(5, 2, p=50, q=0.5, num_negatives=1), "weight": "weight"},
 }
+# Of homogeneous graphs alone.
+WHOLE_KINDS: dict[str, dict[str, Any]] = {
+    "clusters": {"sampler": gnnkit.Clusters(8, 2, np.arange(NUM_USERS) * 5 % 8), "batch_size": 2},
+    "saint_nodes": {"sampler": gnnkit.Saint("nodes", num_steps=4)},
+    "saint_edges": {"sampler": gnnkit.Saint("edges", num_steps=4)},
+    "saint_walks": {"sampler": gnnkit.Saint("walks", 3, num_steps=4, sample_coverage=2)},
+}
 LINK_KINDS: dict[str, dict[str, Any]] = {
     "link_binary": {**NEIGHBORS, "neg_sampling": "binary", "neg_strict": True, "exclude_edges": "reverse"},
     "link_triplet": {**NEIGHBORS, "neg_sampling": "triplet", "neg_amount": 2, "disjoint": True},
 }
-KINDS = (*NODE_KINDS, *LINK_KINDS, "anchor")
+KINDS = (*NODE_KINDS, *LINK_KINDS, "anchor", *WHOLE_KINDS)
 COMMON: dict[str, Any] = {"batch_size": 6, "seed": 5, "shuffle": True, "progress": False, "with_edge": True}
 
 
@@ -156,7 +163,7 @@ def kind_loader(kind: str, graph: str, path: Path | None, backend: Backend, **ch
         positive, negative = anchor_labels(graph)
         with open_store(input_nodes=(first, input_ids(size)), **NEIGHBORS) as nodes:
             return nodes.for_anchors(positive, negative, input_nodes=input_ids(size // 2), cap=5, shuffle=True)
-    words = dict(NODE_KINDS[kind])
+    words = {**NODE_KINDS, **WHOLE_KINDS}[kind].copy()
     if kind == "walks" and graph == "typed":
         words["sampler"] = replace(words["sampler"], metapath=[KNOWS])
     if kind == "temporal_window":

@@ -97,6 +97,12 @@ def test_what_is_said_to_be_missing_is(theirs: str, here: str, how: str) -> None
         resolve(f"gnnkit.distributed.{name}")
 
 
+def test_the_page_for_readers_has_every_name() -> None:
+    readers = (ROOT / "docs/coming-from.md").read_text()
+    named = {theirs.partition("(")[0].partition(".")[0] for theirs, *_ in rows()}
+    assert not sorted(name for name in named if f"`{name}`" not in readers)
+
+
 def test_every_name_has_one_row_and_every_row_is_understood() -> None:
     lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
     assert len(lines) == len(rows()), [line for line in lines if not ROW.match(line)]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 import types
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 
 import gnnkit
 from tests.helpers.machine import ROOT
-from tools.build_docs import broken_links, moved, sources, stage
+from tools.build_docs import broken_links, moved, mute_pictures, sources, stage, with_alternative_texts
 
 REFERENCE = "\n".join(path.read_text() for path in (ROOT / "docs/api").glob("*.md"))
 
@@ -41,13 +43,18 @@ def test_links_move_with_their_pages(page: str, link: str, there: str) -> None:
 
 
 def test_pages_that_stay_the_same_are_not_touched(tmp_path: Path) -> None:
-    for name, text in {"docs/index.md": "# A", "docs/b.md": "# B", "notebooks/1.ipynb": "", "build/notebooks/1.ipynb": "run"}.items():
+    for name, text in {
+        "docs/index.md": "# A",
+        "docs/b.md": "# B",
+        "notebooks/1.ipynb": "",
+        "build/notebooks/1.ipynb": '{"cells": []}',
+    }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     out = tmp_path / "out"
     stage(tmp_path, out)
     assert {path.as_posix() for path in sources(tmp_path).values()} == {"index.md", "b.md", "notebooks/1.ipynb"}
-    assert (out / "notebooks/1.ipynb").read_text() == "run"
+    assert (out / "notebooks/1.ipynb").read_text() == '{\n "cells": []\n}'
     before = (out / "b.md").stat().st_mtime_ns
     (tmp_path / "docs/index.md").write_text("# Another")
     (tmp_path / "notebooks/1.ipynb").unlink()
@@ -62,6 +69,22 @@ def test_links_that_lead_nowhere_are_found(tmp_path: Path) -> None:
     assert broken_links(tmp_path) == ["b.html: a.html#gone", "b.html: https:example", "b.html: none.png"]
 
 
+def test_pictures_have_alternative_texts(tmp_path: Path) -> None:
+    shown = {"data": {"image/png": "", "text/plain": ["<Picture of a graph>"]}, "output_type": "display_data"}
+    notebook = json.loads(with_alternative_texts(json.dumps({"cells": [{"metadata": {}, "outputs": [shown]}]})))
+    assert notebook["cells"][0]["metadata"]["mystnb"]["image"]["alt"] == "Picture of a graph"
+    (tmp_path / "a.html").write_text('<img src="a.png" alt="a graph"><img src="b.png"><img alt="c.png" src="c.png">')
+    assert mute_pictures(tmp_path) == ["a.html: b.png", "a.html: c.png"]
+
+
+def test_every_page_has_the_version_and_a_way_to_copy() -> None:
+    made = ROOT / "docs/conf.py"
+    names: dict[str, Any] = {}
+    exec(made.read_text(), names)
+    assert names["html_title"] == f"gnnkit {gnnkit.__version__}"
+    assert all((ROOT / "docs/_static" / file).is_file() for file in (*names["html_js_files"], *names["html_css_files"]))
+
+
 def test_every_test_that_the_page_on_security_names_is_there() -> None:
-    named = set(re.findall(r"[a-z_]+(?:/[a-z_]+)*/test_\w+\.py", (ROOT / "docs/security.md").read_text()))
+    named = set(re.findall(r"[a-z_]+(?:/[a-z_]+)*/test_\w+\.py", (ROOT / "docs/development/security-tests.md").read_text()))
     assert named and not [name for name in named if not (ROOT / "tests" / name).is_file()]

@@ -1,4 +1,4 @@
-"""What the README and the page with everything on it show is what works."""
+"""What the README shows, and what the texts of the page with everything on it say, is what works."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 
 import gnnkit
@@ -18,15 +17,13 @@ from gnnkit import GraphLoader
 from gnnkit.cli.app import run
 from gnnkit.datasets import sample_root
 from tests.helpers.machine import ROOT
-from tests.helpers.ogb_link_trees import write_link_tree
 from tests.helpers.ogb_trees import MAG_EDGES, write_tree
 
 pytestmark = pytest.mark.slow
 
-README, OVERVIEW = (ROOT / "README.md").read_text(), (ROOT / "docs/overview.md").read_text()
+README = (ROOT / "README.md").read_text()
 COMMANDS = (ROOT / "docs/command-line.md").read_text()
 (PROGRAM,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-KINDS, SERVERS, JOB = re.findall(r"```python\n(.*?)```", OVERVIEW, re.DOTALL)
 
 
 @pytest.fixture
@@ -40,7 +37,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_first_program_trains(home: Path) -> None:
     code = PROGRAM
-    assert len([line for line in code.splitlines() if line.strip()]) == 10
+    assert len([line for line in code.splitlines() if line.strip()]) == 12
     names: dict[str, Any] = {}
     torch.manual_seed(0)
     exec(code, names)
@@ -52,45 +49,6 @@ def test_the_first_program_trains(home: Path) -> None:
     assert loader.stats().batches == len(loader) > 0
     assert losses[1] < losses[0]
     loader.close()
-
-
-def test_batches_of_every_kind(home: Path) -> None:
-    write_link_tree("ogbl-collab", home)
-    edges = torch.randint(0, 60, (2, 400))
-    data = Data(edge_index=edges, num_nodes=60, time=torch.arange(60), train_mask=torch.arange(60) < 20)
-    with GraphLoader.from_pyg(data, input_nodes="train", num_neighbors=[3, 2], batch_size=8) as loader:
-        names: dict[str, Any] = {"gnnkit": gnnkit, "GraphLoader": GraphLoader, "loader": loader, "data": data, "edge_index": edges}
-        exec(KINDS, names)
-        shown = {"links": "edge_label", "around": "dst_neg_index", "past": "batch", "ppr": "edge_attr"}
-        for name, attribute in shown.items():
-            with names[name] as made:
-                assert attribute in made.peek()
-
-
-def test_the_same_function_here_and_as_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    store = gnnkit.partition(gnnkit.datasets.products_like(0.0005), 2, out=tmp_path / "store")
-    backend = gnnkit.Colocated(num_workers=1)
-    with GraphLoader.from_store(store.path, num_neighbors=[3, 2], batch_size=16, backend=backend, progress=False) as loader:
-        names: dict[str, Any] = {"gnnkit": gnnkit, "loader": loader, "train": train_a_little}
-        exec(JOB.replace(", verify=True", ""), names)  # that has tests of its own
-        with names["run"] as run:
-            assert run.results() == [[0, len(loader) // 2, 2], [1, len(loader) // 2, 2]]
-    assert {"job.sbatch", "plan.json", "train.py"} <= {path.name for path in (tmp_path / "job").iterdir()}
-
-
-def train_a_little(loader: GraphLoader, ctx: gnnkit.TrainContext) -> list[int]:
-    return [ctx.rank, sum(1 for _ in loader), ctx.world_size]
-
-
-def test_servers_are_started_and_joined(tmp_path: Path) -> None:
-    store = gnnkit.partition(gnnkit.datasets.products_like(0.0005), 2, out=tmp_path / "store")
-    names: dict[str, Any] = {}
-    use = "seeds = [sum(batch.batch_size for batch in loader) for loader in (train, valid)]\ntrain.close()\nvalid.close()"
-    code = SERVERS.replace("\n...\n", f"\n{use}\n")
-    exec(code.replace("stores/products", str(store.path)), names)
-    assert names["servers"].state == "stopped"
-    assert names["seeds"] == [len(store.splits["node"][split]) for split in ("train", "valid")]
 
 
 def test_the_calls_that_the_text_shows(home: Path) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from gnnkit.schema import EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from tests.helpers.batches import digest, to_pyg
 from tests.helpers.graphs import ArraySource, spec_of
+from tests.helpers.subgraphs import subgraph_digests
 
 
 def golden_source() -> ArraySource:
@@ -89,7 +90,7 @@ def golden_digests() -> dict[str, str]:
 
     cases = {name: as_options(case) for name, case in GOLDEN_CASES.items()}
     cases |= {name: {"sampler": Walks(**walks), **options} for name, (walks, options) in GOLDEN_WALKS.items()}
-    return {name: digest(golden_epoch(case)) for name, case in cases.items()}
+    return {name: digest(golden_epoch(case)) for name, case in cases.items()} | subgraph_digests()
 
 
 if __name__ == "__main__":

@@ -146,6 +146,17 @@ def _missing_cgroup() -> str | None:
     return missing_memory_group()
 
 
+@cache
+def _missing_users() -> str | None:
+    if os.geteuid():
+        return "only root may make users"
+    absent = [name for name in ("useradd", "userdel", "setpriv", "unshare") if not shutil.which(name)]
+    if absent:
+        return f"needs {', '.join(absent)}"
+    probe = subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, text=True)
+    return f"mount namespaces are not allowed here: {probe.stderr.strip()}" if probe.returncode else None
+
+
 def _missing_ray() -> str | None:
     return None if importlib.util.find_spec("ray") else "needs Ray, which the constraints pin for Python 3.11 and newer"
 
@@ -168,5 +179,6 @@ REQUIREMENTS = {
     "netns": Requirement(_missing_netns, "run as root; apt-get install iproute2"),
     "ray": Requirement(_missing_ray, "pip install 'gnnkit[ray]'"),
     "slurm": Requirement(_missing_slurm, "run as root; apt-get install slurm-wlm munge iproute2"),
+    "users": Requirement(_missing_users, "run as root; apt-get install passwd util-linux"),
     "shellcheck": Requirement(_missing_shellcheck, "apt-get install shellcheck"),
 }

@@ -166,8 +166,8 @@ def train(loader, ctx):
         ("def train(loader, ctx:\n    pass", 2, ["train.py, line 1"]),
         ("import no_such_module_here", 2, ["ModuleNotFoundError", "no_such_module_here"]),
         ("def train(loader, ctx):\n    raise KeyError('my own')", 1, ["Traceback", "train.py", "error: KeyError: 'my own'"]),
-        ("def train(loader, ctx):\n    ctx.log(loss='low')", 1, ["ctx.log(loss='low')", "no number"]),
-        ("def train(loader, ctx):\n    ctx.save(loss=3)", 1, ["ctx.save(loss=...)", "no state_dict()"]),
+        ("def train(loader, ctx):\n    ctx.log(loss='low')", 2, ["ctx.log(loss='low')", "no number"]),
+        ("def train(loader, ctx):\n    ctx.save(loss=3)", 2, ["ctx.save(loss=...)", "no state_dict()"]),
     ],
 )
 def test_mistakes_in_the_train_file(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -66,6 +67,8 @@ def test_the_metadata_says_what_users_need(wheel: Path) -> None:
         name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = email.message_from_string(archive.read(name).decode())
     assert metadata["Requires-Python"] == ">=3.10"
+    text = metadata.get_payload()
+    assert isinstance(text, str) and "from_ogb" in text and "](" not in text and "<img" not in text, "nothing that is not in the wheel"
     assert metadata["License-Expression"] == "Apache-2.0"
     needs = metadata.get_all("Requires-Dist") or []
     torch = [need for need in needs if need.startswith("torch>") and "extra" not in need]
@@ -79,11 +82,13 @@ def test_the_metadata_says_what_users_need(wheel: Path) -> None:
 def test_the_sdist_holds_the_project(tmp_path: Path) -> None:
     with tarfile.open(build("sdist", tmp_path)) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
-    wanted = {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md"}
+    wanted = {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "DESCRIPTION.md"}
     wanted |= {"Makefile", "constraints.txt", "tools/setup_env.py", ".ci/run"}
     assert wanted <= names
     assert data_files() <= names
     assert {"tests/conftest.py", "gnnkit/py.typed"} <= names
+    linked = re.findall(r"(?:\]\(|src(?:set)?=\")([^)\"#:]+)[)\"]", (ROOT / "README.md").read_text())
+    assert linked and set(linked) <= names, "README's links and pictures are those of files that come along"
     assert not [name for name in names if name.startswith((".venv", ".envs", ".git/")) or "__pycache__" in name]
 
 

@@ -45,6 +45,12 @@ class Glt:
 
     Raises:
         PlanError: A value is unusable.
+
+    Example:
+        >>> import gnnkit
+        >>> backend = gnnkit.Glt(num_workers=2)  # from_ogb("ogbn-products", ..., backend=backend)
+        >>> backend.num_workers
+        2
     """
 
     mode: Literal["worker", "server_client"] = "worker"

@@ -130,7 +130,7 @@ class ServerSpec:
         join_timeout_s: Seconds that servers wait for each other.
         start_timeout_s: Seconds that starting a process may take.
         log_dir: Folder of the runs' logs; None: as for other runs.
-        memory_budget: Most bytes that the graph's copy in huge pages may take; None is a quarter of what is free, 0 makes no copy.
+        memory_budget: Most bytes that the graph's copy in huge pages may take; None: see ``copy_budget``, 0 makes no copy.
     """
 
     store: str

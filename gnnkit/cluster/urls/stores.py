@@ -17,7 +17,7 @@ from gnnkit.errors import DatasetError, GnnkitError, PlanError, StoreError, inte
 from gnnkit.events import Event, EventSink, Stage, ignore_events
 from gnnkit.files import read_bounded, read_json, why_unwritable, write_whole
 from gnnkit.plan import StoreRef
-from gnnkit.storage.catalog import default_root, default_store_dir, make_store_dir, named_path
+from gnnkit.storage.catalog import default_store_dir, make_store_dir, named_path, writable_root
 from gnnkit.storage.files import sync
 from gnnkit.storage.layout import MANIFEST_NAME, part_folder, part_of
 from gnnkit.storage.manifest import Manifest, is_outline, parse_manifest, read_manifest, write_manifest
@@ -31,7 +31,7 @@ R = TypeVar("R")
 
 def record_folder(url: str) -> Path:
     """The folder of what is known of a URL."""
-    return default_root() / "urls" / hashlib.sha256(url.encode()).hexdigest()[:32]
+    return writable_root() / "urls" / hashlib.sha256(url.encode()).hexdigest()[:32]
 
 
 def latest(url: str, ask: Callable[[], R], known: R | None, error: type[GnnkitError], events: EventSink) -> tuple[R, UrlUnreachable | None]:

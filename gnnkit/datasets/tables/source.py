@@ -42,7 +42,7 @@ from gnnkit.schema import (
     edge_type_name,
 )
 from gnnkit.source import LinkSplits
-from gnnkit.storage.catalog import default_root
+from gnnkit.storage.catalog import writable_root
 from gnnkit.storage.keys import NodeKeys, words_of
 from gnnkit.storage.layout import LABEL_NAME, split_file
 from gnnkit.storage.store import Store
@@ -204,7 +204,7 @@ def _one_of(option: str, value: Any, known: Sequence[str]) -> Any:
 
 
 def _scratch(folder: str | Path | None) -> Path:
-    path = default_root() if folder is None else user_path(folder)
+    path = writable_root() if folder is None else user_path(folder)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

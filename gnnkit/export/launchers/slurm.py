@@ -95,8 +95,8 @@ def _start(job: ExportJob) -> tuple[InstructionStep, ...]:
     text = (
         "This directory has to be the same on every node, on a shared file system for example. `job.sbatch` activates the environment"
         " `env/` that you have made above: edit that line where gnnkit is in another one. Look at the time limit, the cores and the memory,"
-        f" estimates from the store and the batches, in its first lines; it asks for {job.gpu_words}. A partition or an account go onto the"
-        " command line."
+        f" estimates from the store and the batches, in its first lines; it asks for {job.gpu_words}. A partition or an account that were"
+        " not exported go onto the command line, and hyper-parameters behind it: `sbatch job.sbatch --set lr=0.01`."
     )
     if not job.num_servers:
         text += " So do other numbers of nodes and ranks: `sbatch --nodes=1 --ntasks-per-node=2 job.sbatch`."
@@ -108,10 +108,11 @@ def _start(job: ExportJob) -> tuple[InstructionStep, ...]:
 def _restart(job: ExportJob) -> InstructionStep:
     lines = [
         f"* A rank{' or a storage server' if job.num_servers else ''} fails: the job's steps end, and the job asks Slurm to be started"
-        f" again, as long as it was started again fewer than {MAX_RESTARTS} times. It continues from the last checkpoint.",
+        f" again, as long as it was started again fewer than {MAX_RESTARTS} times. It continues from the last checkpoint."
+        " A mistake, which another start would not mend (exit code 2), ends it.",
         "* A node is gone, also the first one: Slurm ends what is left and starts the job again on other nodes (`--requeue`).",
-        "* The time limit is near: 180 s before it the job asks to be started again, however often it was. What has been computed since"
-        " the last checkpoint is computed again.",
+        "* The time limit is near: 180 s before it a checkpoint is written, and the job asks to be started again, however often it was; but"
+        " not where no checkpoint was made since it was started.",
         "* Where users may not requeue jobs: `sbatch job.sbatch` once more continues from the last checkpoint.",
     ]
     return InstructionStep("When something fails", "\n".join(lines))

@@ -143,6 +143,16 @@ class RunHandle(Shown):
 
     Args:
         job: The ranks.
+
+    Example:
+        >>> import gnnkit
+        >>> store = gnnkit.partition(gnnkit.datasets.products_like(0.0005), 2, out="store", overwrite=True)
+        >>> loader = gnnkit.GraphLoader.from_store(store.path, num_neighbors=[5], progress=False)
+        >>> def train(loader, ctx):
+        ...     return sum(batch.batch_size for batch in loader), ctx.world_size
+        >>> with gnnkit.launch(train, loader, 1, progress=False) as run:
+        ...     print(run.results())
+        [(98, 1)]
     """
 
     def __init__(self, job: LaunchedRanks) -> None:
