@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 import weakref
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.backends.base import END_OF_EPOCH, EndOfEpoch, StreamStatus, check_owner
-from gnnkit.backends.session import UNASSIGNED, BatchWait, RingScheduler, Session
+from gnnkit.backends.session import BatchWait, Request, RingScheduler, Session
 from gnnkit.backends.shared_pool import SharedPool, pool_registry
 from gnnkit.backends.stored_graph import GraphOrder
 from gnnkit.errors import LoaderClosed, StartTimeout
@@ -61,6 +62,7 @@ class PoolStream:
         self._pools = pool_registry()
         self._blocks = BlockPool(_KEPT_BLOCKS, pinned_for=plan.runtime.pin_device)
         self._session = Session(options, plan, graph, events)
+        self._numbers = itertools.count(1)
         # The processes that sample a graph in memory may read it from a store of their own.
         self._graph_order = GraphOrder(graph.arrays) if graph.store is None else None
         self._end = weakref.finalize(self, self._pools.forget, self._session)  # also when the interpreter ends
@@ -126,8 +128,8 @@ class PoolStream:
 
     def _ask(self, epoch: int, batch_index: int, seeds: NDArray[np.int64] | None) -> Message | Literal["again"]:
         """Asks a process for a batch; "again" where it went before it could answer."""
-        session, requests = self._session, self._session.requests
-        number = requests.begin()
+        session, number, request = self._session, next(self._numbers), Request()
+        session.requests[number] = request
         wait: BatchWait | None = None
 
         def look(pool: SharedPool, scheduler: RingScheduler) -> Message | Literal["again"] | float:
@@ -135,24 +137,26 @@ class PoolStream:
             if wait is None:
                 pool.workers.settle()
             pool.pump(revive=False)
-            if requests.rank_of(number) == UNASSIGNED and requests.result(number) is None:
+            if request.rank < 0 and request.answer is None:
                 if not pool.workers.pids:
                     pool.pump(revive=True)
                 if pool.workers.pids:
-                    requests.ask(number, _least_busy(pool, scheduler))
-                    _send_request(pool, session, requests.rank_of(number), seeds, number=number, epoch=epoch, batch=batch_index)
-            answer = requests.result(number)
+                    request.rank = _least_busy(pool, scheduler)
+                    _send_request(pool, session, request.rank, seeds, number=number, epoch=epoch, batch=batch_index)
+            answer = request.take()
             if answer is not None:
                 return answer
             if wait is None:
                 wait = BatchWait(pool.workers, self._timeout_s, "a batch outside the epoch")
                 return float(self._timeout_s)
-            return self._look(wait, [requests.rank_of(number)])
+            return self._look(wait, [request.rank])
 
         try:
-            return self._until(look, lambda: requests.has_come(number))
+            return self._until(look, lambda: request.answer is not None)
         finally:
-            requests.end(number)
+            del session.requests[number]
+            if isinstance(request.answer, Message):  # an interrupt
+                request.answer.close()
 
     def _until(self, look: Callable[[SharedPool, RingScheduler], R | float], is_due: Callable[[], bool]) -> R:
         """Calls ``look`` whenever something has come, until it has a result. A session that was evicted is admitted again first.

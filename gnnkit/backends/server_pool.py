@@ -95,14 +95,9 @@ class OwnServers:
             raise
 
     @property
-    def ranks(self) -> range:
-        """Their numbers."""
-        return self.fleet.spec.ranks
-
-    @property
     def error(self) -> GnnkitError | None:
         """The error that ended one of the servers and was followed by no restart; that of a server that was stopped comes first."""
-        errors = [error for rank in self.ranks if (error := self.error_of(rank)) is not None]
+        errors = [error for rank in self.fleet.spec.ranks if (error := self.fleet.error_of(rank)) is not None]
         return next((error for error in errors if isinstance(error, WorkerStopped)), errors[0] if errors else None)
 
     def check(self) -> None:
@@ -111,18 +106,6 @@ class OwnServers:
         if error is not None:
             raise error
 
-    def error_of(self, rank: int) -> GnnkitError | None:
-        """Returns the error that ended a server, where no restart followed."""
-        return self.fleet.error_of(rank)
-
-    def revive(self) -> None:
-        """Starts those again that are not there."""
-        self.fleet.revive()
-
-    def restart(self) -> None:
-        """Ends them and starts them again."""
-        self.fleet.restart()
-
     @property
     def pids(self) -> frozenset[int]:
         """Of those that are there."""
@@ -130,7 +113,7 @@ class OwnServers:
 
     def are_there_without(self, pids: frozenset[int]) -> bool:
         """Whether all are ready, and none of them is one of ``pids``."""
-        return self.fleet.state == "ready" and len(self.pids) == len(self.ranks) and self.pids.isdisjoint(pids)
+        return self.fleet.state == "ready" and len(self.pids) == len(self.fleet.spec.ranks) and self.pids.isdisjoint(pids)
 
     def statuses(self) -> Iterator[ProcessStatus]:
         """Yields the process status of each server and of its sampling processes."""
@@ -333,7 +316,7 @@ class ServerWorkerPool:
             return
         if self._awaits_cause(server, connection):
             return
-        known = None if self._own is None else self._own.error_of(server)
+        known = None if self._own is None else self._own.fleet.error_of(server)
         ranks = [server * self._width + worker for worker in connection.members] or [server * self._width]
         self._is_revived = False
         self._heard.append((ranks[0], connection.end_of_server(known, frozenset(ranks[1:]))))
@@ -343,7 +326,7 @@ class ServerWorkerPool:
         """Whether a server of this process's own has gone, and its exit status is about to be known."""
         if self._own is None or not connection.is_gone or server in self._restarting:
             return False
-        return self._own.error_of(server) is None and (connection.ended_s or 0.0) < EXIT_WAIT_S
+        return self._own.fleet.error_of(server) is None and (connection.ended_s or 0.0) < EXIT_WAIT_S
 
     def poller(self) -> select.poll:
         """Returns a poll object that wakes when something arrives or a process ends."""
@@ -385,7 +368,7 @@ class ServerWorkerPool:
         self._looked = now
         if self._own is not None and not self._is_revived and not any(connection.is_ending for connection in self._connections.values()):
             self._is_revived = True
-            self._own.revive()
+            self._own.fleet.revive()
         for connection in self._servers.advance():
             connection.enlist(self._width)
 
@@ -400,7 +383,7 @@ class ServerWorkerPool:
                 f"the servers at {self._servers.address} are not this process's to restart", "restart them where they were started"
             )
         self._restarting = set(self._connections)
-        self._own.restart()
+        self._own.fleet.restart()
 
     def _overdue(self, timeout_s: float) -> tuple[int, GnnkitError] | None:
         now, before = time.monotonic(), self._awaited
@@ -427,7 +410,7 @@ class ServerWorkerPool:
         """Why servers of this process's own do not come back although they were started again."""
         if self._own is None or not self._is_revived:
             return None
-        errors = (self._own.error_of(rank) for rank in self._own.ranks if rank not in self._connections)
+        errors = (self._own.fleet.error_of(rank) for rank in self._own.fleet.spec.ranks if rank not in self._connections)
         return next((error for error in errors if error is not None), None)
 
     def check(self) -> None:
@@ -504,13 +487,13 @@ class ReceiverPool(LocalWorkerPool):
         super().start_missing()
         error = None if self._own is None else self._own.error
         if self._own is not None and error is not None and not isinstance(error, WorkerStopped):
-            self._own.revive()
+            self._own.fleet.revive()
 
     def check(self) -> None:
         """Starts missing servers of this process's own when an epoch begins."""
         super().check()
         if self._own is not None and self._own.error is not None:
-            self._own.revive()
+            self._own.fleet.revive()
 
     def restart(self) -> None:
         """Has the process end and come again, and the servers with it.
@@ -523,7 +506,7 @@ class ReceiverPool(LocalWorkerPool):
             raise PlanError(f"the servers at {where} are not this process's to restart", "restart them where they were started")
         self._leaving = self._own.pids
         super().restart()
-        self._own.restart()
+        self._own.fleet.restart()
 
     @property
     def is_starting(self) -> bool:

@@ -354,74 +354,28 @@ def _most_together(slot_bytes: int) -> int:
     return max(1, min(_MOST_TOGETHER, _GROUP_BYTES // slot_bytes))
 
 
-# Rank of an unassigned request.
-UNASSIGNED = -1
+@dataclass(eq=False)
+class Request:
+    """A request for one batch outside an epoch.
 
+    Attributes:
+        rank: The process that was asked; -1 before that.
+        answer: What has come of it: the batch, why there will be none, or "again" where another process has to be asked. None before.
+    """
 
-@dataclass
-class _Request:
-    rank: int
+    rank: int = -1
     answer: Message | GnnkitError | Literal["again"] | None = None
 
-
-class Requests:
-    """Requests for single messages, with the process that was asked and its answer. Only the holder of the stream's lock may use it."""
-
-    def __init__(self) -> None:
-        self._open: dict[int, _Request] = {}
-        self._last = 0
-
-    def begin(self) -> int:
-        """Makes a request, which is sent to no process yet; returns its number."""
-        self._last += 1
-        self._open[self._last] = _Request(UNASSIGNED)
-        return self._last
-
-    def rank_of(self, number: int) -> int:
-        """Returns the rank of the process that was asked; ``UNASSIGNED`` before ``ask``."""
-        return self._open[number].rank
-
-    def ask(self, number: int, rank: int) -> None:
-        """Notes the process that is asked."""
-        self._open[number].rank = rank
-
-    def answer(self, number: int, message: Message) -> None:
-        """Keeps an answer; the answer to a request that has ended is thrown away."""
-        if number in self._open:
-            self._open[number].answer = message
-        else:
-            message.close()
-
-    def lost(self, rank: int | None, error: GnnkitError | None) -> None:
-        """Notes that a process (None: all) will not answer: because of an error, or because another one is to be asked."""
-        for request in self._open.values():
-            if request.rank == (request.rank if rank is None else rank) and request.answer is None:
-                request.answer = "again" if error is None else error
-
-    def has_come(self, number: int) -> bool:
-        """Whether ``result`` has something to say."""
-        request = self._open.get(number)
-        return request is None or request.answer is not None
-
-    def result(self, number: int) -> Message | Literal["again"] | None:
-        """Returns the answer; None before it has come, "again" where the request is to be made again.
+    def take(self) -> Message | Literal["again"] | None:
+        """Takes what has come, if something has.
 
         Raises:
             GnnkitError: No answer will come.
         """
-        request = self._open[number]
-        answer = request.answer
+        answer, self.answer = self.answer, None
         if isinstance(answer, GnnkitError):
             raise fresh(answer)
-        if isinstance(answer, Message):
-            request.answer = None  # it is the caller's
         return answer
-
-    def end(self, number: int) -> None:
-        """Forgets a request, and throws away an answer that was not taken."""
-        request = self._open.pop(number, None)
-        if request is not None and isinstance(request.answer, Message):
-            request.answer.close()
 
 
 class BatchWait:
@@ -469,19 +423,16 @@ class BatchWait:
         if now < self._deadline:
             return None
         # A process on a busy machine must have had time to show what it is doing.
-        if self._timeout_s > 0 and now - self._since < SIGN_SILENCE_S and self._is_fresh(ranks):
+        if self._timeout_s > 0 and now - self._since < SIGN_SILENCE_S and any(self._workers.signs(rank).is_fresh for rank in ranks):
             self._deadline = self._since + SIGN_SILENCE_S
             return None
-        if self._timeout_s > 0 and (self._is_sampling(ranks) or self._is_starting()):
+        if self._timeout_s > 0 and (self._is_sampling(ranks) or self._workers.is_starting):  # which has a deadline of its own
             self._since, self._deadline, self._clocks = now, now + self._timeout_s, self._look()
             return None
         raise BatchTimeout(
             f"no batch within {self._timeout_s:g} s ({self._what}); {self._whereabouts(ranks)}",
             "raise batch_timeout_s, lower num_neighbors or batch_size, or close the loader and make it again",
         )
-
-    def _is_fresh(self, ranks: list[int]) -> bool:
-        return any(self._workers.signs(rank).is_fresh for rank in ranks)
 
     def _is_sampling(self, ranks: list[int]) -> bool:
         """Whether one of them is alive, at a batch, and has used its processor since the last look: a hung disk does not count."""
@@ -490,9 +441,6 @@ class BatchWait:
             if signs.is_fresh and signs.step >= 0 and signs.cpu_ns > self._clocks.get(rank, 0):
                 return True
         return False
-
-    def _is_starting(self) -> bool:
-        return self._workers.is_starting  # which has a deadline of its own
 
     def _whereabouts(self, ranks: list[int]) -> str:
         said = []
@@ -524,7 +472,7 @@ class Session:
         plan: The loader's plan.
         graph: The graph.
         batches: The plan's batches.
-        requests: Batches outside an epoch.
+        requests: Those for batches outside an epoch, by number.
         number: What the processes know it by; a new one for every place that it takes, 0 while it has none.
         opened: Processes that have taken it in since it got its place.
         scheduler: The steps under way; None while it has no ring.
@@ -540,7 +488,7 @@ class Session:
         self.options, self.num_workers = options, 0
         self.plan, self.graph, self.events = plan, graph, events
         self.batches = BatchList(plan, graph)
-        self.requests = Requests()
+        self.requests: dict[int, Request] = {}
         self.number = 0
         self.opened: set[int] = set()
         self.scheduler: RingScheduler | None = None
@@ -654,7 +602,7 @@ class Session:
         if self.scheduler is not None:
             self.scheduler.give_up_rings()
         self.scheduler, self.number = None, 0
-        self.requests.lost(None, None)
+        self.lose_requests(None, None)
 
     # Its epoch ----------------------------------------------------------------------------------------------------------
 
@@ -679,7 +627,11 @@ class Session:
             self.opened.add(rank)
             self.largest = max(self.largest, body["nbytes"])
         elif "number" in body:
-            self.requests.answer(body["number"], message)
+            request = self.requests.get(body["number"])
+            if request is None:  # it has ended
+                message.close()
+            else:
+                request.answer = message
         elif scheduler is None:
             message.close()
         elif message.kind == "cancelled":
@@ -716,11 +668,17 @@ class Session:
         """
         if error is not None:
             self.opened.discard(rank)
-        self.requests.lost(rank, error)
+        self.lose_requests(rank, error)
         if self.scheduler is not None:
             self.scheduler.lost(rank)
         if error is not None and (self.scheduler is None or not self.scheduler.is_over):
             self.failure = error
+
+    def lose_requests(self, rank: int | None, error: GnnkitError | None) -> None:
+        """Notes that a process (None: all) will not answer: because of an error, or because another one is to be asked."""
+        for request in list(self.requests.values()):
+            if request.answer is None and rank in (None, request.rank):
+                request.answer = "again" if error is None else error
 
     def tell(self) -> None:
         """Reports events and gives the warnings that are due: the user's code may run then, so never under the lock."""

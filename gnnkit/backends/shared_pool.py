@@ -197,7 +197,7 @@ class SharedPool:
     def _fail(self, rank: int, error: GnnkitError) -> None:
         for session in self.sessions.values():
             # A thread may wait for a batch outside an epoch, and perhaps for any process to sample it.
-            session.requests.lost(rank if self.workers.ready else None, error)
+            session.lose_requests(rank if self.workers.ready else None, error)
             if session.scheduler is None or not session.is_over:
                 session.failure = error
 

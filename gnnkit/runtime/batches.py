@@ -106,7 +106,7 @@ class LinkArrays:
         return label
 
     def arrays(self, positions: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
-        """See ``InputRows.arrays``, and ``gnnkit.sampling.seeders.links.LinkSeeder`` for what there is.
+        """Returns the arrays of the links at these positions; see ``gnnkit.sampling.seeders.links.LinkSeeder`` for what there is.
 
         Raises:
             StoreError: The split is damaged.
@@ -231,7 +231,7 @@ def input_rows(inputs: Inputs, graph: GraphHandle) -> InputRows:
 
 
 class NodeInputRows:
-    """``InputRows`` of nodes and of anchors.
+    """The nodes or anchors of an epoch, and the arrays that go with them.
 
     Args:
         inputs: The nodes.
@@ -279,7 +279,7 @@ class NodeInputRows:
         return found
 
     def given(self, values: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
-        """See ``InputRows.given``.
+        """Returns the arrays of nodes that a user has given.
 
         Raises:
             PlanError: The labels of anchors came with the loader's own anchors.
@@ -376,7 +376,13 @@ class BatchList:
         return order
 
     def request_for(self, epoch: int, index: int, values: NDArray[np.int64]) -> SampleRequest:
-        """Returns the request for a batch around given inputs, see ``InputRows.given``; such batches have a stream of their own."""
+        """Returns the request for a batch around given inputs; such batches have a stream of their own.
+
+        Args:
+            epoch: The epoch.
+            index: The batch's number.
+            values: int64 ``[k]`` node ids, or ``[2 * k]`` sources and then targets.
+        """
         arrays = self._inputs.given(values)
         count = len(next(iter(arrays.values())))
         return self._request(self._now_stream, epoch, index, np.arange(count, dtype=np.int64), arrays)

@@ -11,12 +11,11 @@ import numpy as np
 import torch
 
 import gnnkit
-from gnnkit import GraphLoader
+from gnnkit import BuildOptions, GraphLoader, Store
 from gnnkit.backends.base import Backend
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeDir, EdgeType, EdgeTypeSchema, GraphSchema, NodeTypeSchema, opposite_edge_type
 from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions, Order
-from gnnkit.storage.store import Store
+from gnnkit.storage.layout import Order
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, spec_of
 
 BUYS, REV_BUYS, KNOWS = ("user", "buys", "item"), ("item", "rev_buys", "user"), ("user", "knows", "user")

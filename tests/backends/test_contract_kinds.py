@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gnnkit import Colocated, GraphLoader, GraphStore, InProcess, OnDevice, serve, unpad
+from gnnkit import Colocated, GraphLoader, GraphStore, InProcess, OnDevice, Store, serve, unpad
 from gnnkit.backends.base import Backend
 from gnnkit.errors import PlanError
 from gnnkit.schema import EdgeDir
 from gnnkit.storage.layout import Order
-from gnnkit.storage.store import Store
 from tests.backends.kinds import EDGE_DIRS, GRAPHS, KINDS, WHOLE_KINDS, built, kind_loader, source_of
 from tests.cluster.serving.networked import two_hosts
 from tests.helpers.batches import digest, same

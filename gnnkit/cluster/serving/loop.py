@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.cluster.serving.listener import ClientListener, ClientSessions
-from gnnkit.cluster.serving.pool import ServedWorkers, ServedWorkersOptions
+from gnnkit.cluster.serving.pool import ServedWorkers
 from gnnkit.errors import StoreError
 from gnnkit.runtime.entry import ParentWatch
 from gnnkit.runtime.remote import error_to_json
@@ -111,16 +111,7 @@ class ServerLoop:
     def _open_pool(self, parts: tuple[int, ...] | None, hosts: dict[str, Any] | None, holders: list[list[int]] | None) -> None:
         setup = self._setup
         store = Store.open(setup["store"]["path"], parts)
-        options = ServedWorkersOptions(
-            setup["rank"],
-            setup["workers"],
-            setup["threads"],
-            setup["max_restarts"],
-            setup["start_timeout_s"],
-            setup["log_root"],
-            setup["memory_budget"],
-        )
-        self.pool = pool = ServedWorkers(options, store, hosts, self._forward)
+        self.pool = pool = ServedWorkers(setup, store, hosts, self._forward)
         self._store, self._holders = store, holders
         self._sessions.workers_are_there()
         pool.start()

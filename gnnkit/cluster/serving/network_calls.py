@@ -152,7 +152,7 @@ class RemoteSession(Channel):
     def _use_ring_for(self, largest: int) -> None:
         """Makes a ring for structures of up to ``largest`` bytes and somewhat more; walks under way keep the one before."""
         try:
-            ring = self._ring = Ring(self._pool.options.workers * self._most_each + _SENDING, roomy_slot_size(largest))
+            ring = self._ring = Ring(self._pool.count * self._most_each + _SENDING, roomy_slot_size(largest))
         except OSError as error:
             if self._ring is None:  # the next registration tries again
                 self.fail(GnnkitError(f"there is no memory for batches of {largest / 1e6:.1f} MB: {error}"))

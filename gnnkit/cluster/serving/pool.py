@@ -31,42 +31,19 @@ logger = logging.getLogger(__name__)
 _ADVICE = "iterate again, or let the server restart it by itself with max_restarts=..."
 
 
-@dataclass(frozen=True)
-class ServedWorkersOptions:
-    """The options that the workers are started with.
-
-    Attributes:
-        server: The server's number.
-        workers: How many.
-        threads: Sampling threads in each.
-        max_restarts: How often, in all, one that has died is started again without being asked to.
-        start_timeout_s: Seconds that starting may take; while kernels are compiled, each of them.
-        log_root: The folder of runs.
-        memory_budget: See ``GraphSharing``.
-    """
-
-    server: int
-    workers: int
-    threads: int
-    max_restarts: int
-    start_timeout_s: float
-    log_root: str
-    memory_budget: int | None
-
-
 class ServedWorkers:
     """The workers. Only for the server's main thread.
 
     The server itself is a client of its workers, number 0: it has them sample over channels.
 
     Args:
-        options: How they are started.
+        setup: What the server was told; see ``ServerSpec.setup``.
         store: What they sample from.
         hosts: The message about other hosts, see ``gnnkit.cluster.parts``; None where every part is here.
         forward: Called with each report of progress.
 
     Attributes:
-        options: How they are started.
+        count: How many there are once all are there.
         parts: The parts that they sample from themselves.
         supervisor: The processes.
         sharing: The graph's copy.
@@ -79,26 +56,25 @@ class ServedWorkers:
         MemoryLimitError: There is no memory for them.
     """
 
-    def __init__(
-        self, options: ServedWorkersOptions, store: Store, hosts: dict[str, Any] | None, forward: Callable[[Message], None]
-    ) -> None:
-        self.options, self._forward, self._hosts = options, forward, hosts
+    def __init__(self, setup: Mapping[str, Any], store: Store, hosts: dict[str, Any] | None, forward: Callable[[Message], None]) -> None:
+        self._forward, self._hosts = forward, hosts
+        self._max_restarts, self._start_timeout_s = int(setup["max_restarts"]), float(setup["start_timeout_s"])
+        self.count, server, threads = setup["workers"], setup["rank"], setup["threads"]
         self._store, self.parts = store.reference, store.local_parts
         graph = GraphHandle(store.arrays(), store.splits, self._store, link_splits=store.link_splits)
-        self.sharing = GraphSharing(graph, options.memory_budget)
+        self.sharing = GraphSharing(graph, setup["memory_budget"])
         self.watchers: list[Callable[[int, GnnkitError | None], None]] = []
         self.restarts = 0
         self.failures: dict[int, GnnkitError] = {}
         self._channels: dict[int, Channel] = {}
         self._numbers = itertools.count(1)
         self._was_complete = self._may_copy = False
-        check_descriptors(options.workers)
-        check_start_memory(options.workers, options.threads, graph.arrays.schema, graph.mapped_nbytes, trains=False)
-        title = f"sampling process {{rank}} of server {options.server}"
-        supervisor_options = SupervisorOptions(options.workers, options.threads, worker.__name__, title=title, advice=_ADVICE)
+        check_descriptors(self.count)
+        check_start_memory(self.count, threads, graph.arrays.schema, graph.mapped_nbytes, trains=False)
+        title = f"sampling process {{rank}} of server {server}"
         self.supervisor = Supervisor(
-            supervisor_options,
-            new_run(options.log_root, {"store": str(store.path), "server": options.server}),
+            SupervisorOptions(self.count, threads, worker.__name__, title=title, advice=_ADVICE),
+            new_run(setup["log_root"], {"store": str(store.path), "server": server}),
             self._set_up,
             self.sharing,
         )
@@ -115,7 +91,7 @@ class ServedWorkers:
     @property
     def starts_again(self) -> bool:
         """Whether the next worker that dies is started again without being asked to."""
-        return self.restarts < self.options.max_restarts
+        return self.restarts < self._max_restarts
 
     @property
     def is_over(self) -> bool:
@@ -125,7 +101,7 @@ class ServedWorkers:
     @property
     def state(self) -> str:
         """Says "joining" until all are there for the first time; then "ready", or "degraded" where one is not."""
-        if len(self.supervisor.ready) == self.options.workers:
+        if len(self.supervisor.ready) == self.count:
             return "ready"
         return "degraded" if self._was_complete or self.failures else "joining"
 
@@ -190,7 +166,7 @@ class ServedWorkers:
                 self._on_exit(rank, what.error)
             else:
                 self._take(rank, what)
-        overdue = self.supervisor.overdue(self.options.start_timeout_s)
+        overdue = self.supervisor.overdue(self._start_timeout_s)
         if overdue is not None:
             self._on_exit(*overdue)
         self.sharing.spread(self.supervisor.ready, self.supervisor.send, ask=self._may_copy)
@@ -204,7 +180,7 @@ class ServedWorkers:
     def _take(self, rank: int, message: Message) -> None:
         if message.kind == "ready":
             self.failures.pop(rank, None)
-            self._was_complete = self._was_complete or len(self.supervisor.ready) == self.options.workers
+            self._was_complete = self._was_complete or len(self.supervisor.ready) == self.count
             for channel in list(self._channels.values()):
                 channel.on_ready(rank)
             self._tell_watchers(rank, None)
@@ -235,7 +211,9 @@ class ServedWorkers:
         """Tells a worker that has just been started what it is there for."""
         fds, description = self.sharing.setup_message(child.rank)
         store = asdict(self._store)
-        child.wire.send("setup", fds, store=store, graph=description, threads=self.options.threads, idle_s=None, hosts=self._hosts)
+        child.wire.send(
+            "setup", fds, store=store, graph=description, threads=self.supervisor.options.threads, idle_s=None, hosts=self._hosts
+        )
 
     def stop(self) -> None:
         """Ends the workers."""
