@@ -455,6 +455,14 @@ class Walks(WalkNumbers, Sampler):
 
     Raises:
         PlanError: A value is not as described.
+
+    Example:
+        >>> import gnnkit
+        >>> data = gnnkit.datasets.cora()
+        >>> sampler = gnnkit.Walks(20, per_node=2, p=0.5, q=2.0)
+        >>> with gnnkit.GraphLoader.from_pyg(data, sampler=sampler, batch_size=32) as loader:
+        ...     print(loader.peek().walks.shape)
+        torch.Size([64, 21])
     """
 
     metapath: Sequence[EdgeType] | None = None
