@@ -361,7 +361,7 @@ class Clusters(ClusterNumbers, Sampler):
 
     A batch holds some clusters, drawn anew for each epoch where it is shuffled: first their input nodes, ``batch_size`` of them, then all
     others. Each input node is in one batch of an epoch. The clusters are found when the loader is made, and are in its plan. Homogeneous
-    graphs only. See ``docs/sampling.md``.
+    graphs only. See ``docs/development/sampling.md``.
 
     Attributes:
         num_clusters: Clusters to cut the graph into.
@@ -402,7 +402,8 @@ class Saint(SaintNumbers, Sampler):
 
     A batch has ``batch_size`` roots, of the whole graph: first come the input nodes among what they have met, which ``batch_size`` of the
     batch counts, then the others. With ``sample_coverage`` batches have ``node_norm`` and ``edge_norm``, by which a loss and sums over
-    neighbours are weighed so that they are on average those of the whole graph. Homogeneous graphs only. See ``docs/sampling.md``.
+    neighbours are weighed so that they are on average those of the whole graph. Homogeneous graphs only. See
+    ``docs/development/sampling.md``.
 
     Attributes:
         roots: "nodes" are drawn in proportion to their number of edges; "edges" are the two ends of an edge; "walks" are drawn evenly and
@@ -441,7 +442,7 @@ class Walks(WalkNumbers, Sampler):
     """Random walks from each seed: node2vec's (Grover and Leskovec, KDD 2016), or along a metapath (metapath2vec).
 
     Batches hold ``walks`` and ``neg_walks`` in the place of edges, with the numbers of nodes in the batch; -1 follows where a walk has come
-    to a node that no edge leads on from. Weights are followed as ``weight=`` says. See ``docs/sampling.md``.
+    to a node that no edge leads on from. Weights are followed as ``weight=`` says. See ``docs/development/sampling.md``.
 
     Attributes:
         length: Steps of a walk.
@@ -454,6 +455,14 @@ class Walks(WalkNumbers, Sampler):
 
     Raises:
         PlanError: A value is not as described.
+
+    Example:
+        >>> import gnnkit
+        >>> data = gnnkit.datasets.cora()
+        >>> sampler = gnnkit.Walks(20, per_node=2, p=0.5, q=2.0)
+        >>> with gnnkit.GraphLoader.from_pyg(data, sampler=sampler, batch_size=32) as loader:
+        ...     print(loader.peek().walks.shape)
+        torch.Size([64, 21])
     """
 
     metapath: Sequence[EdgeType] | None = None

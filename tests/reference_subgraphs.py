@@ -1,4 +1,4 @@
-"""The sections on clusters and GraphSAINT of ``docs/sampling.md`` as a program; see ``reference_sampler`` for the graph."""
+"""The sections on clusters and GraphSAINT of ``docs/development/sampling.md`` as a program; see ``reference_sampler`` for the graph."""
 
 from tests.reference_sampler import bounded, draw, edge_at, epoch_batches, fold, shown, text
 

@@ -1,4 +1,4 @@
-"""Random walks as ``docs/sampling.md`` specifies them: plain numbers, lists and dicts, and nothing of gnnkit."""
+"""Random walks as ``docs/development/sampling.md`` specifies them: plain numbers, lists and dicts, and nothing of gnnkit."""
 
 import math
 

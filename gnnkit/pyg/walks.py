@@ -145,6 +145,16 @@ class Node2Vec(_Model, theirs.Node2Vec):  # type: ignore[misc]
 
     Raises:
         PlanError: A value is unusable.
+
+    Example:
+        >>> import gnnkit
+        >>> from gnnkit.pyg import Node2Vec
+        >>> data = gnnkit.datasets.cora()
+        >>> model = Node2Vec(data.edge_index, 16, walk_length=20, context_size=10, q=0.5)
+        >>> loader = model.loader(batch_size=32, shuffle=True)
+        >>> pos_rw, neg_rw = next(iter(loader))
+        >>> model.loss(pos_rw, neg_rw).item() > 0
+        True
     """
 
     @checks_arguments
@@ -200,6 +210,17 @@ class MetaPath2Vec(_Model, theirs.MetaPath2Vec):  # type: ignore[misc]
 
     Raises:
         PlanError: A value is unusable.
+
+    Example:
+        >>> import torch
+        >>> from gnnkit.pyg import MetaPath2Vec
+        >>> writes = torch.tensor([[0, 1, 1, 2], [0, 0, 1, 1]])
+        >>> edges = {("author", "writes", "paper"): writes, ("paper", "by", "author"): writes.flip(0)}
+        >>> model = MetaPath2Vec(edges, 16, list(edges), walk_length=4, context_size=3)
+        >>> loader = model.loader(batch_size=3)
+        >>> pos_rw, neg_rw = next(iter(loader))
+        >>> pos_rw.shape
+        torch.Size([9, 3])
     """
 
     @checks_arguments

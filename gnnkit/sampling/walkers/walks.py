@@ -149,11 +149,11 @@ class _Step:
             found[picks.counts > 0] = picks.neighbors
             return found
         left = np.arange(len(rows))
-        for tries in _TRIES:
+        for first, tries in zip((0, *_TRIES), _TRIES, strict=False):
             picks = self._drawn(rows[left], nodes[left], tries)
             left = left[picks.counts > 0]
-            tried = picks.neighbors.astype(np.int64).reshape(len(left), tries)
-            is_taken = self._are_taken(tried, rows[left], before[left])
+            tried = picks.neighbors.astype(np.int64).reshape(len(left), tries)[:, first:]
+            is_taken = self._are_taken(tried, first, rows[left], before[left])
             done = is_taken.any(axis=1)
             found[left[done]] = tried[done, is_taken[done].argmax(axis=1)]
             left = left[~done]
@@ -186,10 +186,10 @@ class _Step:
             raise _strange_answer()
         return picks
 
-    def _are_taken(self, tried: NDArray[np.int64], rows: NDArray[np.int64], before: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Bool, of the shape of ``tried``: whether a neighbour that was drawn is taken if none was before it."""
+    def _are_taken(self, tried: NDArray[np.int64], first: int, rows: NDArray[np.int64], before: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Bool, of the shape of ``tried``: whether a candidate is taken if none before it is; they count from ``first``."""
         draws, biases = np.empty(tried.shape[::-1], np.int64), self.biases
-        for number, of_try in enumerate(draws):
+        for number, of_try in enumerate(draws, first):
             draw_at(self._bias_key, rows, number, np.array([biases.most]), of_try)
         draws = draws.T
         is_back = tried == before[:, None]
