@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,7 +15,7 @@ from typing_extensions import override
 from gnnkit.arguments import check_fields, checks_calls
 from gnnkit.backends.base import Backend, BatchStream, EndOfEpoch, StreamStatus
 from gnnkit.backends.devices import cache_device
-from gnnkit.backends.inprocess import InProcess, InProcessStream, LoopSampling
+from gnnkit.backends.inprocess import _JOIN_S, InProcess, InProcessStream, LoopSampling
 from gnnkit.callers import warn
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, Stage
@@ -169,6 +172,19 @@ def _checked(plan: LoaderPlan, graph: GraphHandle) -> NeighborSampling:
     return plan.sampling
 
 
+_streams: weakref.WeakSet[OnDeviceStream] = weakref.WeakSet()
+_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Ends the threads, also of streams that are gone, before the interpreter does: one that torch is at work for would abort it."""
+    for stream in list(_streams):
+        stream.close()
+    for thread in list(_threads):
+        thread.join(_JOIN_S)
+
+
 class OnDeviceStream(InProcessStream):
     """Batches made on a device, delivered in order.
 
@@ -183,6 +199,8 @@ class OnDeviceStream(InProcessStream):
     def __init__(self, plan: LoaderPlan, graph: GraphHandle, num_threads: int, events: EventSink, place: DevicePlace) -> None:
         super().__init__(plan, graph, num_threads, events, _NO_LOOP, _maker(place))
         self._place = place
+        _streams.add(self)
+        _threads.update(self._threads)
 
     def status(self) -> StreamStatus:
         """Returns the stream's state, counts and memory; ``details`` has the device, the bytes on it, and those that were predicted."""

@@ -117,10 +117,9 @@ def test_slurm_s_file_and_a_shorter_epoch(export: Export) -> None:
 
 @pytest.mark.slow(seconds=30)
 @pytest.mark.timeout(600)
-def test_ranks_that_sample_on_devices(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_sample_on_devices(export: Export) -> None:
     """Each its own; where there are no GPUs the same operations run on processors."""
-    monkeypatch.setattr(namespaces, "why_not", lambda: "not here")
-    job = export(2, "on_device", nodes=2, procs_per_node=2)
+    job = export(2, "on_device", procs_per_node=2)
     report = verify_export(job, progress=False)
     assert report.equal and report.batches == NUM_BATCHES, str(report)
     assert "Each rank has the graph on its own GPU" in (job / "README.md").read_text()

@@ -82,7 +82,7 @@ class DeviceAdjacency:
 
     @property
     def count(self) -> int:
-        """How many edges there are; also the place of none."""
+        """The number of edges, which is also the place of none."""
         return len(self.indices) - 1
 
     def ranges(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
