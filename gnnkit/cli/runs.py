@@ -38,7 +38,7 @@ def ps(
     log_dir: list[Path] = _FOLDERS,
     as_json: bool = _JSON,
 ) -> None:
-    """List runs: processes that sample for notebooks and scripts, servers, and what runs that are gone have left.
+    """List runs: processes that sample for notebooks and scripts, servers, and leftovers of dead runs.
 
     Exit code 1 if a run was left behind: `gnnkit cleanup` removes it.
     """
@@ -134,7 +134,7 @@ def cleanup(
     log_dir: list[Path] = _FOLDERS,
     as_json: bool = _JSON,
 ) -> None:
-    """Remove what runs without an owner have left, and end their processes; what runs is left alone.
+    """Remove leftovers of dead runs, and end their processes; runs that live are left alone.
 
     Exit code 1 if something cannot be removed.
     """

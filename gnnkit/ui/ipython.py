@@ -133,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     stop = add("stop", _stop, "End the processes of runs.")
     stop.add_argument("runs", nargs="*", metavar="run", help="runs, their beginnings, or pids")
     stop.add_argument("--all", action="store_true", help="every run that has processes, of other notebooks too")
-    cleanup = add("cleanup", _cleanup, "Remove what runs without an owner have left.")
+    cleanup = add("cleanup", _cleanup, "Remove leftovers of dead runs.")
     cleanup.add_argument("--failed", action="store_true", help="the logs of runs that failed too")
     cleanup.add_argument("--elsewhere", action="store_true", help="what other boots, hosts and containers have left, too")
     return parser

@@ -80,7 +80,7 @@ def test_the_calls_that_the_text_shows(home: Path) -> None:
 
 
 def test_the_command_lines_exist(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    lines = re.findall(r"^    gnnkit ([\w-]+) (.*?)(?:  +|$)", COMMANDS, re.MULTILINE)
+    lines = re.findall(r"^\| `gnnkit ([\w-]+)(.*?) \| ", COMMANDS, re.MULTILINE)
     assert {verb for verb, _ in lines} == {
         "demo",
         "doctor",
