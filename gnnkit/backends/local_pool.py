@@ -39,25 +39,6 @@ _SHARE = 0.5
 _numbers = itertools.count()
 
 
-def link_hosts(options: Colocated, plan: LoaderPlan, graph: GraphHandle, log_root: Path, stop: Callable[[], None]) -> HostLink | None:
-    """Connects a pool to the other hosts; None where every host holds everything.
-
-    Args:
-        options: The backend's options.
-        plan: The plan of the pool's first loader.
-        graph: The graph.
-        log_root: Folder that the folders of logs are in.
-        stop: Ends the pool; a bound method, held weakly.
-
-    Raises:
-        PlanError: The hosts are not clear, or there is no token, or the address is taken.
-        StartTimeout: Another host, or this one's service, was not there in time.
-    """
-    if plan.placement is None or plan.placement.is_replicated or plan.store is None:
-        return None
-    return HostLink(options, plan, graph, log_root, stop)
-
-
 class HostLink:
     """The connection of one pool to the other hosts.
 
@@ -65,8 +46,12 @@ class HostLink:
         options: The backend's options.
         plan: The plan of the pool's first loader; with a store, and a placement.
         graph: The graph.
-        log_root: See ``link_hosts``.
-        stop: See ``link_hosts``.
+        log_root: Folder that the folders of logs are in.
+        stop: Ends the pool; a bound method, held weakly.
+
+    Raises:
+        PlanError: The hosts are not clear, or there is no token, or the address is taken.
+        StartTimeout: Another host, or this one's service, was not there in time.
     """
 
     def __init__(self, options: Colocated, plan: LoaderPlan, graph: GraphHandle, log_root: Path, stop: Callable[[], None]) -> None:
@@ -247,11 +232,11 @@ class LocalWorkerPool(Supervisor):
         super().__init__(options, folder, _weakly(self._set_up), sharing)
         self.setup: dict[str, Any] = {}
         self.link: HostLink | None = None
-        self._graph_copy, self._on_started = sharing, on_started
+        self.sharing, self._on_started = sharing, on_started
 
     def _set_up(self, child: ChildProcess) -> None:
         """Tells a process that has just been started what it is there for."""
-        fds, description = self._graph_copy.setup_message(child.rank)
+        fds, description = self.sharing.setup_message(child.rank)
         child.wire.send("setup", fds, graph=description, threads=self.options.threads, **self.setup)
         self._on_started(child.rank)
 
@@ -283,7 +268,7 @@ class LocalWorkerPool(Supervisor):
     @property
     def graph_bytes(self) -> int:
         """Bytes of the graph's copy, 0 while there is none."""
-        return self._graph_copy.nbytes
+        return self.sharing.nbytes
 
     @property
     def can_idle(self) -> bool:
@@ -314,7 +299,7 @@ class LocalWorkerPool(Supervisor):
         found = None if len(self.ready) == len(self._children) else self.overdue(start_timeout_s)
         if revive:
             self.start_missing()
-        self._graph_copy.spread(self.ready, self.send, ask=revive)
+        self.sharing.spread(self.ready, self.send, ask=revive)
         return found
 
     def check(self) -> None:
@@ -330,7 +315,7 @@ class LocalWorkerPool(Supervisor):
         """Ends them; does nothing in a forked child."""
         if os.getpid() != self._owner:
             return
-        self._graph_copy.give_up()
+        self.sharing.give_up()
         super().stop()
         if self.link is not None:
             self.link.close()
@@ -347,7 +332,8 @@ def open_colocated(options: Colocated, num_workers: int, plan: LoaderPlan, graph
     folder = new_run(options.log_dir, {"store": None if store is None else store["path"]})
     workers = LocalWorkerPool(supervisor_options, folder, sharing, on_started)
     try:
-        workers.link = link_hosts(options, plan, graph, folder.path.parent, workers.stop)
+        if plan.store is not None and plan.placement is not None and not plan.placement.is_replicated:
+            workers.link = HostLink(options, plan, graph, folder.path.parent, workers.stop)
     except BaseException:
         workers.stop()
         raise

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.backends.base import END_OF_EPOCH, EndOfEpoch, StreamStatus, check_owner
-from gnnkit.backends.session import BatchWait, Request, RingScheduler, Session
+from gnnkit.backends.session import BatchWait, RingScheduler, Session, SingleRequest
 from gnnkit.backends.shared_pool import SharedPool, pool_registry
 from gnnkit.backends.stored_graph import GraphOrder
 from gnnkit.errors import LoaderClosed, StartTimeout
@@ -128,7 +128,7 @@ class PoolStream:
 
     def _ask(self, epoch: int, batch_index: int, seeds: NDArray[np.int64] | None) -> Message | Literal["again"]:
         """Asks a process for a batch; "again" where it went before it could answer."""
-        session, number, request = self._session, next(self._numbers), Request()
+        session, number, request = self._session, next(self._numbers), SingleRequest()
         session.requests[number] = request
         wait: BatchWait | None = None
 
@@ -165,7 +165,7 @@ class PoolStream:
             look: Called under the lock; returns the result, or the most seconds to wait for it.
             is_due: Whether a call of ``look`` is due, for threads that handle this one's messages.
         """
-        session, pools, bell = self._session, self._pools, None
+        session, pools, bell, is_waiting = self._session, self._pools, None, False
         try:
             while True:
                 if session.is_closed or os.getpid() != pools.owner:
@@ -176,10 +176,12 @@ class PoolStream:
                         session.used = time.monotonic()
                         if bell is not None:
                             pool.waiters.awake(bell)
+                            is_waiting = False
                         found = look(pool, scheduler)
                         if not isinstance(found, float):
                             return found
                         left_s, bell = found, bell or Bell(is_due)
+                        is_waiting = True
                         poller = pool.waiters.poller(bell, pool.workers.poller)
                 if pool is None or scheduler is None:
                     pools.enter(session)
@@ -191,7 +193,8 @@ class PoolStream:
             if bell is not None:  # another thread waits in the place of this one on what arrives
                 with pools.lock:
                     if (pool := pools.places.get(session)) is not None:
-                        pool.waiters.awake(bell)
+                        if is_waiting:
+                            pool.waiters.awake(bell)
                         pool.waiters.hand_on()
             if pools.forgotten or session.notices:
                 self._settle()

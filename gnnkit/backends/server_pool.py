@@ -18,7 +18,7 @@ from gnnkit.backends.stored_graph import TemporaryStore, temporary_store
 from gnnkit.cluster import network_child
 from gnnkit.cluster.membership import JoinedServers
 from gnnkit.cluster.network_child import Servers, join, read_ca
-from gnnkit.cluster.serving.connection import EXIT_WAIT_S, ServedProcess, ServerConnection, UnixServers, Welcome, client_id, join_folder
+from gnnkit.cluster.serving.connection import EXIT_WAIT_S, ServerConnection, UnixServers, Welcome, client_id, join_folder
 from gnnkit.cluster.serving.fleet import ServerFleet, processes_of
 from gnnkit.cluster.serving.spec import ServerSpec, required, split_place, threads_for
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, StoreError, WorkerDied, WorkerStopped
@@ -184,13 +184,6 @@ class ServerWorkerPool:
         found = ((rank, connection.welcome) for rank, connection in self._connections.items())
         return {rank: welcome for rank, welcome in found if welcome is not None}
 
-    def _members(self) -> list[tuple[int, ServedProcess]]:
-        return [
-            (server * self._width + worker, member)
-            for server, connection in list(self._servers.connections.items())
-            for worker, member in list(connection.members.items())
-        ]
-
     def _find(self, rank: int) -> tuple[ServerConnection, int] | None:
         server, worker = divmod(rank, self._width)
         connection = self._servers.connections.get(server)
@@ -206,7 +199,11 @@ class ServerWorkerPool:
     @property
     def pids(self) -> Mapping[int, int]:
         """Pids by number."""
-        return {rank: member.pid for rank, member in self._members()}
+        return {
+            server * self._width + worker: member.pid
+            for server, connection in self._connections.items()
+            for worker, member in list(connection.members.items())
+        }
 
     @property
     def ready(self) -> Set[int]:
@@ -331,10 +328,10 @@ class ServerWorkerPool:
     def poller(self) -> select.poll:
         """Returns a poll object that wakes when something arrives or a process ends."""
         poller = select.poll()
-        for _, member in self._members():
-            if member.ended is None:
-                member.wire.register(poller)
         for connection in self._servers.connections.values():
+            for member in connection.members.values():
+                if member.ended is None:
+                    member.wire.register(poller)
             if connection.ended_s is None:
                 connection.register(poller)
         for fd in self._servers.filenos():
@@ -432,15 +429,7 @@ class ServerWorkerPool:
 
 
 def open_joined_servers(folder: Path, timeout_s: float, fingerprint: str, events: EventSink, on_started: OnStarted) -> ServerWorkerPool:
-    """Joins the servers of a folder; see ``PoolOptions.open_pool``.
-
-    Args:
-        folder: Their folder.
-        timeout_s: Seconds to wait for all of them.
-        fingerprint: Of the store that they are to serve.
-        events: See ``PoolOptions.open_pool``.
-        on_started: See ``PoolOptions.open_pool``.
-    """
+    """Joins the servers of a folder, which serve the store of this fingerprint; see ``PoolOptions.open_pool``."""
     return ServerWorkerPool(join_folder(folder, "trainer", timeout_s, events, fingerprint), on_started, None)
 
 
@@ -542,18 +531,13 @@ class ReceiverPool(LocalWorkerPool):
             self._own.stop()
 
 
-def servers_of(options: GraphStore) -> Servers:
-    """Returns the addresses and secrets for joining the servers that a backend names by their addresses.
+def servers_of(options: GraphStore, own: ServerFleet | None = None) -> Servers:
+    """Returns the addresses and secrets for joining the servers that a backend names by their addresses, or its own.
 
     Raises:
         PlanError: There is no token, or a file cannot be read.
     """
-    assert options.address is not None
-    _, addresses = split_place(options.address)
-    return _servers(options, addresses, required(options.address))
-
-
-def _servers(options: GraphStore, addresses: tuple[str, ...], token: str) -> Servers:
+    addresses, token = (split_place(options.address)[1], required(str(options.address))) if own is None else ((own.address,), own.token)
     return Servers(addresses, token, read_ca(options.tls_ca), client_id(), options.join_timeout_s, options.log_dir)
 
 
@@ -616,8 +600,7 @@ def open_own_receiver(options: GraphStore, plan: LoaderPlan, graph: GraphHandle,
     """Starts servers on addresses of this host, and joins them as if they were on another; see ``PoolOptions.open_pool``."""
     own = OwnServers(options, plan, graph, events)
     try:
-        servers = _servers(options, (own.fleet.address,), own.fleet.token)
-        return open_receiver(options, servers, plan, own.store.fingerprint, events, on_started, own)
+        return open_receiver(options, servers_of(options, own.fleet), plan, own.store.fingerprint, events, on_started, own)
     except BaseException:
         own.stop()
         raise

@@ -355,7 +355,7 @@ def _most_together(slot_bytes: int) -> int:
 
 
 @dataclass(eq=False)
-class Request:
+class SingleRequest:
     """A request for one batch outside an epoch.
 
     Attributes:
@@ -488,7 +488,7 @@ class Session:
         self.options, self.num_workers = options, 0
         self.plan, self.graph, self.events = plan, graph, events
         self.batches = BatchList(plan, graph)
-        self.requests: dict[int, Request] = {}
+        self.requests: dict[int, SingleRequest] = {}
         self.number = 0
         self.opened: set[int] = set()
         self.scheduler: RingScheduler | None = None

@@ -361,12 +361,11 @@ class Supervisor:
         options: How they are started.
         folder: Where their logs go.
         set_up: Sends a process that has just been started its first message.
-        sharing: The graph's copy that they share, which is told of what they say of it.
+        sharing: The graph's copy that they share, which is told of what they say of it; None where they share none.
 
     Attributes:
         options: See above.
         folder: See above.
-        sharing: See above; None where they share none.
         vitals: Their signs of life.
         ready: Those that can be given something to do.
     """
@@ -374,7 +373,7 @@ class Supervisor:
     def __init__(
         self, options: SupervisorOptions, folder: RunFolder, set_up: Callable[[ChildProcess], None], sharing: GraphSharing | None = None
     ) -> None:
-        self.options, self.folder, self.sharing = options, folder, sharing
+        self.options, self.folder, self._sharing = options, folder, sharing
         self.vitals = Vitals.create(options.ranks.stop)
         self.ready: set[int] = set()
         self._set_up = set_up
@@ -453,8 +452,8 @@ class Supervisor:
                     self._failures[rank] = error_from_json(message.body["error"], f"starting {self.name(rank)}", StartTimeout)
                 elif message.kind == "idle":
                     self._retiring.add(rank)
-                elif message.kind == "graph" and self.sharing is not None:
-                    self.sharing.take(rank, message)
+                elif message.kind == "graph" and self._sharing is not None:
+                    self._sharing.take(rank, message)
                 else:
                     if message.kind == "event":
                         child.since = time.monotonic()
@@ -502,8 +501,8 @@ class Supervisor:
         self._retiring.discard(rank)
         self._deadlines.pop(rank, None)
         del self._children[rank]
-        if self.sharing is not None:
-            self.sharing.lost(rank)
+        if self._sharing is not None:
+            self._sharing.lost(rank)
         return returncode
 
     def _retire(self, rank: int) -> Message:

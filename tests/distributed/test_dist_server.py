@@ -278,7 +278,7 @@ class Workers:
         self.sent: list[tuple[int, str, dict[str, Any]]] = []
         self.is_over, self.starts, self._numbers = False, 0, 0
 
-    def start(self) -> None:
+    def start_missing(self) -> None:
         self.is_over, self.starts = False, self.starts + 1
 
     def enter(self, channel: Any) -> int:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.cluster.membership import SERVING_VERSION
-from gnnkit.cluster.serving.codec import decode, encode
+from gnnkit.cluster.serving.codec import decode, send_value
 from gnnkit.cluster.serving.listener import socket_name
 from gnnkit.cluster.serving.spec import TOKEN_NAME, UNIX_PREFIX, required, token_for
 from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError, StartTimeout, StoreError, WorkerDied
@@ -139,17 +139,14 @@ class Calls:
         """
         number = next(self._numbers)
         bell = Bell(lambda: self._ended is not None or self._answers.get(number) is not None)
-        tree, fds = encode(args)
         try:
             with self._lock:
                 if self._ended is not None:
                     raise self._ended
                 self._answers[number] = None
-            self._send("call", fds, number=number, name=name, args=tree, **body)
+            send_value(self._send, "call", "args", args, number=number, name=name, **body)
             message = self._wait_for(number, bell, deadline, late)
         finally:
-            for fd in fds:
-                os.close(fd)
             with self._lock:
                 self._answers.pop(number, None)
                 self._waiters.awake(bell)

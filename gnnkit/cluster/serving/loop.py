@@ -114,8 +114,8 @@ class ServerLoop:
         self.pool = pool = ServedWorkers(setup, store, hosts, self._forward)
         self._store, self._holders = store, holders
         self._sessions.workers_are_there()
-        pool.start()
-        self.tell("vitals", (pool.supervisor.vitals.block.fd,), workers=setup["workers"])
+        pool.start_missing()
+        self.tell("vitals", (pool.vitals.block.fd,), workers=setup["workers"])
 
     @property
     def api(self) -> ServerApi | None:
@@ -221,14 +221,14 @@ class ServerLoop:
             self.tell("state", **details)
 
     def _wait(self) -> set[int]:
-        poller = select.poll() if self.pool is None else self.pool.supervisor.poller()
+        poller = select.poll() if self.pool is None else self.pool.poller()
         self._wire.register(poller)
         for fd, owes in self._sessions.filenos().items():
             poller.register(fd, select.POLLIN | (select.POLLOUT if owes else 0))
         for fd in [] if self._listener is None else self._listener.filenos():
             poller.register(fd, select.POLLIN)
         waits = [None if self._listener is None else self._listener.wait_s]
-        waits += [_LOOK_S] if self.pool is not None and self.pool.supervisor.starting else []
+        waits += [_LOOK_S] if self.pool is not None and self.pool.starting else []
         known = [wait_s for wait_s in waits if wait_s is not None]
         return set(self._waker.wait(poller, min(known) if known else None))
 
@@ -240,7 +240,7 @@ class ServerLoop:
                 self._ended = True
             elif message.kind == "revive":
                 if self.pool is not None:
-                    self.pool.start()
+                    self.pool.start_missing()
             elif message.kind == "copy":
                 self._owes_copy = True
             else:

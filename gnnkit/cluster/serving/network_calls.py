@@ -19,7 +19,7 @@ from gnnkit.cluster.membership import CLIENT_PREFIX, LeaseTable, Membership, Ser
 from gnnkit.cluster.network_wire import NotYet
 from gnnkit.cluster.parts.service import PENDING, Answer, Answers, Stream, lease_calls
 from gnnkit.cluster.service_client import ids_of
-from gnnkit.cluster.serving.pool import Channel, Job, Sampled
+from gnnkit.cluster.serving.pool import Channel, Sampled, ServedJob
 from gnnkit.errors import BatchTimeout, GnnkitError, PlanError, SamplingError, StartTimeout
 from gnnkit.files import open_regular
 from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling
@@ -82,7 +82,7 @@ class RemoteSession(Channel):
         self.as_sent = as_sent
         self.epoch: int | None = None
         self._sessions, self._schedule = sessions, BatchList(plan, sessions.graph).schedule()
-        self._ring: Ring[Job] | None = None
+        self._ring: Ring[ServedJob] | None = None
         self._opening: list[Future[int]] = []
         super().__init__(sessions.pool, plan, _concurrency(plan))
 
@@ -93,7 +93,7 @@ class RemoteSession(Channel):
             opened.set_result(self.number)
         else:
             self._opening.append(opened)
-            self._pool.start()
+            self._pool.start_missing()
         return opened
 
     def on_message(self, rank: int, message: Message) -> None:
@@ -125,7 +125,7 @@ class RemoteSession(Channel):
         if self._ring is not None:
             self._send_ring(rank, self._ring)
 
-    def _place(self, job: Job) -> bool:
+    def _place(self, job: ServedJob) -> bool:
         if self._ring is None:
             return False
         if job.seeds is None:
@@ -137,9 +137,9 @@ class RemoteSession(Channel):
 
     def _goes_on_without(self, rank: int) -> bool:
         """A worker that is started again does the lost one's work; no other one does."""
-        return rank in self._pool.supervisor.alive
+        return rank in self._pool.alive
 
-    def _read(self, job: Job, batch: Mapping[str, Any], message: Message) -> Sampled:
+    def _read(self, job: ServedJob, batch: Mapping[str, Any], message: Message) -> Sampled:
         found = super()._read(job, batch, message)
         nbytes = batch["layout"]["nbytes"] if "layout" in batch else 0
         if self._ring is not None and nbytes > self._ring.slot_bytes:
@@ -164,7 +164,7 @@ class RemoteSession(Channel):
             opening.set_result(self.number)
         self._opening.clear()
 
-    def _send_ring(self, rank: int, ring: Ring[Job]) -> None:
+    def _send_ring(self, rank: int, ring: Ring[ServedJob]) -> None:
         self._pool.send(rank, "ring", (ring.block.fd,), c=self.number, slot_bytes=ring.slot_bytes)
 
 
@@ -236,7 +236,7 @@ class RemoteSessions:
             channel.fail(UnknownChannel(f"the loader {key!r} of {client} was given up"))
             channel.close()
 
-    def begin(self, client: str, key: str, walk: Job) -> RemoteSession:
+    def begin(self, client: str, key: str, walk: ServedJob) -> RemoteSession:
         """Has a batch walked.
 
         Raises:
@@ -248,7 +248,7 @@ class RemoteSessions:
         self.heard("here", client)
         if channel.epoch != walk.epoch or self.pool.is_over:  # missing workers are started when an epoch begins
             channel.epoch = walk.epoch
-            self.pool.start()
+            self.pool.start_missing()
         channel.give(walk)
         return channel
 
@@ -376,11 +376,11 @@ class NetworkCalls:
         if not is_whole(epoch, 0, MOST_BATCHES) or not is_whole(batch, 0, MOST_BATCHES):
             raise BadRequest(f"there is no batch {shown(batch)} of epoch {shown(epoch)}")
         done: Future[Any] = Future()
-        walk = Job(epoch, batch, partial(_settle, done), seeds=None if seeds is None else ids_of(seeds))
+        walk = ServedJob(epoch, batch, partial(_settle, done), seeds=None if seeds is None else ids_of(seeds))
         channel: RemoteSession = self._on_main(lambda: self._known().begin(client, key, walk))
         return Stream(self._answer(channel, walk, done, timeout_s))
 
-    def _answer(self, channel: RemoteSession, walk: Job, done: Future[Any], timeout_s: float) -> Generator[Any, None, None]:
+    def _answer(self, channel: RemoteSession, walk: ServedJob, done: Future[Any], timeout_s: float) -> Generator[Any, None, None]:
         """Waits for a batch, and gives it; a client that has gone ends this."""
         late = BatchTimeout(f"no sampling process has sampled the batch within {timeout_s:g} s")
         try:

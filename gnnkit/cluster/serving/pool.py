@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 _ADVICE = "iterate again, or let the server restart it by itself with max_restarts=..."
 
 
-class ServedWorkers:
+class ServedWorkers(Supervisor):
     """The workers. Only for the server's main thread.
 
     The server itself is a client of its workers, number 0: it has them sample over channels.
@@ -45,7 +45,6 @@ class ServedWorkers:
     Attributes:
         count: How many there are once all are there.
         parts: The parts that they sample from themselves.
-        supervisor: The processes.
         sharing: The graph's copy.
         watchers: Called with a worker that is there, for the first time or again; or that has ended, and with its error.
         restarts: How often one was started again without being asked to.
@@ -72,21 +71,12 @@ class ServedWorkers:
         check_descriptors(self.count)
         check_start_memory(self.count, threads, graph.arrays.schema, graph.mapped_nbytes, trains=False)
         title = f"sampling process {{rank}} of server {server}"
-        self.supervisor = Supervisor(
+        super().__init__(
             SupervisorOptions(self.count, threads, worker.__name__, title=title, advice=_ADVICE),
             new_run(setup["log_root"], {"store": str(store.path), "server": server}),
-            self._set_up,
+            self._tell_setup,
             self.sharing,
         )
-
-    def start(self) -> None:
-        """Starts the workers that are not there; one that has died is given another chance."""
-        self.supervisor.start_missing()
-
-    @property
-    def ready(self) -> frozenset[int]:
-        """Workers that can be given something to do."""
-        return frozenset(self.supervisor.ready)
 
     @property
     def starts_again(self) -> bool:
@@ -96,27 +86,27 @@ class ServedWorkers:
     @property
     def is_over(self) -> bool:
         """Whether no worker is there or starting, and none will be unless ``start`` is called."""
-        return not self.supervisor.alive
+        return not self.alive
 
     @property
     def state(self) -> str:
         """Says "joining" until all are there for the first time; then "ready", or "degraded" where one is not."""
-        if len(self.supervisor.ready) == self.count:
+        if len(self.ready) == self.count:
             return "ready"
         return "degraded" if self._was_complete or self.failures else "joining"
 
     def details(self) -> list[dict[str, Any]]:
         """Returns the state of each worker, as JSON values."""
-        alive = self.supervisor.alive
+        alive = self.alive
         return [
             {
                 "worker": rank,
                 "pid": alive[rank].pid if rank in alive else None,
-                "state": "ready" if rank in self.supervisor.ready else "starting" if rank in alive else "gone",
-                "log": str(self.supervisor.folder.log(rank)),
+                "state": "ready" if rank in self.ready else "starting" if rank in alive else "gone",
+                "log": str(self.folder.log(rank)),
                 "error": self.failures[rank].message if rank in self.failures else None,
             }
-            for rank in self.supervisor.options.ranks
+            for rank in self.options.ranks
         ]
 
     # Work for them --------------------------------------------------------------------------------------------------------
@@ -131,10 +121,6 @@ class ServedWorkers:
         """Lets a channel go; what workers still say about it is thrown away."""
         self._channels.pop(channel.number, None)
 
-    def send(self, rank: int, kind: str, fds: tuple[int, ...] = (), /, **body: object) -> None:
-        """Sends a message to a worker; one that is gone gets nothing."""
-        self.supervisor.send(rank, kind, fds, **body)
-
     def introduce(self, rank: int, client: int, wire: Wire) -> None:
         """Connects a client with a worker that is ready.
 
@@ -148,39 +134,39 @@ class ServedWorkers:
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs:
-            self.supervisor.send(rank, "client", (ours.fileno(),), client=client)
-            child = self.supervisor.alive[rank]
-            wire.send("worker", (theirs.fileno(), self.supervisor.vitals.block.fd), worker=rank, pid=child.pid, log=str(child.log))
+            self.send(rank, "client", (ours.fileno(),), client=client)
+            child = self.alive[rank]
+            wire.send("worker", (theirs.fileno(), self.vitals.block.fd), worker=rank, pid=child.pid, log=str(child.log))
 
     def remove_client(self, client: int) -> None:
         """Has every worker let a client go."""
-        for rank in self.supervisor.ready:
-            self.supervisor.send(rank, "left", client=client)
+        for rank in self.ready:
+            self.send(rank, "left", client=client)
 
     # What arrives ---------------------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
         """Handles what workers have said, and their deaths."""
-        for rank, what in self.supervisor.listen():
+        for rank, what in self.listen():
             if isinstance(what, Exit):
                 self._on_exit(rank, what.error)
             else:
                 self._take(rank, what)
-        overdue = self.supervisor.overdue(self._start_timeout_s)
+        overdue = self.overdue(self._start_timeout_s)
         if overdue is not None:
             self._on_exit(*overdue)
-        self.sharing.spread(self.supervisor.ready, self.supervisor.send, ask=self._may_copy)
+        self.sharing.spread(self.ready, self.send, ask=self._may_copy)
 
     def copy(self) -> bool:
         """Has a worker make the graph's copy, if it is to be made at all; whether it is being made or there."""
         self._may_copy = True
-        self.sharing.spread(self.supervisor.ready, self.supervisor.send, ask=True)
+        self.sharing.spread(self.ready, self.send, ask=True)
         return self.sharing.is_copying or self.sharing.shared is not None
 
     def _take(self, rank: int, message: Message) -> None:
         if message.kind == "ready":
             self.failures.pop(rank, None)
-            self._was_complete = self._was_complete or len(self.supervisor.ready) == self.count
+            self._was_complete = self._was_complete or len(self.ready) == self.count
             for channel in list(self._channels.values()):
                 channel.on_ready(rank)
             self._tell_watchers(rank, None)
@@ -198,7 +184,7 @@ class ServedWorkers:
         self.failures[rank] = error
         if self.starts_again and not isinstance(error, WorkerStopped):
             self.restarts += 1
-            self.supervisor.start_missing()
+            self.start_missing()
         for channel in list(self._channels.values()):
             channel.on_lost(rank, error)
         self._tell_watchers(rank, error)
@@ -207,17 +193,11 @@ class ServedWorkers:
         for watcher in list(self.watchers):
             watcher(rank, error)
 
-    def _set_up(self, child: ChildProcess) -> None:
+    def _tell_setup(self, child: ChildProcess) -> None:
         """Tells a worker that has just been started what it is there for."""
         fds, description = self.sharing.setup_message(child.rank)
         store = asdict(self._store)
-        child.wire.send(
-            "setup", fds, store=store, graph=description, threads=self.supervisor.options.threads, idle_s=None, hosts=self._hosts
-        )
-
-    def stop(self) -> None:
-        """Ends the workers."""
-        self.supervisor.stop()
+        child.wire.send("setup", fds, store=store, graph=description, threads=self.options.threads, idle_s=None, hosts=self._hosts)
 
 
 # The layout of a batch as JSON and its bytes, or why there are none.
@@ -225,7 +205,7 @@ Sampled: TypeAlias = "tuple[dict[str, Any], NDArray[np.uint8]] | GnnkitError"
 
 
 @dataclass(eq=False)
-class Job:
+class ServedJob:
     """A batch that a client of a channel waits for.
 
     Attributes:
@@ -248,7 +228,7 @@ class Job:
     is_wanted: bool = True
     rank: int = -1
     slot: int = -1
-    ring: Ring[Job] | None = None
+    ring: Ring[ServedJob] | None = None
 
     def settle(self, sampled: Sampled) -> None:
         """Answers, once. What has the answer now is not held on to: its slot is this job's until the answer is gone."""
@@ -281,20 +261,20 @@ class Channel:
     def __init__(self, pool: ServedWorkers, plan: LoaderPlan, most_each: int) -> None:
         self._pool, self._plan, self._most_each = pool, plan.to_json(), most_each
         self._told: set[int] = set()
-        self._waiting: deque[Job] = deque()
-        self._given: dict[int, Job] = {}
+        self._waiting: deque[ServedJob] = deque()
+        self._given: dict[int, ServedJob] = {}
         self._jobs = itertools.count(1)
         self.is_closed = False
         self.number = pool.enter(self)
         for rank in pool.ready:
             self._introduce(rank)
 
-    def give(self, job: Job) -> None:
+    def give(self, job: ServedJob) -> None:
         """Has a batch sampled."""
         self._waiting.append(job)
         self.deal()
 
-    def forget(self, job: Job) -> None:
+    def forget(self, job: ServedJob) -> None:
         """Ends a job whose answer nothing waits for any more."""
         job.is_wanted = False
         if job in self._waiting:
@@ -313,7 +293,7 @@ class Channel:
             loads[rank] += 1
             self._send(rank, self._waiting.popleft())
 
-    def _send(self, rank: int, job: Job) -> None:
+    def _send(self, rank: int, job: ServedJob) -> None:
         number = next(self._jobs)
         job.rank, self._given[number] = rank, job
         place = {"c": self.number, "epoch": job.epoch}
@@ -383,7 +363,7 @@ class Channel:
         self._told.add(rank)
         self._pool.send(rank, "open", c=self.number, plan=self._plan, **self._introduction(rank))
 
-    def _place(self, job: Job) -> bool:
+    def _place(self, job: ServedJob) -> bool:
         """Whether there is room for what a worker answers."""
         return True
 
@@ -391,7 +371,7 @@ class Channel:
         """Whether what a worker had to do is given to others, after it has ended."""
         return True
 
-    def _read(self, job: Job, batch: Mapping[str, Any], message: Message) -> Sampled:
+    def _read(self, job: ServedJob, batch: Mapping[str, Any], message: Message) -> Sampled:
         """Returns a worker's answer to a job; what is mapped takes no descriptor."""
         if job.ring is None or message.fds or "error" in batch:
             job.give_back()

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.cluster.serving.pool import Channel, Job, Sampled, ServedWorkers
+from gnnkit.cluster.serving.pool import Channel, Sampled, ServedJob, ServedWorkers
 from gnnkit.cluster.serving.store_api import StoreApi
 from gnnkit.errors import DatasetError, GnnkitError, PlanError, SamplingError, near_matches
 from gnnkit.plan import Batching, InputLinks, InputNodes, LoaderPlan, NeighborSampling, PPRSampling, Sampling, num_batches
@@ -155,8 +155,8 @@ class ServedStream(Channel):
         self._advance()
 
     def deal(self) -> None:
-        """See ``Channel.deal``."""
-        if self._pool.ready:  # there are workers again
+        """Gives the workers what there is room for; once there are some again, the epoch goes on."""
+        if self._pool.ready:
             self._failure = None
         super().deal()
 
@@ -181,7 +181,7 @@ class ServedStream(Channel):
         self._serve()
         while self._scheduler.next_step() is not None:
             generation, batch = self._scheduler.assign(0)
-            self.give(Job(self.epoch, batch, partial(self._came, generation, batch), f"sampling batch {batch}"))
+            self.give(ServedJob(self.epoch, batch, partial(self._came, generation, batch), f"sampling batch {batch}"))
 
     def _came(self, generation: int, batch: int, sampled: Sampled) -> None:
         found: Any = sampled
@@ -253,7 +253,7 @@ class SamplingApi:
         Raises:
             PlanError: It exists with another configuration, or the configuration does not fit the store.
         """
-        digest = _digest_of(self._plan(config, next(iter(self._store.schema.node_types)), _NO_SEEDS))
+        digest = _digest_of(plan_of(self._store, config, next(iter(self._store.schema.node_types)), _NO_SEEDS))
         backend = next((found for found in self._backends.values() if found.key == key), None)
         if backend is None:
             backend = _Backend(next(self._backend_numbers), key, digest, config.get("ppr"))
@@ -285,7 +285,7 @@ class SamplingApi:
         if found is None or not found.is_ready:
             raise PlanError(f"there is no sampling backend {backend}", "init_sampling_backend gives its number")
         # An input has no options of a sampler, which are its backend's.
-        plan = self._plan({**config, "ppr": found.ppr}, node_type, ids)
+        plan = plan_of(self._store, {**config, "ppr": found.ppr}, node_type, ids)
         if _digest_of(plan) != found.digest:
             raise PlanError(
                 f"the input {worker_key!r} has another configuration than its sampling backend {found.key!r}",
@@ -413,7 +413,7 @@ class SamplingApi:
 
     def _revive(self) -> None:
         if self._pool.is_over:
-            self._pool.start()
+            self._pool.start_missing()
 
     def _answer_ready(self, backend: _Backend) -> None:
         if not self._pool.ready:
@@ -422,9 +422,6 @@ class SamplingApi:
         waiting, backend.waiting = backend.waiting, []
         for _, reply in waiting:
             reply(backend.number)
-
-    def _plan(self, config: Mapping[str, Any], node_type: NodeType | None, ids: NDArray[Any]) -> LoaderPlan:
-        return plan_of(self._store, config, node_type, ids)
 
     def _open(self, backend: _Backend, worker_key: str, plan: LoaderPlan, digest: str, capacity: int) -> int:
         number = next(self._channel_numbers)
