@@ -63,39 +63,6 @@ class MergedEdges:
             yield self.spool.read(_array_key(name), start, min(start + step, self.num_edges))
 
 
-def merge_with_inverses(
-    source: GraphSource, edge_type: EdgeType, num_nodes: int, *, folder: Path, memory_bytes: int, stage: Stage
-) -> MergedEdges:
-    """Reads all edges of a type and gives them with their inverses, merged.
-
-    Args:
-        source: The graph.
-        edge_type: A type with the same node type at both ends.
-        num_nodes: Nodes of that type.
-        folder: Where scratch files go; made if it is missing.
-        memory_bytes: Size of bucket to sort in memory; sorting takes about three times that.
-        stage: Progress, in edges of both directions, once for spooling and once for sorting.
-
-    Raises:
-        DatasetError: The scratch folder cannot be written, or its disk is full.
-    """
-    if num_nodes > 0 and num_nodes > _LARGEST_KEY // num_nodes:
-        raise DatasetError(f"{num_nodes} nodes are too many to make the graph undirected")
-    arrays = source.schema.edge_types[edge_type].arrays
-    specs = {_KEY: ArraySpec("int64"), **{_array_key(name): spec for name, spec in arrays.items()}}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        out = Spool(specs, folder)
-        total_bytes = 2 * source.schema.edge_types[edge_type].num_edges * sum(spec.row_nbytes for spec in specs.values())
-        sorter = _Sorter(specs, folder, max(1, memory_bytes // 3), out, stage)
-        rows = _both_directions(source, edge_type, num_nodes, stage)
-        sorter.sort(rows, 0, num_nodes * num_nodes, total_bytes)
-    except OSError as error:
-        hint = "free some space, or set GNNKIT_HOME to a folder on a larger disk"
-        raise DatasetError(f"cannot keep the undirected edges in {folder}: {error.strerror or error}", hint) from error
-    return MergedEdges(num_nodes, out)
-
-
 @dataclass(frozen=True)
 class _Sorter:
     specs: Mapping[str, ArraySpec]
@@ -287,15 +254,30 @@ class UndirectedSource:
                 label = self.name if self._source.schema.is_homogeneous else f"{self.name} {edge_type_name(edge_type)}"
                 # Once for reading and once for sorting, each in edges of both directions.
                 with Stage(self._events, "ingest", label=f"{label}, made undirected", total=4 * table.num_edges, unit="edges") as stage:
-                    self._merged[edge_type] = merge_with_inverses(
-                        self._source,
-                        edge_type,
-                        num_nodes,
-                        folder=self._scratch_dir or writable_root(),
-                        memory_bytes=self._memory_bytes,
-                        stage=stage,
-                    )
+                    self._merged[edge_type] = self._with_inverses(edge_type, num_nodes, stage)
             return self._merged[edge_type]
+
+    def _with_inverses(self, edge_type: EdgeType, num_nodes: int, stage: Stage) -> MergedEdges:
+        """Reads all edges of a type with the same node type at both ends, and gives them with their inverses, merged.
+
+        Raises:
+            DatasetError: The scratch folder cannot be written, or its disk is full.
+        """
+        if num_nodes > 0 and num_nodes > _LARGEST_KEY // num_nodes:
+            raise DatasetError(f"{num_nodes} nodes are too many to make the graph undirected")
+        edges, folder = self._source.schema.edge_types[edge_type], self._scratch_dir or writable_root()
+        specs = {_KEY: ArraySpec("int64"), **{_array_key(name): spec for name, spec in edges.arrays.items()}}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            out = Spool(specs, folder)
+            # Sorting takes about three times a bucket.
+            sorter = _Sorter(specs, folder, max(1, self._memory_bytes // 3), out, stage)
+            total_bytes = 2 * edges.num_edges * sum(spec.row_nbytes for spec in specs.values())
+            sorter.sort(_both_directions(self._source, edge_type, num_nodes, stage), 0, num_nodes * num_nodes, total_bytes)
+        except OSError as error:
+            hint = "free some space, or set GNNKIT_HOME to a folder on a larger disk"
+            raise DatasetError(f"cannot keep the undirected edges in {folder}: {error.strerror or error}", hint) from error
+        return MergedEdges(num_nodes, out)
 
 
 _ENDS = ("edges.source", "edges.target")

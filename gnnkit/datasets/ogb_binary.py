@@ -374,27 +374,22 @@ class _Name(_FromFile):
         return self._make(*arguments)
 
 
-def _scalar(dtype: _Dtype, data: bytes) -> Any:
-    return np.frombuffer(data, dtype.dtype)[0].item()
-
-
-def _no_bytes() -> bytes:
-    # Protocol 2 has bytes called for those of an empty array.
-    return b""
-
-
 def _names() -> dict[str, _Name]:
     made: dict[str, Callable[..., Any] | None] = {
         "torch._utils._rebuild_tensor_v2": _Tensor,
         "torch._utils._rebuild_tensor": _Tensor,
         "collections.OrderedDict": dict,
         "_codecs.encode": encode_latin1,
-        "__builtin__.bytes": _no_bytes,
+        "__builtin__.bytes": lambda: b"",  # protocol 2 has bytes called for those of an empty array
         "numpy.dtype": _Dtype,
         "numpy.ndarray": None,
     }
+
+    def scalar(dtype: _Dtype, data: bytes) -> Any:
+        return np.frombuffer(data, dtype.dtype)[0].item()
+
     for package in ("numpy.core", "numpy._core"):
-        made |= {f"{package}.multiarray._reconstruct": _Array, f"{package}.multiarray.scalar": _scalar}
+        made |= {f"{package}.multiarray._reconstruct": _Array, f"{package}.multiarray.scalar": scalar}
     made |= {f"torch.{storage}": None for storage in _STORAGES}
     return {name: _Name(name, make) for name, make in made.items()}
 

@@ -407,7 +407,7 @@ def open_table(path: Path, num_rows: int, num_rows_from: str, *, dtype: type[Any
     lines = _first_rows(path, _SAMPLE_BYTES, is_all=False)
     width = len(lines[0])
     if dtype is None:
-        whole = all(_is_whole(cell) for line in lines for cell in line) and _all_whole(path, width)
+        whole = all(cell.strip().lstrip("+-").isdecimal() for line in lines for cell in line) and _all_whole(path, width)
         dtype = np.int64 if whole else np.float32
     return CsvTable(path, width, np.dtype(dtype), num_rows, num_rows_from)
 
@@ -430,10 +430,6 @@ def _first_rows(path: Path, nbytes: int, *, is_all: bool) -> list[list[str]]:
     if not rows:
         raise DatasetError(f"{path} is empty", RESTORE_HINT)
     return rows
-
-
-def _is_whole(cell: str) -> bool:
-    return cell.strip().lstrip("+-").isdecimal()
 
 
 def _all_whole(path: Path, width: int) -> bool:

@@ -43,6 +43,7 @@ from gnnkit.storage.edge_values import (
     weight_prefix,
 )
 from gnnkit.storage.kernels import count_degrees, place_edges
+from gnnkit.storage.layout import index_dtype
 from gnnkit.storage.staging import check_memory
 
 if TYPE_CHECKING:
@@ -568,7 +569,7 @@ def _structure_nbytes(schema: GraphSchema, edge_dir: EdgeDir) -> int:
             schema.node_types[edge_type[2 if edge_dir == "in" else 0]].num_nodes,
             sum(s.row_nbytes for s in edges.arrays.values()),
         )
-        kept += owners * np.dtype(_id_dtype(edges.num_edges)).itemsize + edges.num_edges * (4 + rows)
+        kept += owners * index_dtype(edges.num_edges).itemsize + edges.num_edges * (4 + rows)
         beside = max(beside, 16 * owners)
     return kept + beside
 
@@ -589,7 +590,7 @@ def _compress(
 
     keep_ids = bool(edge_schema.arrays) if with_edge is None else with_edge
     indices = np.empty(edge_schema.num_edges, np.int32)
-    edge_id = np.empty(edge_schema.num_edges, _id_dtype(edge_schema.num_edges)) if keep_ids else None
+    edge_id = np.empty(edge_schema.num_edges, index_dtype(edge_schema.num_edges)) if keep_ids else None
     arrays = {name: np.empty((edge_schema.num_edges, *spec.stored_shape), spec.numpy_dtype) for name, spec in edge_schema.arrays.items()}
     cursor, first = indptr[:-1].copy(), 0
     for chunk in source.edge_chunks(edge_type):
@@ -618,7 +619,7 @@ def _compress(
     if weight is not None and weight in arrays:
         exponent = weight_exponent(check_weights(source.edge_array(edge_type, weight), edge_type, weight))
         prefix = weight_prefix(indptr, arrays[weight], exponent)
-    return EdgePart(indptr.astype(_id_dtype(edge_schema.num_edges), copy=False), indices, edge_id, prefix, arrays, times)
+    return EdgePart(indptr.astype(index_dtype(edge_schema.num_edges), copy=False), indices, edge_id, prefix, arrays, times)
 
 
 def _check_weight_name(source: PyGSource, weight: str) -> None:
@@ -630,10 +631,6 @@ def _check_weight_name(source: PyGSource, weight: str) -> None:
         if spec is not None and (spec.row_shape or spec.dtype in ELEMENT_TYPES or np.dtype(spec.dtype).kind not in "fiu"):
             got = f"{spec.dtype} [num_edges{''.join(f', {size}' for size in spec.row_shape)}]"
             raise PlanError(f"the weight {weight!r} of {edge_type} is {got}; weights are numbers [num_edges]", "use .view(-1).float()")
-
-
-def _id_dtype(end: int) -> type[np.int32 | np.int64]:
-    return np.int32 if end < _INT32_END else np.int64
 
 
 @checks_calls()

@@ -46,7 +46,8 @@ def overlap(
             results.put(error)
         finally:
             # A generator that is left half-way closes its files here, in the thread that ran it.
-            getattr(items, "close", _nothing)()
+            if isinstance(items, Generator):
+                items.close()
 
     feeder = threading.Thread(target=feed, name="gnnkit-feed", daemon=True)
     try:
@@ -68,7 +69,7 @@ def overlap(
 
 def read_ahead(items: Iterable[T], *, depth: int = 4, unblock: Callable[[], None] | None = None) -> Generator[T, None, None]:
     """Yields ``items``, drawn ahead in a thread; otherwise as ``overlap``."""
-    return overlap(items, _same, num_threads=1, depth=depth, unblock=unblock)
+    return overlap(items, lambda item: item, num_threads=1, depth=depth, unblock=unblock)
 
 
 def _take(results: queue.SimpleQueue[R]) -> R:
@@ -76,14 +77,6 @@ def _take(results: queue.SimpleQueue[R]) -> R:
     while True:
         with contextlib.suppress(queue.Empty):
             return results.get(timeout=SLICE_S)
-
-
-def _nothing() -> None:
-    return None
-
-
-def _same(item: T) -> T:
-    return item
 
 
 READ_ROWS = 1 << 18

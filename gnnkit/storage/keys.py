@@ -13,7 +13,7 @@ from gnnkit.errors import PlanError
 from gnnkit.printable import printable_line
 from gnnkit.schema import NodeType
 from gnnkit.storage.files import FileSpec
-from gnnkit.storage.layout import keys_file
+from gnnkit.storage.layout import index_dtype, keys_file
 
 # {node type: ({column: kind}, {file: dtype and shape})}
 KeySpecs = Mapping[NodeType, tuple[Mapping[str, str], Mapping[str, FileSpec]]]
@@ -62,8 +62,7 @@ def text_column(values: Iterable[Any]) -> tuple[NDArray[np.int64], NDArray[np.ui
 def key_index(words: NDArray[np.uint64]) -> dict[str, NDArray[Any]]:
     """The arrays by which ``NodeKeys.ids`` finds nodes, of their words ``[n, 1 or 2]``."""
     order = np.argsort(words[:, 0], kind="stable")
-    dtype = np.int32 if len(order) <= np.iinfo(np.int32).max else np.int64
-    return {"word": words[order, 0], "row": order.astype(dtype)}
+    return {"word": words[order, 0], "row": order.astype(index_dtype(len(order)))}
 
 
 @dataclass(frozen=True)
@@ -230,6 +229,6 @@ def keys_from_json(
             else:
                 raise ValueError(f"{kind!r} is no kind of keys")
         files["word"] = FileSpec(np.dtype(np.uint64), (count,))
-        files["row"] = FileSpec(np.dtype(np.int32 if count <= np.iinfo(np.int32).max else np.int64), (count,))
+        files["row"] = FileSpec(index_dtype(count), (count,))
         specs[node_type] = (columns, files)
     return specs

@@ -26,6 +26,7 @@ from gnnkit.schema import ArraySpec, NodeType
 from gnnkit.storage.files import ArrayFile
 from gnnkit.storage.key_kernels import find_keys, insert_keys
 from gnnkit.storage.keys import INTEGER, TEXT, NodeKeys, key_index
+from gnnkit.storage.layout import index_dtype
 
 KeyColumn: TypeAlias = "NDArray[np.int64] | tuple[NDArray[np.int64], NDArray[np.uint8]]"
 _STEP = 1 << 20
@@ -285,14 +286,10 @@ def resolve(spool: KeySpool, ends: Sequence[tuple[ArrayFile, ArrayFile]], what: 
 
 def parts_for(spool: KeySpool, memory_bytes: int) -> int:
     """Parts that the keys have to be divided into for a table of one of them to fit the memory."""
-    parts, nbytes = 1, spool.words.spec.row_nbytes + _row_dtype(spool).itemsize
+    parts, nbytes = 1, spool.words.spec.row_nbytes + index_dtype(spool.num_rows).itemsize
     while _slots(spool.num_rows, parts) > _MIN_SLOTS and _slots(spool.num_rows, parts) * nbytes > memory_bytes:
         parts += 1
     return parts
-
-
-def _row_dtype(spool: KeySpool) -> np.dtype[Any]:
-    return np.dtype(np.int32 if spool.num_rows < 1 << 31 else np.int64)
 
 
 class KeyTable:
@@ -307,7 +304,7 @@ class KeyTable:
     def __init__(self, spool: KeySpool, what: str, parts: int = 1) -> None:
         self.parts, self._spool, self._what = parts, spool, what
         size = _slots(spool.num_rows, parts)
-        self._slots, self._rows = np.empty((size, *spool.words.spec.row_shape), np.uint64), np.empty(size, _row_dtype(spool))
+        self._slots, self._rows = np.empty((size, *spool.words.spec.row_shape), np.uint64), np.empty(size, index_dtype(spool.num_rows))
         self._counts, self._doubles = np.zeros(2, np.int64), np.empty((_SHOWN, 2), np.int64)
 
     @property
