@@ -16,6 +16,7 @@ from gnnkit.version import __version__ as __version__
 # Public names and the modules they live in; importing gnnkit imports none of them.
 _HOMES = {
     "BuildOptions": "gnnkit.storage.layout",
+    "Clusters": "gnnkit.samplers",
     "Colocated": "gnnkit.backends.colocated",
     "Glt": "gnnkit.backends.glt.options",
     "GraphLoader": "gnnkit.graph_loader",
@@ -29,8 +30,10 @@ _HOMES = {
     "PPR": "gnnkit.samplers",
     "Ray": "gnnkit.ray.options",
     "RunHandle": "gnnkit.jobs.launching.engine",
+    "Saint": "gnnkit.samplers",
     "Store": "gnnkit.storage.store",
     "TrainContext": "gnnkit.jobs.context",
+    "Walks": "gnnkit.samplers",
     "add_label_edges": "gnnkit.datasets.pyg",
     "check_leakage": "gnnkit.loader.inspection",
     "datasets": "gnnkit.datasets",
@@ -50,6 +53,7 @@ _HOMES = {
 
 __all__ = [
     "BuildOptions",
+    "Clusters",
     "Colocated",
     "Glt",
     "GraphLoader",
@@ -63,8 +67,10 @@ __all__ = [
     "PPR",
     "Ray",
     "RunHandle",
+    "Saint",
     "Store",
     "TrainContext",
+    "Walks",
     "add_label_edges",
     "check_leakage",
     "datasets",
@@ -106,8 +112,11 @@ if _typing.TYPE_CHECKING:
     from gnnkit.ray.options import Ray as Ray
     from gnnkit.samplers import HGT as HGT
     from gnnkit.samplers import PPR as PPR
+    from gnnkit.samplers import Clusters as Clusters
     from gnnkit.samplers import Labor as Labor
     from gnnkit.samplers import LayerWise as LayerWise
+    from gnnkit.samplers import Saint as Saint
+    from gnnkit.samplers import Walks as Walks
     from gnnkit.serving import serve as serve
     from gnnkit.splitters import split_links as split_links
     from gnnkit.splitters import split_nodes as split_nodes
@@ -172,7 +181,8 @@ def _append(store: "Store", *tables: _typing.Any, path: _typing.Any, events: _ty
     from gnnkit.datasets.tables.source import tables_after  # pyarrow
     from gnnkit.storage.append import append_to_store  # numba
 
-    return append_to_store(store, tables_after(store, *tables, folder=store.path.parent, events=events, **options), path, events)
+    rows = tables_after(store, *tables, folder=store.path.parent, events=events, **options)
+    return append_to_store(store, rows, rows.recoding, path, events)
 
 
 _register(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any, TypeGuard, get_args
 
 import numpy as np
@@ -17,16 +18,25 @@ MOST_BATCHES = (1 << 48) - 1
 MOST_THREADS = 1 << 12
 # Ten years: more than is ever waited for, and less than the system's own timers overflow at.
 MOST_SECONDS = 10 * 365.25 * 86400
+# Units of sizes, as graphlearn-torch reads them.
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def plain_value(value: Any) -> Any:
+    """Python's number or text for one of NumPy's, also in an array without dimensions; other values, spans of time too, as they are."""
+    is_one = isinstance(value, (np.generic, np.ndarray)) and not value.ndim and value.dtype.kind in "biufU"
+    return value.item() if is_one else value
 
 
 def is_whole(value: Any, least: float = 0, most: float = LARGEST) -> TypeGuard[int]:
     """Whether a value is a whole number from ``least`` to ``most``: NumPy's are like Python's, and true and false are none."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and least <= int(value) <= most
+    return isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.timedelta64)) and least <= int(value) <= most
 
 
 def is_real(value: Any) -> TypeGuard[float]:
     """Whether a value is a finite number; NumPy's are like Python's, and true and false are none."""
-    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool) and bool(abs(value) < math.inf)
+    is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, (bool, np.timedelta64))
+    return is_number and bool(abs(value) < math.inf)
 
 
 def whole_number(name: str, value: Any, least: int = 0, most: int = LARGEST, hint: str | None = None, *, instead: str = "") -> int:
@@ -43,6 +53,7 @@ def whole_number(name: str, value: Any, least: int = 0, most: int = LARGEST, hin
     Raises:
         PlanError: It is none of these.
     """
+    value = plain_value(value)
     if not is_whole(value, least, most):
         limit = f", and at most {most}" if most != LARGEST else ""
         raise PlanError(f"{name} must be {instead}a whole number of at least {least}{limit}, got {shown(value)}", hint)
@@ -58,6 +69,27 @@ def keep_whole_number(
         PlanError: It is none of these.
     """
     object.__setattr__(options, name, whole_number(name, getattr(options, name), least, most, hint, instead=instead))
+
+
+def size_in_bytes(name: str, size: Any, hint: str = "None takes what is needed", *, least: int = 1) -> int | None:
+    """A number of bytes, or a size such as "4GB", whose units are powers of 1024, in bytes; None as it is.
+
+    Args:
+        name: What it is the size of, for messages.
+        size: What the user said.
+        hint: What to do about another value.
+        least: The smallest size.
+
+    Raises:
+        PlanError: It is no size.
+    """
+    if size is None:
+        return None
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)I?B?\s*", size.upper()) if isinstance(size, str) else None
+    nbytes = size if match is None else int(float(match[1]) * _UNITS[match[2]])
+    if not is_whole(nbytes, least):
+        raise PlanError(f"{name} must be a number of bytes or a size such as '4GB', got {shown(size)}", hint)
+    return int(nbytes)
 
 
 def check_flag(name: str, value: Any, *, or_none: bool = False) -> None:

@@ -23,7 +23,7 @@ from gnnkit.datasets.synthetic import products_like
 from gnnkit.errors import PlanError
 from gnnkit.files import read_json, user_path
 from gnnkit.graph_loader import GraphLoader
-from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling
+from gnnkit.plan import InputLinks, InputNodes, LoaderPlan, NeighborSampling
 from gnnkit.plan.sampling import BatchSize, most, resolve_fan_outs
 from gnnkit.runtime.limits import start_memory
 from gnnkit.runtime.ring import HEADROOM, LEASED
@@ -33,6 +33,7 @@ from gnnkit.storage.disk import probe_disk
 from gnnkit.storage.layout import (
     FEATURE_NAME,
     MANIFEST_NAME,
+    TRAIN,
     BuildOptions,
     check_buildable,
     contiguous,
@@ -60,7 +61,9 @@ class PageReads:
     rate: NDArray[np.float64]
 
     @classmethod
-    def of(cls, store: Store, seed_type: NodeType, num_neighbors: Sequence[int], batch_size: int) -> PageReads:
+    def of(
+        cls, store: Store, seed_type: NodeType, num_neighbors: Sequence[int], batch_size: int, inputs: InputNodes | None = None
+    ) -> PageReads:
         """Works them out from the graph, for epochs over the split "train", or over all nodes where there is none.
 
         Args:
@@ -68,13 +71,19 @@ class PageReads:
             seed_type: The seeds' type.
             num_neighbors: Fan-outs, the same for all edge types.
             batch_size: Seeds of a batch.
+            inputs: What epochs start from instead.
 
         Raises:
             PlanError: There are no seeds of this type.
             StoreError: A part is not open.
         """
         graph = store.require().arrays()
-        ids = input_seeds(graph, store.splits).get(seed_type, np.empty(0, np.int64))
+        splits = store.splits
+        if inputs is not None and inputs.ids is not None:
+            splits = {seed_type: {TRAIN: inputs.ids}}
+        ids = input_seeds(graph, splits, TRAIN if inputs is None or inputs.ids is not None else inputs.split).get(
+            seed_type, np.empty(0, np.int64)
+        )
         if not len(ids):
             raise PlanError(f"the store {store.path} has no {seed_type!r} nodes to start from")
         seeds, num_batches = {seed_type: ids}, -(-len(ids) // batch_size)
@@ -127,7 +136,9 @@ class StoreDisk:
     depth: int
 
     @classmethod
-    def probed(cls, store: Store, seed_type: NodeType, num_neighbors: Sequence[int], batch_size: int) -> StoreDisk | None:
+    def probed(
+        cls, store: Store, seed_type: NodeType, num_neighbors: Sequence[int], batch_size: int, inputs: InputNodes | None = None
+    ) -> StoreDisk | None:
         """Works the reads out, and probes the disk; None where the disk cannot be probed.
 
         Args:
@@ -135,12 +146,13 @@ class StoreDisk:
             seed_type: See ``PageReads.of``.
             num_neighbors: See ``PageReads.of``.
             batch_size: See ``PageReads.of``.
+            inputs: See ``PageReads.of``.
         """
         try:
             rate = probe_disk(store.path)
         except OSError:  # a file system in memory, or one that cannot read past its cache
             return None
-        return cls(PageReads.of(store, seed_type, num_neighbors, batch_size), rate.best, rate.best_depth)
+        return cls(PageReads.of(store, seed_type, num_neighbors, batch_size, inputs), rate.best, rate.best_depth)
 
 
 Hops = list[dict[NodeType, NDArray[np.float64]]]
@@ -401,6 +413,7 @@ def from_bench(path: Path) -> Rates:
 
 _LOOKED_AT = 8
 _USUAL_BATCH = 1024
+_USUAL_FAN_OUTS = (15, 10, 5)
 
 
 @dataclass(frozen=True)
@@ -421,10 +434,10 @@ class Asked:
 
 
 def asked(graph: SizedGraph, num_neighbors: Sequence[int] | None, batch_size: int | None) -> Asked:
-    """Returns the sampling that a user asks about; values that were not given come from the plan.
+    """Returns the sampling that a user asks about; values that were not given come from the plan, or are usual ones where there is none.
 
     Raises:
-        PlanError: Neither the user nor a plan names the sampling, or the plan samples in a way that is not counted here.
+        PlanError: The plan samples in a way that is not counted here.
     """
     links, with_edge = graph.name.startswith("ogbl-"), False
     if graph.plan is not None:
@@ -434,29 +447,29 @@ def asked(graph: SizedGraph, num_neighbors: Sequence[int] | None, batch_size: in
         if num_neighbors is None and isinstance(sampling, NeighborSampling):
             fans = set(sampling.num_neighbors.values()) - {(0,) * sampling.num_hops}
             num_neighbors = fans.pop() if len(fans) == 1 else None
-    if num_neighbors is None:
-        raise PlanError("num_neighbors is missing", "give one number per hop: --num-neighbors 15,10,5")
-    return Asked(tuple(num_neighbors), _USUAL_BATCH if batch_size is None else batch_size, 1 + links, with_edge)
+        if num_neighbors is None:
+            raise PlanError("the plan has no fan-out that is the same for all types", "give one number per hop: --num-neighbors 15,10,5")
+    fan_outs = _USUAL_FAN_OUTS if num_neighbors is None else tuple(num_neighbors)
+    return Asked(fan_outs, _USUAL_BATCH if batch_size is None else batch_size, 1 + links, with_edge)
 
 
 def batch_of(graph: SizedGraph, wanted: Asked) -> BatchSize:
     """The size of a batch: the mean of some that are sampled, or a bound where there is no store."""
-    if graph.store is not None and wanted.seeds_each == 1:
-        return _sampled(graph.store, wanted, _seed_type(graph))
+    if graph.store is not None and (graph.plan is not None or wanted.seeds_each == 1):
+        return _sampled(graph.store, wanted, _seed_type(graph), graph.plan)
     fan_outs = resolve_fan_outs(list(wanted.num_neighbors), graph.schema)
     return most(graph.schema, fan_outs, _seed_type(graph), wanted.seeds_each * wanted.batch_size, "in")
 
 
 def _seed_type(graph: SizedGraph) -> NodeType:
-    """The node type with a training split, else the first one."""
+    """The node type that a plan starts from, or the one with a training split, else the first one."""
+    if graph.plan is not None and isinstance(graph.plan.inputs, InputNodes):
+        return graph.plan.inputs.node_type
     return next((t for t, splits in graph.splits.items() if "train" in splits), next(iter(graph.schema.node_types)))
 
 
-def _sampled(store: Path, wanted: Asked, seed_type: NodeType) -> BatchSize:
-    splits = Store.open(store).splits.get(seed_type, {})
-    options: dict[str, Any] = {"num_neighbors": list(wanted.num_neighbors), "batch_size": wanted.batch_size, "backend": InProcess()}
-    inputs = (seed_type, "train" if "train" in splits else None)
-    with GraphLoader.from_store(store, input_nodes=inputs, memory_budget=0, progress=False, **options) as loader:
+def _sampled(store: Path, wanted: Asked, seed_type: NodeType, plan: LoaderPlan | None) -> BatchSize:
+    with _sampling(store, wanted, seed_type, plan) as loader:
         schema = loader.schema
         nodes, edges, count = dict.fromkeys(schema.node_types, 0), dict.fromkeys(schema.edge_types, 0), 0
         for batch in islice(loader, _LOOKED_AT):
@@ -468,12 +481,33 @@ def _sampled(store: Path, wanted: Asked, seed_type: NodeType) -> BatchSize:
     if not count:
         raise PlanError(f"the store {store} has no full batch of {wanted.batch_size} seeds", "lower the batch size")
     mean = BatchSize({t: n / count for t, n in nodes.items()}, {e: n / count for e, n in edges.items()}, "")
-    return replace(mean, source=f"the mean of {count} batches, sampled from the store")
+    return replace(mean, source=f"the mean of {count} batches, sampled from the store" + ("" if plan is None else " as the plan says"))
+
+
+def _sampling(store: Path, wanted: Asked, seed_type: NodeType, plan: LoaderPlan | None) -> GraphLoader:
+    """A loader in this process of a plan's batches, or of those that start from the split "train"."""
+    backend = InProcess()
+    if plan is None:
+        inputs = (seed_type, TRAIN if TRAIN in Store.open(store).splits.get(seed_type, {}) else None)
+        options: dict[str, Any] = {"num_neighbors": list(wanted.num_neighbors), "batch_size": wanted.batch_size, "memory_budget": 0}
+        return GraphLoader.from_store(store, input_nodes=inputs, backend=backend, progress=False, **options)
+    sampling = plan.sampling
+    if isinstance(sampling, NeighborSampling) and set(sampling.num_neighbors.values()) != {wanted.num_neighbors}:
+        schema = Store.open(store).schema
+        sampling = replace(sampling, num_neighbors=resolve_fan_outs(list(wanted.num_neighbors), schema))
+    batching = replace(plan.batching, batch_size=wanted.batch_size, rank=0, world_size=1)
+    own = replace(plan, sampling=sampling, batching=batching, backend=backend.to_json(), placement=None)
+    with tempfile.TemporaryDirectory(prefix="gnnkit-capacity-") as folder:
+        own.save(path := Path(folder, "plan.json"))
+        return GraphLoader.from_plan(path, rank=0, world_size=1, progress=False)
 
 
 # Batches under way: one with each worker's thread, those ahead of the trainer, and those that it holds.
 _AHEAD_AND_HELD = 2 + LEASED
 _MOST_WORKERS = 16
+# What is not shared of a trainer that has imported torch for processors and PyG, and of the process that sampling processes are
+# forked from: 374 and 33 MB with Colocated(num_workers=1), torch 2.13 and PyG 2.8.1.
+_TRAINER_BYTES, _FORK_SERVER_BYTES = 375_000_000, 35_000_000
 
 
 @dataclass(frozen=True)
@@ -558,7 +592,8 @@ def disk_of(graph: SizedGraph, wanted: Asked) -> StoreDisk | None:
     """Returns the disk of a store that is here, and the pages that batches read of it; None where there is no store."""
     if graph.store is None or wanted.seeds_each != 1:
         return None
-    return StoreDisk.probed(Store.open(graph.store), _seed_type(graph), wanted.num_neighbors, wanted.batch_size)
+    inputs = None if graph.plan is None or not isinstance(graph.plan.inputs, InputNodes) else graph.plan.inputs
+    return StoreDisk.probed(Store.open(graph.store), _seed_type(graph), wanted.num_neighbors, wanted.batch_size, inputs)
 
 
 def estimate(
@@ -592,10 +627,15 @@ def estimate(
         raise PlanError(f"{len(graph.part_bytes)} parts for {holders} machines that hold the graph", f"cut it into {holders} or more")
     held = _held(graph, holders) if placement == "partition" else graph.nbytes
     samplers = max(1, cluster.cpus - 1) if cluster.storage_nodes else cluster.procs_per_node * _workers(cluster)
-    processes = start_memory(samplers, 1, graph.schema)
+    shared_start = (cluster.storage_nodes and 1) or cluster.procs_per_node
+    processes = start_memory(samplers, 1, graph.schema) + shared_start * _FORK_SERVER_BYTES
+    # A service of this machine's parts is a process like those that sample.
+    processes += start_memory(1, 1, graph.schema) if placement == "partition" else 0
     ring = int((samplers / cluster.procs_per_node + _AHEAD_AND_HELD) * cluster.procs_per_node * nbytes * (1 + HEADROOM))
     graph_and_samplers = {"graph": held, "sampling processes": processes}
-    memory = {"batches under way": ring} | ({} if cluster.storage_nodes else graph_and_samplers)
+    memory = {"trainers": cluster.procs_per_node * _TRAINER_BYTES, "batches under way": ring} | (
+        {} if cluster.storage_nodes else graph_and_samplers
+    )
     storage = graph_and_samplers | {"batches under way": 2 * samplers * nbytes} if cluster.storage_nodes else {}
     own = batch_size / rates.seconds(batch.num_edges, batch.row_bytes(graph.schema)) * min(samplers, cluster.cpus)
     sampled = own * cluster.storage_nodes / cluster.nodes if cluster.storage_nodes else own
@@ -618,7 +658,7 @@ def estimate(
         total = sum(needs.values())
         if total > cluster.memory and not reads:
             bottleneck = "memory"
-            what = f"{where} needs {format_bytes(total)} and has {format_bytes(cluster.memory)}"
+            what = f"{where} needs {format_bytes(total, 1024)} and has {format_bytes(cluster.memory, 1024)}"
             notes.append(f"{what}: what of the graph does not fit is read from disk whenever it is wanted, and no rate here holds")
     sizes = {"nodes": batch.num_nodes, "edges": batch.num_edges, "bytes": nbytes, "source": batch.source}
     return Estimate(placement, sizes, held, memory, storage, sampled, travels, limits, bottleneck, tuple(notes), reads)

@@ -26,7 +26,6 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any
 
 from gnnkit.printable import printable
 from gnnkit.rendering import renderer
@@ -158,9 +157,9 @@ def interruptible(what: str) -> Iterator[None]:
         raise
 
 
-def near_matches(value: str, choices: list[str]) -> str:
-    """Returns ``"; did you mean 'x' or 'y'?"`` for close spellings of ``value``, else ``""``."""
+def near_matches(value: str, choices: list[str], cutoff: float = 0.5) -> str:
+    """Returns ``"; did you mean 'x' or 'y'?"`` for spellings that are close to ``value``, or have it as a word, else ``""``."""
     import difflib
 
-    close: list[Any] = difflib.get_close_matches(value, choices, n=3, cutoff=0.5)
+    close = difflib.get_close_matches(value, choices, n=3, cutoff=cutoff) or [name for name in choices if value in name.split("_")]
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""

@@ -24,7 +24,7 @@ from gnnkit.errors import note_interrupt
 
 EventKind = Literal["start", "progress", "end", "fail", "message"]
 # Stages in the order in which a run meets them; renderers list them in this order.
-STAGES = ("download", "ingest", "quantize", "partition", "compile", "start", "epoch", "train")
+STAGES = ("download", "ingest", "quantize", "partition", "compile", "start", "import", "epoch", "train")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,14 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from gnnkit.arguments import checks_arguments
+from gnnkit.arguments import Dates, EdgesOption, NodesOption, checks_arguments, checks_calls
+from gnnkit.backends import BackendName
 from gnnkit.backends.base import Backend
+from gnnkit.backends.devices import Device
 from gnnkit.callers import name_of
+from gnnkit.datasets.table_options import TableOptions
 from gnnkit.errors import AttributeNotSettable, PlanError, interruptible
 from gnnkit.events import EventSink
 from gnnkit.files import user_path
@@ -27,7 +30,7 @@ from gnnkit.loader.inputs import (
     without_labels,
     without_links,
 )
-from gnnkit.loader.option_table import option_table, takes_options
+from gnnkit.loader.option_table import GROUPS, option_table, takes_options
 from gnnkit.loader.options import GivenOptions, LoaderOptions, Progress, check_names, sort_options
 from gnnkit.loader.pipeline import Controls, Pipeline, near_data, on_built, on_graph, on_store, open_plan
 from gnnkit.loader.planned import check_source, check_undivided, has_edge_arrays, open_in_memory, store_folders, warm_in_background
@@ -36,9 +39,11 @@ from gnnkit.plan import LoaderPlan
 from gnnkit.rendering import Shown
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.schema import EdgeDir, EdgeType
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.store import Store
 from gnnkit.ui import progress as progress_ui
 from gnnkit.ui.progress import write_now
+from gnnkit.vendor.ogb import OgbName
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
@@ -50,7 +55,7 @@ if TYPE_CHECKING:
     from gnnkit.loader.feature_cache import FeatureCache
     from gnnkit.loader.inference import Embeddings, Layer
     from gnnkit.loader.inspection import LeakageCheck
-    from gnnkit.loader.option_types import BesideKeywords, BuildKeywords, ConstructorKeywords, LinkKeywords, LoaderKeywords
+    from gnnkit.loader.option_types import BesideKeywords, BuildKeywords, ConstructorKeywords, LinkKeywords, LoaderKeywords, TablesKeywords
     from gnnkit.plan import LabelOutput
     from gnnkit.source import GraphSource
     from gnnkit.ui.cards import Card
@@ -58,6 +63,12 @@ if TYPE_CHECKING:
     from gnnkit.ui.picture import Picture
 
 
+_MADE_BY = (
+    "from_pyg(data, ...), from_ogb(name, ...), from_tables(edges, nodes, ...), from_store(path, ...) or from_source(...) make a loader"
+)
+
+
+@checks_calls()
 class GraphLoader(Controls, Shown):
     """Iterates over sampled neighbourhoods of a graph as PyG batches.
 
@@ -87,6 +98,7 @@ class GraphLoader(Controls, Shown):
     _pipeline: Pipeline
     _dist_loader: weakref.ref[BaseDistLoader] | None
 
+    @checks_calls(_MADE_BY)
     def __init__(
         self,
         plan: LoaderPlan,
@@ -94,7 +106,7 @@ class GraphLoader(Controls, Shown):
         events: EventSink,
         *,
         transform: Callable[[Any], Any] | None = None,
-        device: Any = None,
+        device: Device | None = None,
         cache: FeatureCache | None = None,
     ) -> None:
         """Opens a plan on a graph.
@@ -107,6 +119,8 @@ class GraphLoader(Controls, Shown):
             device: The device that batches are copied to; None leaves them in memory.
             cache: Features on that device which another loader on the same graph has; used where the plan asks for as many.
         """
+        if not isinstance(plan, LoaderPlan):
+            raise PlanError(f"GraphLoader() opens a plan, and was given a {type(plan).__name__}", _MADE_BY)
         self._take(Pipeline(plan, graph, events, transform=transform, device=device, cache=cache))
 
     def _take(self, pipeline: Pipeline) -> None:
@@ -128,6 +142,13 @@ class GraphLoader(Controls, Shown):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_pipeline": self.pipeline, "_dist_loader": None}
 
+    def __getitem__(self, index: object) -> NoReturn:
+        """Refuses what reads items by their numbers, as a ``DataLoader`` around a loader does."""
+        raise PlanError(
+            f"a loader has no item {index!r:.40}: it makes batches itself, in the order of an epoch",
+            "for batch in loader, without a DataLoader around it; loader.peek() shows a batch, and loader.sample([id]) makes one of a node",
+        )
+
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in ("_pipeline", "_dist_loader") and (type(self) is GraphLoader or hasattr(GraphLoader, name)):
             raise AttributeNotSettable(
@@ -147,12 +168,12 @@ class GraphLoader(Controls, Shown):
     # Constructors ----------------------------------------------------------------------------------------------------------
 
     @classmethod
-    @takes_options(with_build=True)
+    @takes_options(BuildOptions)
     def from_ogb(
         cls,
-        name: str,
+        name: OgbName,
         *,
-        input_nodes: Any = "auto",
+        input_nodes: NodesOption = "auto",
         with_edge: bool | None = None,
         undirected: bool = False,
         root: str | Path | None = None,
@@ -200,12 +221,12 @@ class GraphLoader(Controls, Shown):
         return cls._over(on_built(source, sorted_options, store_folders(store_dir, folder), events))
 
     @classmethod
-    @takes_options(with_build=True)
+    @takes_options(BuildOptions)
     def from_source(
         cls,
         source: GraphSource,
         *,
-        input_nodes: Any = "auto",
+        input_nodes: NodesOption = "auto",
         with_edge: bool | None = None,
         store_dir: str | Path | None = None,
         progress: Progress = "auto",
@@ -239,74 +260,30 @@ class GraphLoader(Controls, Shown):
         return cls._over(on_built(source, given, store_folders(store_dir, None), events))
 
     @classmethod
-    @takes_options(with_build=True)
-    def from_tables(  # noqa: PLR0913 - those of gnnkit.tables
+    @takes_options(BuildOptions, TableOptions)
+    def from_tables(
         cls,
         edges: Any,
         nodes: Any = None,
         *,
-        keys: Any = None,
-        src: Any = None,
-        dst: Any = None,
-        features: Any = None,
-        one_hot: Any = None,
-        categories: Any = None,
-        label: Any = None,
-        split: Any = None,
-        time: Any = None,
-        edge_weight: Any = None,
-        types: Mapping[str, Any] | None = None,
-        fill: Mapping[str, Any] | None = None,
-        dangling: Literal["error", "drop"] = "error",
-        presorted: bool = False,
-        time_unit: Literal["s", "ms", "us", "ns"] = "us",
-        header: Any = None,
-        sep: Any = None,
-        comment: Any = None,
-        decimal: Any = ".",
-        null: Any = None,
-        encoding: Any = None,
-        name: str = "tables",
-        input_nodes: Any = "auto",
+        input_nodes: NodesOption = "auto",
         with_edge: bool | None = None,
         store_dir: str | Path | None = None,
         progress: Progress = "auto",
-        **options: Unpack[BuildKeywords],
+        **options: Unpack[TablesKeywords],
     ) -> GraphLoader:
         """A loader on tables of nodes and edges: files, globs, data frames, Arrow streams, arrays or a NetworkX graph.
 
         The tables are read at every call, which finds out whether their store is there; ``from_store(loader.store)`` does not read them.
 
         Args:
-            edges: See ``gnnkit.tables``.
-            nodes: See ``gnnkit.tables``, as all that follow up to ``name``.
-            keys: The columns that name nodes.
-            src: The columns that name the sources of edges.
-            dst: The columns that name their targets.
-            features: Columns that become ``x`` and ``edge_attr``.
-            one_hot: Columns of which each value becomes a feature.
-            categories: Columns that become codes.
-            label: Columns that become ``y``.
-            split: Columns that hold the names of splits.
-            time: Columns that become ``time``.
-            edge_weight: Columns that become ``edge_weight``.
-            types: What columns are read as.
-            fill: What takes the place of nulls.
-            dangling: What becomes of edges that name no node.
-            presorted: Promises that edges come in the order of their targets.
-            time_unit: The unit of times.
-            header: Whether row 1 of a text names the columns.
-            sep: What separates the fields of a text.
-            comment: What lines of a text begin with that are left out.
-            decimal: The decimal point of a text.
-            null: Fields of a text that are missing.
-            encoding: The encoding of a text.
-            name: What the graph is called.
+            edges: The table of edges, or ``{edge type: table}``; see ``gnnkit.tables``.
+            nodes: The table of nodes, or their number; or ``{node type: either}``.
             input_nodes: See ``from_ogb``.
             with_edge: See ``from_ogb``.
             store_dir: See ``from_ogb``.
             progress: See ``from_ogb``.
-            **options: See ``from_ogb``.
+            **options: See ``TableOptions`` and ``from_ogb``.
 
         Raises:
             DatasetError: A table cannot be read, or its rows are no graph: see ``gnnkit.tables``.
@@ -316,42 +293,17 @@ class GraphLoader(Controls, Shown):
         from gnnkit.datasets.tables import tables  # pyarrow
 
         events = History(progress_ui.make_sink(progress))
-        source = tables(
-            edges,
-            nodes,
-            keys=keys,
-            src=src,
-            dst=dst,
-            features=features,
-            one_hot=one_hot,
-            categories=categories,
-            label=label,
-            split=split,
-            time=time,
-            edge_weight=edge_weight,
-            types=types,
-            fill=fill,
-            dangling=dangling,
-            presorted=presorted,
-            time_unit=time_unit,
-            header=header,
-            sep=sep,
-            comment=comment,
-            decimal=decimal,
-            null=null,
-            encoding=encoding,
-            name=name,
-            events=events,
-        )
+        of_tables: dict[str, Any] = {name: value for name, value in options.items() if name in GROUPS["Tables"]}
+        source = tables(edges, nodes, events=events, **of_tables)
         return cls._of_source(source, sort_options(options, input_nodes, with_edge), store_dir, events)
 
     @classmethod
-    @takes_options(with_build=False)
+    @takes_options()
     def from_pyg(
         cls,
         data: Data | HeteroData,
         *,
-        input_nodes: Any = "auto",
+        input_nodes: NodesOption = "auto",
         edge_dir: EdgeDir = "in",
         weight: str | None = None,
         time_attr: str | None = None,
@@ -387,12 +339,12 @@ class GraphLoader(Controls, Shown):
         return cls._over(on_graph(graph, given, None, wants_edges, History(progress_ui.make_sink(progress))))
 
     @classmethod
-    @takes_options(with_build=False)
+    @takes_options()
     def from_store(
         cls,
         path: str | Path | Store | None = None,
         *,
-        input_nodes: Any = "auto",
+        input_nodes: NodesOption = "auto",
         weight: str | None = None,
         time_attr: str | None = None,
         with_edge: bool | None = None,
@@ -446,7 +398,7 @@ class GraphLoader(Controls, Shown):
         world_size: int | None = None,
         progress: Progress = "auto",
         transform: Callable[[Any], Any] | None = None,
-        device: Any = None,
+        device: Device | None = None,
     ) -> GraphLoader:
         """The loader of a plan that ``loader.plan.save(file)`` wrote: the same batches.
 
@@ -471,8 +423,8 @@ class GraphLoader(Controls, Shown):
 
     # Other loaders on the same graph ---------------------------------------------------------------------------------------
 
-    def for_split(self, input_nodes: Any, *, input_time: Any = None, **changes: Unpack[LoaderKeywords]) -> GraphLoader:
-        """A loader of other nodes; other options where they are given.
+    def for_split(self, input_nodes: NodesOption, *, input_time: Dates | None = None, **changes: Unpack[LoaderKeywords]) -> GraphLoader:
+        """A loader of other nodes; other options where they are given. It begins with epoch 0.
 
         Args:
             input_nodes: A split's name, ids, a mask, ``("type", any of these)``, or None for all nodes.
@@ -487,7 +439,7 @@ class GraphLoader(Controls, Shown):
         graph = self.pipeline.graph
         return self._over(self.pipeline.changed(lambda sampling: (inputs.resolve(sampling, graph), sampling), changes))
 
-    def for_links(self, edge_label_index: Any, **changes: Unpack[LinkKeywords]) -> GraphLoader:
+    def for_links(self, edge_label_index: EdgesOption, **changes: Unpack[LinkKeywords]) -> GraphLoader:
         """A loader of links, as PyG's ``LinkNeighborLoader``.
 
         Args:
@@ -513,7 +465,7 @@ class GraphLoader(Controls, Shown):
         positive: EdgeType | list[EdgeType],
         negative: EdgeType | list[EdgeType | None] | None = None,
         *,
-        input_nodes: Any = None,
+        input_nodes: NodesOption = None,
         cap: int | None = None,
         output: LabelOutput = "dict",
         **changes: Unpack[LoaderKeywords],
@@ -534,8 +486,10 @@ class GraphLoader(Controls, Shown):
         inputs = resolve_anchors(self.pipeline.graph, input_nodes, positive=positive, negative=negative, cap=cap, output=output)
         return self._over(self.pipeline.changed(lambda sampling: (inputs, without_labels(sampling, inputs.label_types)), changes))
 
-    def with_backend(self, backend: Backend | str, **changes: Unpack[BesideKeywords]) -> GraphLoader:
-        """The same batches from somewhere else.
+    def with_backend(self, backend: Backend | BackendName, **changes: Unpack[BesideKeywords]) -> GraphLoader:
+        """The same batches from somewhere else. It begins with epoch 0, as every new loader does.
+
+        ``set_epoch(loader.epoch + 1)`` of it goes on with the epochs of this one, ``load_state_dict(loader.state_dict())`` at its place.
 
         Args:
             backend: Where sampling happens, see ``LoaderOptions``.
@@ -661,9 +615,9 @@ class GraphLoader(Controls, Shown):
         layers: Sequence[Layer],
         out: str | Path | None = None,
         *,
-        input_nodes: Any = None,
+        input_nodes: NodesOption = None,
         batch_size: int | None = None,
-        device: Any = None,
+        device: Device | None = None,
         keep_layers: bool = False,
         progress: Progress = "auto",
     ) -> Embeddings:
@@ -710,6 +664,8 @@ class GraphLoader(Controls, Shown):
         *,
         placement: Literal["replicate", "partition"] | None = None,
         gpus_per_node: int | None = None,
+        config: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
         overwrite: bool = False,
         verify: bool = False,
     ) -> Exported:
@@ -732,7 +688,10 @@ class GraphLoader(Controls, Shown):
             placement: "partition" has each node that holds the graph hold its share of the parts, "replicate" all of it; None is
                 "partition" where the backend can ask other nodes. A store with too few parts is cut anew by the script ``stage.sh``.
             gpus_per_node: GPUs to ask for on each node with trainers, at least one for each rank, or 0; None: one for each rank if this
-                machine has any.
+                machine has any; a person who exports where there is none is asked, once.
+            config: ``ctx.config`` of every rank, hyper-parameters for example; ``gnnkit run --set`` changes them.
+            options: Of the launcher: ``{"partition": "gpu", "account": "physics", "time": "4:00:00"}`` for Slurm, ``image`` and
+                ``node_selector`` for Kubernetes.
             overwrite: Writes over exported files that were changed.
             verify: Then runs the job on this machine and compares its batches with those of the plan.
 
@@ -749,5 +708,6 @@ class GraphLoader(Controls, Shown):
                 f"transform={transform!r} is not part of the plan, and a job's batches would be without it",
                 "call it in train: for batch in loader: batch = transform(batch)",
             )
-        options = JobOptions(launcher, nodes, procs_per_node, storage_nodes, servers_per_node, interface, placement, gpus_per_node)
-        return export_plan(self.plan, directory, options, train=train, overwrite=overwrite, verify=verify)
+        sizes = nodes, procs_per_node, storage_nodes, servers_per_node
+        job = JobOptions(launcher, *sizes, interface, placement, gpus_per_node, config or {}, options or {})
+        return export_plan(self.plan, directory, job, train=train, overwrite=overwrite, verify=verify)

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from gnnkit.errors import PlanError
 
@@ -53,6 +54,16 @@ def available_memory() -> int:
     import psutil
 
     return min([int(psutil.virtual_memory().available), *(room for folder in _memory_groups() if (room := _room(*folder)) is not None)])
+
+
+def free_on(device: Any) -> int:
+    """Bytes that this process may still take on a device of torch's: what is free there, and what torch keeps of it for later."""
+    if device.type != "cuda":
+        return available_memory()
+    import torch
+
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + kept
 
 
 # How long an answer of the system about its memory is used for requests of at most this part of it.

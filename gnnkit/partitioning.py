@@ -16,7 +16,7 @@ from gnnkit.plugins import find_plugin
 from gnnkit.rendering import renderer
 from gnnkit.schema import EdgeDir
 from gnnkit.source import GraphSource
-from gnnkit.storage.catalog import default_store_dir, default_store_dirs, find_or_build, find_or_repartition, stores_of_graph
+from gnnkit.storage.catalog import default_store_dir, default_store_dirs, find_or_build, stores_of_graph
 from gnnkit.storage.layout import MANIFEST_NAME, BuildOptions, ByColumn, FeatureDtypes, Order, Partitioner
 from gnnkit.storage.manifest import read_manifest
 from gnnkit.storage.store import Store
@@ -173,10 +173,8 @@ def partition(  # noqa: PLR0913
         input_nodes=input_nodes,
     )
     if out is None and parts is None and not finish and engine is None:
-        make: Any = find_or_build if store is None else find_or_repartition
         own, *shared = default_store_dirs()
-        made: Store = make(graph, options, own, events, shared=shared)
-        return made
+        return find_or_build(graph, options, own, events, shared=shared)
     if out is None:
         what = f"parts={parts!r}" if engine is None else f"engine={engine!r}"
         raise PlanError(f"{what} and no out: hosts would build them in different places", "give the store's folder with out=...")

@@ -9,12 +9,33 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from typing_extensions import override
 
-from gnnkit.arguments import check_fields
+from gnnkit.arguments import check_fields, checks_calls, to_array
 from gnnkit.bounds import is_real
 from gnnkit.errors import PlanError, near_matches
-from gnnkit.plan import HGTSampling, LaborDraws, LayerSampling, NeighborSampling, PPRChannel, PPRSampling, Sampling
-from gnnkit.plan.sampling import PPR_RELATION, FanOuts, PPRNumbers, check_fan_outs, node_counts, resolve_fan_outs
-from gnnkit.schema import HOMOGENEOUS_NODE_TYPE, EdgeDir, EdgeType, GraphSchema, NodeType, is_label_edge_type
+from gnnkit.plan import (
+    ClustersSampling,
+    HGTSampling,
+    LaborDraws,
+    LayerSampling,
+    NeighborSampling,
+    PPRChannel,
+    PPRSampling,
+    SaintSampling,
+    Sampling,
+    WalkSampling,
+)
+from gnnkit.plan.sampling import (
+    PPR_RELATION,
+    ClusterNumbers,
+    FanOuts,
+    PPRNumbers,
+    SaintNumbers,
+    WalkNumbers,
+    check_fan_outs,
+    node_counts,
+    resolve_fan_outs,
+)
+from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeDir, EdgeType, GraphSchema, NodeType, is_label_edge_type
 
 NodeCounts: TypeAlias = Sequence[int] | Mapping[NodeType, Sequence[int]]
 ChannelRatios: TypeAlias = Mapping[EdgeType | tuple[EdgeType, ...], float]
@@ -39,6 +60,7 @@ class Sampler(Protocol):
         """
 
 
+@checks_calls()
 @dataclass(frozen=True)
 class HGT(Sampler):
     """A fixed number of nodes of each type in each iteration, as the Heterogeneous Graph Transformer samples them (PyG's ``HGTLoader``).
@@ -77,6 +99,7 @@ class HGT(Sampler):
         return HGTSampling(_by_type(self.num_samples, "num_samples", schema), edge_dir, with_edge)
 
 
+@checks_calls()
 @dataclass(frozen=True)
 class Labor(Sampler):
     """Neighbours drawn by numbers of their own, so that a batch's nodes take the same ones: LABOR-0 (Balin and Çatalyürek, NeurIPS 2023).
@@ -134,6 +157,7 @@ class Labor(Sampler):
         return NeighborSampling(fan_outs, edge_dir=edge_dir, weight=weight, with_edge=with_edge, labor=self._draws())
 
 
+@checks_calls()
 @dataclass(frozen=True)
 class LayerWise(Sampler):
     """A fixed number of nodes for all nodes of the hop before together, with importance weights (LADIES).
@@ -171,6 +195,7 @@ class LayerWise(Sampler):
         return LayerSampling(_by_type(self.num_nodes, "num_nodes", schema), edge_dir, weight, with_edge)
 
 
+@checks_calls()
 @dataclass(frozen=True)
 class PPR(PPRNumbers, Sampler):
     """The nodes with the largest personalised PageRank of each seed, found by forward push (GiGL's ``PPRSamplerOptions``).
@@ -213,10 +238,7 @@ class PPR(PPRNumbers, Sampler):
         super().__post_init__()
         if self.typed_channel_ratios is not None:
             _check_ratios(self.typed_channel_ratios)
-        if self.edge_types is not None and not (isinstance(self.edge_types, Sequence) and all(map(_is_edge_type, self.edge_types))):
-            raise PlanError(
-                f"edge_types must be a list of edge types (source, relation, target), got {self.edge_types!r}", "None is all without labels"
-            )
+        _check_edge_types("edge_types", self.edge_types, "None is all without labels")
 
     @override
     def sampling(
@@ -295,6 +317,12 @@ def _is_edge_type(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 3 and all(isinstance(part, str) for part in value)
 
 
+def _check_edge_types(name: str, value: Any, hint: str) -> None:
+    """Refuses what is neither None nor a list of edge types."""
+    if value is not None and not (isinstance(value, Sequence) and all(map(_is_edge_type, value))):
+        raise PlanError(f"{name} must be a list of edge types (source, relation, target), got {value!r}", hint)
+
+
 def _check_ratios(ratios: Any) -> None:
     """Checks shares of channels.
 
@@ -326,6 +354,138 @@ def _largest_remainders(ratios: Sequence[float], total: int) -> list[int]:
     return shares
 
 
+@checks_calls()
+@dataclass(frozen=True)
+class Clusters(ClusterNumbers, Sampler):
+    """Whole clusters of a graph that is cut into many, with every edge among their nodes (Cluster-GCN: Chiang et al., KDD 2019).
+
+    A batch holds some clusters, drawn anew for each epoch where it is shuffled: first their input nodes, ``batch_size`` of them, then all
+    others. Each input node is in one batch of an epoch. The clusters are found when the loader is made, and are in its plan. Homogeneous
+    graphs only. See ``docs/development/sampling.md``.
+
+    Attributes:
+        num_clusters: Clusters to cut the graph into.
+        clusters_per_batch: How many make a batch; it stands in the place of the loader's ``batch_size``.
+        partition: What cuts it: a partitioner, as of ``gnnkit.partition``: "metis", "ldg", "contiguous", "random", or "column:NAME" for an
+            array of nodes that the graph has; or the cluster of each node, whole numbers ``[num_nodes]``.
+
+    Raises:
+        PlanError: A value is not as described.
+    """
+
+    partition: Any = "ldg"
+
+    @classmethod
+    def of(cls, planned: ClustersSampling) -> Clusters:
+        """Returns the words that lead to a plan's form."""
+        cut = planned.partition if planned.clusters is None else planned.clusters
+        return cls(planned.num_clusters, planned.clusters_per_batch, cut)
+
+    @override
+    def sampling(
+        self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool
+    ) -> ClustersSampling:
+        _check_whole_subgraphs("Clusters", schema, weight, time_attr)
+        method, clusters = (self.partition, None) if isinstance(self.partition, str) else (None, to_array(self.partition, "partition"))
+        if clusters is not None and clusters.shape != (schema.num_nodes,):
+            raise PlanError(
+                f"partition must be a partitioner or the clusters [{schema.num_nodes}] of all nodes, got shape {list(clusters.shape)}",
+                "partition='ldg', or 'metis' where pymetis is installed",
+            )
+        return ClustersSampling(self.num_clusters, self.clusters_per_batch, method, clusters, edge_dir, with_edge)
+
+
+@checks_calls()
+@dataclass(frozen=True)
+class Saint(SaintNumbers, Sampler):
+    """The nodes that some drawn roots walk over, with every edge among them (GraphSAINT: Zeng et al., ICLR 2020).
+
+    A batch has ``batch_size`` roots, of the whole graph: first come the input nodes among what they have met, which ``batch_size`` of the
+    batch counts, then the others. With ``sample_coverage`` batches have ``node_norm`` and ``edge_norm``, by which a loss and sums over
+    neighbours are weighed so that they are on average those of the whole graph. Homogeneous graphs only. See
+    ``docs/development/sampling.md``.
+
+    Attributes:
+        roots: "nodes" are drawn in proportion to their number of edges; "edges" are the two ends of an edge; "walks" are drawn evenly and
+            go ``walk_length`` steps.
+        walk_length: Steps of a walk.
+        num_steps: Batches of an epoch, of all ranks; None is as many as it takes to visit as many nodes as the graph has.
+        sample_coverage: How often a node is sampled, on average, before the first epoch, so that the norms are known; needs edge ids
+            (``with_edge=True``). 0 gives none.
+
+    Raises:
+        PlanError: A value is not as described.
+    """
+
+    @override
+    def sampling(
+        self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool
+    ) -> SaintSampling:
+        _check_whole_subgraphs("Saint", schema, weight, time_attr)
+        return SaintSampling(**_fields(SaintNumbers, self), edge_dir=edge_dir, with_edge=with_edge)
+
+
+def _check_whole_subgraphs(name: str, schema: GraphSchema, weight: str | None, time_attr: str | None) -> None:
+    if not schema.is_homogeneous:
+        raise PlanError(
+            f"{name}(...) samples homogeneous graphs, and this one has the node types {list(schema.node_types)}",
+            "data.to_homogeneous() makes it one; HGT(...), LayerWise(...) and num_neighbors sample typed graphs",
+        )
+    for option, value in (("weight", weight), ("time_attr", time_attr)):
+        if value is not None:
+            raise PlanError(f"{option}={value!r}, but {name}(...) does not follow it", f"leave {option} out, or sample with num_neighbors")
+
+
+@checks_calls()
+@dataclass(frozen=True)
+class Walks(WalkNumbers, Sampler):
+    """Random walks from each seed: node2vec's (Grover and Leskovec, KDD 2016), or along a metapath (metapath2vec).
+
+    Batches hold ``walks`` and ``neg_walks`` in the place of edges, with the numbers of nodes in the batch; -1 follows where a walk has come
+    to a node that no edge leads on from. Weights are followed as ``weight=`` says. See ``docs/development/sampling.md``.
+
+    Attributes:
+        length: Steps of a walk.
+        per_node: Walks from each seed.
+        p: The larger, the less likely a walk goes straight back to the node before: in proportion to ``1 / p``.
+        q: The larger, the less likely it goes on to a node that the one before has no edge to: in proportion to ``1 / q``.
+        num_negatives: Negative walks for each walk: from the same seed, to nodes that are drawn from all alike.
+        metapath: The edge types that steps go along, in turn, and from the first again; None in a graph of one type. With ``edge_dir="in"``
+            a step leads from an edge's target to its source.
+
+    Raises:
+        PlanError: A value is not as described.
+
+    Example:
+        >>> import gnnkit
+        >>> data = gnnkit.datasets.cora()
+        >>> sampler = gnnkit.Walks(20, per_node=2, p=0.5, q=2.0)
+        >>> with gnnkit.GraphLoader.from_pyg(data, sampler=sampler, batch_size=32) as loader:
+        ...     print(loader.peek().walks.shape)
+        torch.Size([64, 21])
+    """
+
+    metapath: Sequence[EdgeType] | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        super().__post_init__()
+        _check_edge_types("metapath", self.metapath, "None is for a graph of one type")
+
+    @override
+    def sampling(
+        self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool
+    ) -> WalkSampling:
+        if time_attr is not None:
+            raise PlanError(f"time_attr={time_attr!r}, but walks do not follow it", "leave it out, or sample with num_neighbors")
+        if self.metapath is None and not schema.is_homogeneous:
+            raise PlanError("metapath is missing: the graph has several types", f"name edge types, of {list(schema.edge_types)}")
+        metapath = [HOMOGENEOUS_EDGE_TYPE] if self.metapath is None else self.metapath
+        if unknown := [edge_type for edge_type in metapath if edge_type not in schema.edge_types]:
+            raise PlanError(f"metapath names the unknown edge types {unknown}", f"known: {list(schema.edge_types)}")
+        return WalkSampling(**_fields(WalkNumbers, self), metapath=tuple(metapath), edge_dir=edge_dir, weight=weight, with_edge=with_edge)
+
+
 @dataclass(frozen=True)
 class AsPlanned(Sampler):
     """A way of sampling that a plan holds already.
@@ -343,10 +503,13 @@ class AsPlanned(Sampler):
 
 # What leads from a plan's form to the user's, which checks it against a graph again; forms that are not here stay as they are.
 _OPTIONS: Mapping[type[Sampling], Callable[[Any], Sampler]] = {
+    ClustersSampling: Clusters.of,
     HGTSampling: lambda planned: HGT(planned.num_samples),
     LayerSampling: lambda planned: LayerWise(planned.num_nodes),
     NeighborSampling: lambda planned: AsPlanned(planned) if planned.labor is None else Labor.of(planned),
     PPRSampling: PPR.of,
+    SaintSampling: lambda planned: Saint(**_fields(SaintNumbers, planned)),
+    WalkSampling: lambda planned: Walks(**_fields(WalkNumbers, planned), metapath=planned.metapath),
 }
 
 

@@ -7,7 +7,8 @@ A graph is always typed. A homogeneous one has the single node type ``HOMOGENEOU
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.errors import PlanError
+from gnnkit.errors import PlanError, near_matches
 
 NodeType: TypeAlias = str
 EdgeType: TypeAlias = tuple[str, str, str]
@@ -312,6 +313,13 @@ class GraphSchema:
             arrays = {k: ArraySpec.from_json(s) for k, s in t["arrays"].items()}
             edges[(source, relation, target)] = EdgeTypeSchema(int(t["num_edges"]), arrays)
         return cls(nodes, edges, bool(value["is_homogeneous"]))
+
+
+def near_edge_types(value: Any, known: Iterable[EdgeType]) -> str:
+    """Returns ``"; did you mean ('a', 'to', 'b')?"`` for edge types with the words of ``value``, or close to it, else ``""``."""
+    words = {*value} if isinstance(value, tuple) else {*re.split(r"__|,\s*", str(value))}
+    close = [str(edge_type) for edge_type in known if words <= {*edge_type}]
+    return f"; did you mean {' or '.join(close[:3])}?" if close else near_matches(str(value), list(map(str, known)))
 
 
 def edge_type_name(edge_type: EdgeType) -> str:

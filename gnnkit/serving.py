@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
+from gnnkit.arguments import checks_calls
 from gnnkit.cluster.hosts import PlacementOption
 from gnnkit.cluster.network_child import read_pem
 from gnnkit.cluster.serving.fleet import ServerFleet, processes_of
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from gnnkit.ui.cards import Card
 
 
+@checks_calls()
 def serve(  # noqa: PLR0913 - every one is a word of the user's
     store: Store | str | Path,
     num_servers: int = 2,

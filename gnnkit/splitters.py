@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.arguments import checks_calls
 from gnnkit.bounds import LARGEST, is_whole, shown
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.kernels.keys import order_key, stream_key
@@ -21,6 +22,8 @@ from gnnkit.storage.store import Store
 if TYPE_CHECKING:
     import torch
 
+
+_TRAIN = "the training set is what valid= and test= leave"
 
 __all__ = [
     "Split",
@@ -142,7 +145,11 @@ class Split(NamedTuple):
     valid: torch.Tensor
     test: torch.Tensor
 
+    def __repr__(self) -> str:
+        return f"Split({', '.join(f'{name}={len(ids):,} ids' for name, ids in self._asdict().items())})"
 
+
+@checks_calls(train=_TRAIN)
 def split_nodes(
     nodes: Any,
     *,
@@ -187,6 +194,7 @@ def split_nodes(
     return cut(ids, _draw(len(ids), seed, "split/nodes"), valid, test, None if groups is None else groups[order])
 
 
+@checks_calls(train=_TRAIN)
 def split_links(
     links: Any, *, valid: float = 0.1, test: float = 0.1, seed: int = 0, edge_type: EdgeType | None = None, undirected: bool = False
 ) -> Split:

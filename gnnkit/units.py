@@ -10,9 +10,9 @@ _COUNT_UNITS = ("", "k", "M", "G", "T", "P", "E")
 _EXACT_BELOW = 10_000
 
 
-def format_bytes(count: float) -> str:
-    """Bytes in powers of 1000 and three digits: ``1480000000`` is "1.48 GB"."""
-    return _scaled(count, _BYTE_UNITS, separator=" ")
+def format_bytes(count: float, base: int = 1000) -> str:
+    """Bytes in powers of ``base`` and three digits: ``1480000000`` is "1.48 GB"."""
+    return _scaled(count, _BYTE_UNITS, separator=" ", base=base)
 
 
 def format_count(count: float) -> str:
@@ -66,13 +66,13 @@ def format_percent(fraction: float) -> str:
     return f"{math.floor(fraction * 100 + 1e-9)} %" if math.isfinite(fraction) else "?"
 
 
-def _scaled(count: float, units: tuple[str, ...], *, separator: str) -> str:
+def _scaled(count: float, units: tuple[str, ...], *, separator: str, base: int = 1000) -> str:
     if not math.isfinite(count):
         return "?"
     value, power = float(count), 0
     # 999.5 would be written "1000", so the next unit begins there.
     while abs(value) >= 999.5 and power < len(units) - 1:
-        value, power = value / 1000, power + 1
+        value, power = value / base, power + 1
     if power == 0:
         return f"{int(value)}{separator}{units[0]}".rstrip()
     digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0

@@ -59,14 +59,15 @@ def moved(text: str, page: PurePosixPath) -> str:
 
 
 def with_alternative_texts(notebook: str) -> str:
-    """A notebook in which each picture has a text that says what it shows: what the object says of itself in text."""
-    content = json.loads(notebook)
-    for cell in content["cells"]:
+    """A notebook, as JSON, whose cells tell the site what their figures show: the figures' own words, or what they are as text."""
+    found = json.loads(notebook)
+    for cell in found["cells"]:
         for output in cell.get("outputs", ()):
             if "image/png" in output.get("data", {}):
                 shown = "".join(output["data"].get("text/plain", ())).strip("<>") or "A picture"
-                cell["metadata"]["mystnb"] = {"image": {"alt": shown}}
-    return json.dumps(content, indent=1, ensure_ascii=False)
+                alt = output.get("metadata", {}).get("image/png", {}).get("alt", shown)
+                cell["metadata"].setdefault("mystnb", {})["image"] = {"alt": alt}
+    return json.dumps(found, indent=1, ensure_ascii=False)
 
 
 def stage(root: Path, out: Path) -> None:

@@ -1,9 +1,15 @@
-"""Writes what is made of the table of options: ``gnnkit/loader/option_types.py`` and ``docs/options.md``."""
+"""Writes what is made of the table of options: static types of constructors and of ``gnnkit.tables``, and ``docs/options.md``."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from gnnkit.arguments import documented_section
+from gnnkit.datasets.table_options import TableOptions
+from gnnkit.graph_loader import GraphLoader
 from gnnkit.loader.inputs import LINK_OPTIONS, InputOptions, LinkOptions
 from gnnkit.loader.option_table import GROUPS, Option, option_table
 from gnnkit.loader.options import LoaderOptions
@@ -17,25 +23,49 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypedDict
 
+from gnnkit.arguments import Array, Dates, EdgesOption
+from gnnkit.backends import BackendName
 from gnnkit.backends.base import Backend
+from gnnkit.backends.devices import Device
 from gnnkit.cluster.hosts import PlacementOption
+from gnnkit.datasets.table_types import TableKeywords
 from gnnkit.loader.inputs import NegativesOption
+from gnnkit.loader.options import PadOption, WeightsOption, WindowOption
 from gnnkit.plan import ExcludeEdges, Remainder, SubgraphType, TemporalComparison, TemporalStrategy
 from gnnkit.plan.sampling import FanOuts
+from gnnkit.samplers import Sampler
 from gnnkit.schema import EdgeDir
 from gnnkit.storage.layout import ByColumn, FeatureDtypes, Given, Order, Partitioner
 '''
+_TABLES_HEAD = '''"""The options of ``gnnkit.tables`` as type checkers see them; written by ``tools/write_options.py``, not by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypedDict
+
+from gnnkit.datasets.table_options import ByType, Columns, Dangling, Decimal, Mean, TimeUnit
+'''
 _PAGE_HEAD = """# Options
 
-Every option of `GraphLoader.from_ogb`, `from_source`, `from_pyg` and `from_store`, as `help(GraphLoader.from_ogb)` and Shift-Tab in a
-notebook show them. A name that is none of these is an error that says what was meant. `for_split`, `for_links`, `for_anchors` and
-`with_backend` take all of them but those of the store that is built; what is not given stays as it is in the loader that they are
+Every option of `GraphLoader.from_ogb`, `from_tables`, `from_source`, `from_pyg` and `from_store`, as `help(GraphLoader.from_ogb)` and
+Shift-Tab in a notebook show them; `from_tables` alone has those about tables, which `gnnkit.tables` takes, too. A name that is none of
+these is an error that says what was meant. `for_split`, `for_links`, `for_anchors` and `with_backend` take all of them but those of
+tables and of the store that is built; what is not given stays as it is in the loader that they are
 called on, except that `shuffle` and `remainder` start from their defaults. The last column says on which backends an option works;
 elsewhere it is refused, or does nothing where nothing can be done.
 
 `input_nodes` says what batches start from: a split's name, ids, a mask, `("type", any of these)`, or None for all nodes. Where nothing is
 said they start from the split "train" of the graph, of nodes or else of links, and from all nodes where there is none.
 """
+CONSTRUCTORS: tuple[Callable[..., Any], ...] = (
+    GraphLoader.from_ogb,
+    GraphLoader.from_tables,
+    GraphLoader.from_source,
+    GraphLoader.from_pyg,
+    GraphLoader.from_store,
+    GraphLoader.from_plan,
+)
 _WIDTH = 140
 
 
@@ -56,11 +86,18 @@ def types() -> str:
         ("ConstructorKeywords", "LinkKeywords, total=False", "The keywords of a constructor.", rows_of(InputOptions)),
         ("BuildKeywords", "ConstructorKeywords, total=False", "The keywords of a constructor that builds a store.", rows_of(BuildOptions)),
     )
-    text = _TYPES_HEAD
-    for name, bases, summary, rows in classes:
-        text += f'\n\nclass {name}({bases}):\n    """{summary}"""\n\n'
-        text += "".join(f"    {row.name}: {row.annotation}\n    {_quoted(row.text)}\n" for row in rows)
-    return text
+    text = _TYPES_HEAD + "".join(_typed_dict(*each) for each in classes)
+    return text + _typed_dict("TablesKeywords", "BuildKeywords, TableKeywords, total=False", "The keywords of a constructor of tables.", [])
+
+
+def table_types() -> str:
+    """``gnnkit/datasets/table_types.py``."""
+    return _TABLES_HEAD + _typed_dict("TableKeywords", "TypedDict, total=False", "The keywords about tables.", rows_of(TableOptions))
+
+
+def _typed_dict(name: str, bases: str, summary: str, rows: list[Option]) -> str:
+    text = f'\n\nclass {name}({bases}):\n    """{summary}"""\n' + ("\n" if rows else "")
+    return text + "".join(f"    {row.name}: {row.annotation}\n    {_quoted(row.text)}\n" for row in rows)
 
 
 def _quoted(text: str) -> str:
@@ -79,12 +116,21 @@ def page() -> str:
     for group, names in GROUPS.items():
         text += f"\n## {group}\n\n| option | type | default | | backends |\n|---|---|---|---|---|\n"
         for row in (option_table()[name] for name in names):
-            kind, sentence = row.annotation.replace("|", "\\|"), row.text.replace("``", "`").replace("|", "\\|")
+            kind, sentence = row.shown.replace("|", "\\|"), row.text.replace("``", "`").replace("|", "\\|")
             text += f"| `{row.name}` | `{kind}` | `{row.default!r}` | {sentence} | {row.backends} |\n"
+    text += "\n## Of single constructors\n\n| option | of | type | default | |\n|---|---|---|---|---|\n"
+    for constructor in CONSTRUCTORS:
+        own = documented_section(constructor, "Args")
+        for name, parameter in inspect.signature(constructor).parameters.items():
+            sentence = own[name].replace("``", "`").replace("|", "\\|")
+            if name not in option_table() and not sentence.startswith("See "):
+                kind, default = str(parameter.annotation).replace("|", "\\|"), parameter.default
+                shown = "" if default is parameter.empty else f"`{default!r}`"
+                text += f"| `{name}` | `{constructor.__name__}` | `{kind}` | {shown} | {sentence} |\n"
     return text
 
 
-FILES = {"gnnkit/loader/option_types.py": types, "docs/options.md": page}
+FILES = {"gnnkit/loader/option_types.py": types, "gnnkit/datasets/table_types.py": table_types, "docs/options.md": page}
 
 if __name__ == "__main__":
     for path, write in FILES.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from gnnkit.backends.base import Backend, joined
 from gnnkit.errors import PlanError, near_matches
@@ -19,6 +19,7 @@ def _classes() -> dict[str, type[Any]]:
     return {"Colocated": Colocated, "Glt": Glt, "GraphStore": GraphStore, "InProcess": InProcess, "OnDevice": OnDevice}
 
 
+BackendName: TypeAlias = Literal["auto", "inprocess", "on_device", "colocated", "graph_store", "glt"]
 # What a user may write instead of the class, and which class it stands for.
 _WORDS = {"colocated": "Colocated", "glt": "Glt", "graph_store": "GraphStore", "inprocess": "InProcess", "on_device": "OnDevice"}
 
@@ -34,10 +35,7 @@ def backend_from_json(value: Mapping[str, Any]) -> Backend:
     classes = _classes()
     if not isinstance(kind, str) or kind not in classes:
         raise PlanError(f"unknown backend {kind!r}{near_matches(str(kind), list(classes))}", f"known: {sorted(classes)}")
-    try:
-        backend: Backend = classes[kind](**options)
-    except TypeError as error:
-        raise PlanError(f"backend {kind} does not take these options: {options}", str(error)) from error
+    backend: Backend = classes[kind](**options)
     return backend
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -14,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.bounds import LARGEST, is_whole, keep_whole_number, shown
+from gnnkit.bounds import keep_whole_number
 from gnnkit.errors import LoaderClosed, PlanError
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
@@ -24,9 +23,6 @@ from gnnkit.runtime.process_status import ProcessStatus
 from gnnkit.runtime.scheduler import MOST_CONCURRENT
 from gnnkit.sampling.schedule import Schedule
 from gnnkit.sampling.subgraph import SampledSubgraph
-
-# As graphlearn-torch reads them.
-_UNITS = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 
 
 def keep_concurrency(options: object) -> None:
@@ -52,24 +48,6 @@ def folder_or_none(name: str, value: Any) -> str | None:
     if not isinstance(value, (str, Path)) or not str(value):
         raise PlanError(f"{name} must be a folder's path, got {value!r}")
     return str(value)
-
-
-def size_in_bytes(name: str, size: Any, hint: str = "None takes what is needed") -> int | None:
-    """A number of bytes, or a size such as "4GB", in bytes; None as it is.
-
-    Raises:
-        PlanError: It is no size.
-    """
-    if size is None:
-        return None
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?B?)\s*", size.upper()) if isinstance(size, str) else None
-    if match is not None and (match[2] in _UNITS or match[2] + "B" in _UNITS):
-        nbytes = int(float(match[1]) * _UNITS.get(match[2], _UNITS.get(match[2] + "B", 1)))
-    else:
-        nbytes = int(size) if is_whole(size) else 0
-    if not 1 <= nbytes <= LARGEST:
-        raise PlanError(f"{name} must be a number of bytes or a size such as '4GB', got {shown(size)}", hint)
-    return nbytes
 
 
 def check_owner(owner: int) -> None:

@@ -6,9 +6,9 @@ import sys
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from gnnkit.arguments import check_fields
-from gnnkit.backends.base import BatchStream, folder_or_none, keep_concurrency, size_in_bytes
-from gnnkit.bounds import MOST_THREADS, check_seconds, keep_whole_number
+from gnnkit.arguments import check_fields, checks_calls
+from gnnkit.backends.base import BatchStream, folder_or_none, keep_concurrency
+from gnnkit.bounds import MOST_THREADS, check_seconds, keep_whole_number, size_in_bytes
 from gnnkit.cluster.hosts import split_address
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _LEAST_CONCURRENT = 4
 
 
+@checks_calls()
 @dataclass(frozen=True)
 class Colocated:
     """Samples in background processes of this host, shared by all loaders on the same graph with the same options, and ended with the last.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gnnkit.errors import PlanError
 
 if TYPE_CHECKING:
     import torch
+
+Device: TypeAlias = "torch.device | str | int"
 
 
 def resolve_device(device: Any) -> torch.device | None:

@@ -8,9 +8,9 @@ from dataclasses import InitVar, asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.arguments import check_fields
-from gnnkit.backends.base import BatchStream, folder_or_none, keep_concurrency, size_in_bytes
-from gnnkit.bounds import MOST_THREADS, check_seconds, keep_whole_number
+from gnnkit.arguments import check_fields, checks_calls
+from gnnkit.backends.base import BatchStream, folder_or_none, keep_concurrency
+from gnnkit.bounds import MOST_THREADS, check_seconds, keep_whole_number, size_in_bytes
 from gnnkit.cluster.serving.spec import UNIX_PREFIX, address_text, has_any_port, remember_token, split_place, threads_for
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gnnkit.backends.session import OnStarted, WorkerPool
 
 
+@checks_calls()
 @dataclass(frozen=True)
 class GraphStore:
     """Samples in servers, which hold the graph for any number of trainers; the same batches as ``InProcess``, bit for bit.

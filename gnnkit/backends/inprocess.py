@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.arguments import check_fields
+from gnnkit.arguments import check_fields, checks_calls
 from gnnkit.backends.base import END_OF_EPOCH, BatchStream, EndOfEpoch, StreamStatus, check_owner
 from gnnkit.bounds import MOST_THREADS, keep_whole_number
 from gnnkit.callers import warn
@@ -63,6 +63,7 @@ class LoopSampling:
     group_s: float = 0.35e-3
 
 
+@checks_calls()
 @dataclass(frozen=True)
 class InProcess:
     """Samples in threads of this process; every part of the graph must be on this host.
@@ -341,8 +342,9 @@ class InProcessStream:
         loop: LoopSampling,
         make: Callable[[GraphTables], BatchSource] | None = None,
     ) -> None:
-        prepare(plan.inputs, plan.sampling, caches=bool(plan.cached))
-        warm(events)
+        if make is None:  # others have few kernels to run, which are loaded where they run
+            prepare(plan.inputs, plan.sampling, caches=bool(plan.cached))
+            warm(events)
         if graph.store is not None:
             watch()
         self._shared = shared = _Shared(plan, graph, num_threads, loop, make)

@@ -22,10 +22,9 @@ from gnnkit.errors import GnnkitError, PlanError, StartTimeout
 from gnnkit.plan import LoaderPlan, StoreRef
 from gnnkit.runtime.graph_memory import GraphHandle, GraphSharing
 from gnnkit.runtime.limits import check_descriptors, check_start_memory
-from gnnkit.runtime.process_status import ProcessStatus, lane_of, look_at
+from gnnkit.runtime.process_status import ProcessStatus, look_at
 from gnnkit.runtime.runs import RunFolder, new_run
 from gnnkit.runtime.supervisor import ChildProcess, Exit, Supervisor, SupervisorOptions
-from gnnkit.runtime.wire import Message
 
 if TYPE_CHECKING:
     from gnnkit.backends.colocated import Colocated
@@ -40,25 +39,6 @@ _SHARE = 0.5
 _numbers = itertools.count()
 
 
-def link_hosts(options: Colocated, plan: LoaderPlan, graph: GraphHandle, log_root: Path, stop: Callable[[], None]) -> HostLink | None:
-    """Connects a pool to the other hosts; None where every host holds everything.
-
-    Args:
-        options: The backend's options.
-        plan: The plan of the pool's first loader.
-        graph: The graph.
-        log_root: Folder that the folders of logs are in.
-        stop: Ends the pool; a bound method, held weakly.
-
-    Raises:
-        PlanError: The hosts are not clear, or there is no token, or the address is taken.
-        StartTimeout: Another host, or this one's service, was not there in time.
-    """
-    if plan.placement is None or plan.placement.is_replicated or plan.store is None:
-        return None
-    return HostLink(options, plan, graph, log_root, stop)
-
-
 class HostLink:
     """The connection of one pool to the other hosts.
 
@@ -66,8 +46,12 @@ class HostLink:
         options: The backend's options.
         plan: The plan of the pool's first loader; with a store, and a placement.
         graph: The graph.
-        log_root: See ``link_hosts``.
-        stop: See ``link_hosts``.
+        log_root: Folder that the folders of logs are in.
+        stop: Ends the pool; a bound method, held weakly.
+
+    Raises:
+        PlanError: The hosts are not clear, or there is no token, or the address is taken.
+        StartTimeout: Another host, or this one's service, was not there in time.
     """
 
     def __init__(self, options: Colocated, plan: LoaderPlan, graph: GraphHandle, log_root: Path, stop: Callable[[], None]) -> None:
@@ -245,14 +229,14 @@ class LocalWorkerPool(Supervisor):
     """
 
     def __init__(self, options: SupervisorOptions, folder: RunFolder, sharing: GraphSharing, on_started: OnStarted) -> None:
-        super().__init__(options, folder, _weakly(self._set_up))
+        super().__init__(options, folder, _weakly(self._set_up), sharing)
         self.setup: dict[str, Any] = {}
         self.link: HostLink | None = None
-        self._sharing, self._on_started = sharing, on_started
+        self.sharing, self._on_started = sharing, on_started
 
     def _set_up(self, child: ChildProcess) -> None:
         """Tells a process that has just been started what it is there for."""
-        fds, description = self._sharing.setup_message(child.rank)
+        fds, description = self.sharing.setup_message(child.rank)
         child.wire.send("setup", fds, graph=description, threads=self.options.threads, **self.setup)
         self._on_started(child.rank)
 
@@ -284,21 +268,21 @@ class LocalWorkerPool(Supervisor):
     @property
     def graph_bytes(self) -> int:
         """Bytes of the graph's copy, 0 while there is none."""
-        return self._sharing.nbytes
+        return self.sharing.nbytes
 
     @property
     def can_idle(self) -> bool:
         """Whether no other host depends on this one until the end."""
         return self.link is None
 
-    def lane(self, rank: int, thread: int | None) -> str:
-        """Returns the name of a process, or of its thread."""
-        return lane_of(self.options.lane.format(rank=rank), thread)
+    def lane(self, rank: int) -> str:
+        """Returns the name of a process."""
+        return self.options.lane.format(rank=rank)
 
     def statuses(self) -> Iterator[ProcessStatus]:
         """Yields the status of each process."""
         for rank, child in sorted(self.alive.items()):
-            status = look_at(self.options.lane.format(rank=rank), child.pid, child.log, self.signs(rank).busy_s)
+            status = look_at(self.lane(rank), child.pid, child.log, self.signs(rank).busy_s)
             yield status if rank in self.ready or status.state != "running" else replace(status, state="starting")
 
     def describe(self, rank: int) -> str | None:
@@ -306,28 +290,16 @@ class LocalWorkerPool(Supervisor):
         child = self.alive.get(rank)
         return None if child is None else f"{self.name(rank)} is {child.state()}"
 
-    def listen(self) -> Iterator[tuple[int, Message | Exit]]:
-        """Yields what has arrived, as ``Supervisor.listen`` does, but for messages about the graph's copy, which it handles."""
-        for rank, what in super().listen():
-            if isinstance(what, Exit):
-                self._sharing.lost(rank)
-                yield rank, what if self.link is None else replace(what, error=self.link.explain(what.error))
-            elif what.kind == "graph":
-                self._sharing.take(rank, what)
-            else:
-                if what.kind == "retired":
-                    self._sharing.lost(rank)
-                yield rank, what
+    def _exited(self, rank: int) -> Exit:
+        exit_ = super()._exited(rank)
+        return exit_ if self.link is None else replace(exit_, error=self.link.explain(exit_.error))
 
-    def attend(self, *, ask: bool) -> None:
-        """Tells every process of the graph's copy; ``ask`` has one made."""
-        self._sharing.spread(self, ask=ask)
-
-    def overdue(self, timeout_s: float) -> tuple[int, StartTimeout] | None:
-        """Rank of a worker past its start deadline, and the error; the worker is ended."""
-        found = super().overdue(timeout_s)
-        if found is not None:
-            self._sharing.lost(found[0])
+    def attend(self, start_timeout_s: float, *, revive: bool) -> tuple[int, GnnkitError] | None:
+        """Starts those that are missing, has the graph's copy made, and ends a process past its start deadline."""
+        found = None if len(self.ready) == len(self._children) else self.overdue(start_timeout_s)
+        if revive:
+            self.start_missing()
+        self.sharing.spread(self.ready, self.send, ask=revive)
         return found
 
     def check(self) -> None:
@@ -343,7 +315,7 @@ class LocalWorkerPool(Supervisor):
         """Ends them; does nothing in a forked child."""
         if os.getpid() != self._owner:
             return
-        self._sharing.give_up()
+        self.sharing.give_up()
         super().stop()
         if self.link is not None:
             self.link.close()
@@ -360,7 +332,8 @@ def open_colocated(options: Colocated, num_workers: int, plan: LoaderPlan, graph
     folder = new_run(options.log_dir, {"store": None if store is None else store["path"]})
     workers = LocalWorkerPool(supervisor_options, folder, sharing, on_started)
     try:
-        workers.link = link_hosts(options, plan, graph, folder.path.parent, workers.stop)
+        if plan.store is not None and plan.placement is not None and not plan.placement.is_replicated:
+            workers.link = HostLink(options, plan, graph, folder.path.parent, workers.stop)
     except BaseException:
         workers.stop()
         raise

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.backends.base import END_OF_EPOCH, EndOfEpoch, StreamStatus, check_owner
-from gnnkit.backends.session import UNASSIGNED, BatchWait, RingScheduler, Session
+from gnnkit.backends.session import BatchWait, RingScheduler, Session, SingleRequest
 from gnnkit.backends.shared_pool import SharedPool, pool_registry
 from gnnkit.backends.stored_graph import GraphOrder
 from gnnkit.errors import LoaderClosed, StartTimeout
@@ -33,16 +34,6 @@ if TYPE_CHECKING:
     from gnnkit.backends.session import PoolOptions
 
 R = TypeVar("R")
-
-
-class Pause(NamedTuple):
-    """A result has not come.
-
-    Attributes:
-        left_s: The most seconds to wait for it.
-    """
-
-    left_s: float
 
 
 # Blocks that are kept for batches that are copied out of their slots.
@@ -71,6 +62,7 @@ class PoolStream:
         self._pools = pool_registry()
         self._blocks = BlockPool(_KEPT_BLOCKS, pinned_for=plan.runtime.pin_device)
         self._session = Session(options, plan, graph, events)
+        self._numbers = itertools.count(1)
         # The processes that sample a graph in memory may read it from a store of their own.
         self._graph_order = GraphOrder(graph.arrays) if graph.store is None else None
         self._end = weakref.finalize(self, self._pools.forget, self._session)  # also when the interpreter ends
@@ -97,18 +89,19 @@ class PoolStream:
     def recv(self, timeout_s: float, check: Callable[[], None]) -> SampledSubgraph | EndOfEpoch:
         """The next batch, in order; see ``BatchStream.recv``."""
         session = self._session
-        if session.is_over:
+        if session.scheduler is None and session.is_over:  # it does not come back for nothing
             self._check_open()
             return END_OF_EPOCH
         wait: BatchWait | None = None
         ready, waited_for = -1, -1
 
-        def look(pool: SharedPool, scheduler: RingScheduler) -> SampledSubgraph | Pause | None:
+        def look(pool: SharedPool, scheduler: RingScheduler) -> SampledSubgraph | float | None:
             nonlocal wait, ready, waited_for
             if scheduler.is_over:
                 return None
             check()
-            if not _is_amid_group(session, scheduler):
+            # What else has arrived can wait while there are batches that came together with the one before.
+            if scheduler.delivered % scheduler.group == 0 or session.failure is not None or scheduler.delivered not in scheduler.results:
                 pool.hear(revive=session.failure is None)
             ready = len(scheduler.results) if ready < 0 else ready
             if scheduler.delivered in scheduler.results and (session.failure is None or scheduler.is_sampled):
@@ -119,6 +112,7 @@ class PoolStream:
             if wait is None or waited_for != scheduler.delivered:  # another thread may have had the one before
                 waited_for = scheduler.delivered
                 wait = BatchWait(pool.workers, timeout_s, f"epoch {scheduler.epoch}, step {waited_for}")
+                return float(timeout_s)
             sampling = scheduler.worker_of(scheduler.delivered)
             return self._look(wait, list(pool.workers.pids) if sampling is None else [sampling])
 
@@ -134,61 +128,76 @@ class PoolStream:
 
     def _ask(self, epoch: int, batch_index: int, seeds: NDArray[np.int64] | None) -> Message | Literal["again"]:
         """Asks a process for a batch; "again" where it went before it could answer."""
-        session, requests = self._session, self._session.requests
-        number = requests.begin()
+        session, number, request = self._session, next(self._numbers), SingleRequest()
+        session.requests[number] = request
         wait: BatchWait | None = None
 
-        def look(pool: SharedPool, scheduler: RingScheduler) -> Message | Literal["again"] | Pause:
+        def look(pool: SharedPool, scheduler: RingScheduler) -> Message | Literal["again"] | float:
             nonlocal wait
             if wait is None:
                 pool.workers.settle()
             pool.pump(revive=False)
-            if requests.rank_of(number) == UNASSIGNED and requests.result(number) is None:
+            if request.rank < 0 and request.answer is None:
                 if not pool.workers.pids:
                     pool.pump(revive=True)
                 if pool.workers.pids:
-                    requests.ask(number, _least_busy(pool, scheduler))
-                    _send_request(pool, session, requests.rank_of(number), seeds, number=number, epoch=epoch, batch=batch_index)
-            answer = requests.result(number)
+                    request.rank = _least_busy(pool, scheduler)
+                    _send_request(pool, session, request.rank, seeds, number=number, epoch=epoch, batch=batch_index)
+            answer = request.take()
             if answer is not None:
                 return answer
-            wait = wait or BatchWait(pool.workers, self._timeout_s, "a batch outside the epoch")
-            return self._look(wait, [requests.rank_of(number)])
+            if wait is None:
+                wait = BatchWait(pool.workers, self._timeout_s, "a batch outside the epoch")
+                return float(self._timeout_s)
+            return self._look(wait, [request.rank])
 
         try:
-            return self._until(look, lambda: requests.has_come(number))
+            return self._until(look, lambda: request.answer is not None)
         finally:
-            requests.end(number)
+            del session.requests[number]
+            if isinstance(request.answer, Message):  # an interrupt
+                request.answer.close()
 
-    def _until(self, look: Callable[[SharedPool, RingScheduler], R | Pause], is_due: Callable[[], bool]) -> R:
+    def _until(self, look: Callable[[SharedPool, RingScheduler], R | float], is_due: Callable[[], bool]) -> R:
         """Calls ``look`` whenever something has come, until it has a result. A session that was evicted is admitted again first.
 
         Args:
-            look: Called under the lock; returns the result, or how long to wait for it.
+            look: Called under the lock; returns the result, or the most seconds to wait for it.
             is_due: Whether a call of ``look`` is due, for threads that handle this one's messages.
         """
-        session, pools, bell = self._session, self._pools, None
+        session, pools, bell, is_waiting = self._session, self._pools, None, False
         try:
             while True:
-                self._check_open()
+                if session.is_closed or os.getpid() != pools.owner:
+                    self._check_open()
                 with pools.lock:
-                    pool, scheduler = pools.pool_of(session), session.scheduler
+                    pool, scheduler = pools.places.get(session), session.scheduler
                     if pool is not None and scheduler is not None:
                         session.used = time.monotonic()
                         if bell is not None:
                             pool.waiters.awake(bell)
+                            is_waiting = False
                         found = look(pool, scheduler)
-                        if not isinstance(found, Pause):
+                        if not isinstance(found, float):
                             return found
-                        left_s, bell = found.left_s, bell or Bell(is_due)
+                        left_s, bell = found, bell or Bell(is_due)
+                        is_waiting = True
                         poller = pool.waiters.poller(bell, pool.workers.poller)
                 if pool is None or scheduler is None:
                     pools.enter(session)
                     continue
-                self._settle()
+                if pools.forgotten or session.notices:
+                    self._settle()
                 poller.poll(min(SLICE_S, left_s) * 1000)
         finally:
-            self._leave(bell)
+            if bell is not None:  # another thread waits in the place of this one on what arrives
+                with pools.lock:
+                    if (pool := pools.places.get(session)) is not None:
+                        if is_waiting:
+                            pool.waiters.awake(bell)
+                        pool.waiters.hand_on()
+            if pools.forgotten or session.notices:
+                self._settle()
 
     def _deliver(self, pool: SharedPool, scheduler: RingScheduler, ready: int) -> SampledSubgraph:
         """Hands the next batch out; where the user holds so many that slots run short, in memory of its own."""
@@ -211,7 +220,8 @@ class PoolStream:
         scheduler.hand_out()
         pool.assign()
         subgraph = self._subgraph(body, block, job.epoch, job.step.batch_index, is_padding=job.step.is_padding)
-        subgraph.worker, subgraph.ready = pool.workers.lane(job.rank, body["thread"]), ready
+        lane, thread = pool.workers.lane(job.rank), body["thread"]
+        subgraph.worker, subgraph.ready = lane if thread is None else f"{lane}, thread {thread}", ready
         return subgraph
 
     def _subgraph(
@@ -225,7 +235,7 @@ class PoolStream:
 
     def status(self) -> StreamStatus:
         """Returns the stream's state, counts and memory. Takes no lock: may be called at any moment, by a signal handler for example."""
-        session, pool, scheduler = self._session, self._pools.pool_of(self._session), self._session.scheduler
+        session, pool, scheduler = self._session, self._pools.places.get(self._session), self._session.scheduler
         buffers = self._blocks.num_leased_bytes + self._blocks.free_bytes
         shared = session.graph.shared
         if pool is None or scheduler is None:
@@ -251,7 +261,7 @@ class PoolStream:
         session, deadline = self._session, Deadline(timeout_s)
         before: set[int] | None = None
 
-        def look(pool: SharedPool, scheduler: RingScheduler) -> Pause | None:
+        def look(pool: SharedPool, scheduler: RingScheduler) -> float | None:
             nonlocal before
             if before is None:
                 before = set(pool.workers.pids.values())
@@ -266,7 +276,7 @@ class PoolStream:
                 there = len(pool.workers.ready) if are_new else 0
                 text = f"{there} of {session.num_workers} sampling processes were there again after {timeout_s:g} s"
                 raise StartTimeout(text, "raise start_timeout_s, or look at the logs")
-            return Pause(deadline.left_s)
+            return deadline.left_s
 
         self._until(look, session.has_news)
 
@@ -281,37 +291,22 @@ class PoolStream:
             self._end.detach()
             self._blocks.clear()
 
-    def _leave(self, bell: Bell | None) -> None:
-        """Ends a wait; another thread waits in its place on what arrives."""
-        if bell is not None:
-            with self._pools.lock:
-                pool = self._pools.pool_of(self._session)
-                if pool is not None:
-                    pool.waiters.awake(bell)
-                    pool.waiters.hand_on()
-        self._settle()
-
     def _settle(self) -> None:
         """Frees the places of forgotten loaders and reports events: the work that must not be done under the lock."""
         self._pools.collect()
         self._session.tell()
 
-    def _look(self, wait: BatchWait, ranks: list[int]) -> Pause:
-        """Looks at the processes that could bring what is waited for. See ``BatchWait.check``."""
+    def _look(self, wait: BatchWait, ranks: list[int]) -> float:
+        """Looks at the processes that could bring what is waited for; the most seconds to wait on. See ``BatchWait.check``."""
         warning = wait.check(ranks)
         if warning is not None:
-            self._session.note(warning)
-        return Pause(wait.left_s)
+            self._session.notices.append(warning)
+        return wait.left_s
 
     def _check_open(self) -> None:
         check_owner(self._pools.owner)
         if self._session.is_closed:
             raise LoaderClosed("the loader is closed", "create a new one")
-
-
-def _is_amid_group(session: Session, scheduler: RingScheduler) -> bool:
-    """Whether the next batch is there and came with the one before: what else has arrived can wait until the next group."""
-    return session.failure is None and scheduler.delivered % scheduler.group > 0 and scheduler.delivered in scheduler.results
 
 
 def _least_busy(pool: SharedPool, scheduler: RingScheduler) -> int:

@@ -18,7 +18,7 @@ from gnnkit.backends.stored_graph import TemporaryStore, temporary_store
 from gnnkit.cluster import network_child
 from gnnkit.cluster.membership import JoinedServers
 from gnnkit.cluster.network_child import Servers, join, read_ca
-from gnnkit.cluster.serving.connection import EXIT_WAIT_S, ServedProcess, ServerConnection, UnixServers, Welcome, client_id, join_folder
+from gnnkit.cluster.serving.connection import EXIT_WAIT_S, ServerConnection, UnixServers, Welcome, client_id, join_folder
 from gnnkit.cluster.serving.fleet import ServerFleet, processes_of
 from gnnkit.cluster.serving.spec import ServerSpec, required, split_place, threads_for
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, StoreError, WorkerDied, WorkerStopped
@@ -27,7 +27,7 @@ from gnnkit.plan import LoaderPlan, StoreRef
 from gnnkit.runtime.entry import UNSEEN, Signs
 from gnnkit.runtime.graph_memory import GraphHandle, GraphSharing
 from gnnkit.runtime.limits import check_descriptors, check_start_memory
-from gnnkit.runtime.process_status import ProcessStatus, lane_of
+from gnnkit.runtime.process_status import ProcessStatus
 from gnnkit.runtime.runs import RunFolder, new_run
 from gnnkit.runtime.supervisor import ChildProcess, Exit, SupervisorOptions
 from gnnkit.runtime.waiters import SLICE_S
@@ -95,14 +95,9 @@ class OwnServers:
             raise
 
     @property
-    def ranks(self) -> range:
-        """Their numbers."""
-        return self.fleet.spec.ranks
-
-    @property
     def error(self) -> GnnkitError | None:
         """The error that ended one of the servers and was followed by no restart; that of a server that was stopped comes first."""
-        errors = [error for rank in self.ranks if (error := self.error_of(rank)) is not None]
+        errors = [error for rank in self.fleet.spec.ranks if (error := self.fleet.error_of(rank)) is not None]
         return next((error for error in errors if isinstance(error, WorkerStopped)), errors[0] if errors else None)
 
     def check(self) -> None:
@@ -111,18 +106,6 @@ class OwnServers:
         if error is not None:
             raise error
 
-    def error_of(self, rank: int) -> GnnkitError | None:
-        """Returns the error that ended a server, where no restart followed."""
-        return self.fleet.error_of(rank)
-
-    def revive(self) -> None:
-        """Starts those again that are not there."""
-        self.fleet.revive()
-
-    def restart(self) -> None:
-        """Ends them and starts them again."""
-        self.fleet.restart()
-
     @property
     def pids(self) -> frozenset[int]:
         """Of those that are there."""
@@ -130,7 +113,7 @@ class OwnServers:
 
     def are_there_without(self, pids: frozenset[int]) -> bool:
         """Whether all are ready, and none of them is one of ``pids``."""
-        return self.fleet.state == "ready" and len(self.pids) == len(self.ranks) and self.pids.isdisjoint(pids)
+        return self.fleet.state == "ready" and len(self.pids) == len(self.fleet.spec.ranks) and self.pids.isdisjoint(pids)
 
     def statuses(self) -> Iterator[ProcessStatus]:
         """Yields the process status of each server and of its sampling processes."""
@@ -201,13 +184,6 @@ class ServerWorkerPool:
         found = ((rank, connection.welcome) for rank, connection in self._connections.items())
         return {rank: welcome for rank, welcome in found if welcome is not None}
 
-    def _members(self) -> list[tuple[int, ServedProcess]]:
-        return [
-            (server * self._width + worker, member)
-            for server, connection in list(self._servers.connections.items())
-            for worker, member in list(connection.members.items())
-        ]
-
     def _find(self, rank: int) -> tuple[ServerConnection, int] | None:
         server, worker = divmod(rank, self._width)
         connection = self._servers.connections.get(server)
@@ -223,12 +199,21 @@ class ServerWorkerPool:
     @property
     def pids(self) -> Mapping[int, int]:
         """Pids by number."""
-        return {rank: member.pid for rank, member in self._members()}
+        return {
+            server * self._width + worker: member.pid
+            for server, connection in self._connections.items()
+            for worker, member in list(connection.members.items())
+        }
 
     @property
     def ready(self) -> Set[int]:
         """All of them: servers introduce a process when it is ready."""
-        return {rank for rank, member in self._members() if member.ended is None}
+        return {
+            server * self._width + worker
+            for server, connection in self._servers.connections.items()
+            for worker, member in connection.members.items()
+            if member.ended is None
+        }
 
     @property
     def is_starting(self) -> bool:
@@ -260,10 +245,10 @@ class ServerWorkerPool:
         """Whether loaders that are not used may give their places up."""
         return True
 
-    def lane(self, rank: int, thread: int | None) -> str:
-        """Returns the name of a server's process, or of its thread."""
+    def lane(self, rank: int) -> str:
+        """Returns the name of a server's process."""
         server, worker = divmod(rank, self._width)
-        return lane_of(f"server {server}, process {worker}", thread)
+        return f"server {server}, process {worker}"
 
     def statuses(self) -> Iterator[ProcessStatus]:
         """Yields the status of each server and of its processes."""
@@ -328,7 +313,7 @@ class ServerWorkerPool:
             return
         if self._awaits_cause(server, connection):
             return
-        known = None if self._own is None else self._own.error_of(server)
+        known = None if self._own is None else self._own.fleet.error_of(server)
         ranks = [server * self._width + worker for worker in connection.members] or [server * self._width]
         self._is_revived = False
         self._heard.append((ranks[0], connection.end_of_server(known, frozenset(ranks[1:]))))
@@ -338,15 +323,17 @@ class ServerWorkerPool:
         """Whether a server of this process's own has gone, and its exit status is about to be known."""
         if self._own is None or not connection.is_gone or server in self._restarting:
             return False
-        return self._own.error_of(server) is None and (connection.ended_s or 0.0) < EXIT_WAIT_S
+        return self._own.fleet.error_of(server) is None and (connection.ended_s or 0.0) < EXIT_WAIT_S
 
     def poller(self) -> select.poll:
         """Returns a poll object that wakes when something arrives or a process ends."""
         poller = select.poll()
-        wires: list[Any] = [member.wire for _, member in self._members() if member.ended is None]
-        wires += [connection for connection in self._connections.values() if connection.ended_s is None]
-        for wire in wires:
-            poller.register(wire.fileno(), select.POLLIN | (0 if wire.flush() else select.POLLOUT))
+        for connection in self._servers.connections.values():
+            for member in connection.members.values():
+                if member.ended is None:
+                    member.wire.register(poller)
+            if connection.ended_s is None:
+                connection.register(poller)
         for fd in self._servers.filenos():
             poller.register(fd, select.POLLIN)
         return poller
@@ -360,7 +347,14 @@ class ServerWorkerPool:
 
     # Coming back ------------------------------------------------------------------------------------------------------------
 
-    def start_missing(self) -> None:
+    def attend(self, start_timeout_s: float, *, revive: bool) -> tuple[int, GnnkitError] | None:
+        """Has servers and processes come back; returns the error where no server has, within the time that a thread has been waiting."""
+        found = self._overdue(start_timeout_s)
+        if revive:
+            self._start_missing()
+        return found
+
+    def _start_missing(self) -> None:
         """Connects to servers that have come back, and asks those that are there for processes that are not."""
         for connection in self._servers.connections.values():
             if len(connection.members) < connection.workers:
@@ -371,7 +365,7 @@ class ServerWorkerPool:
         self._looked = now
         if self._own is not None and not self._is_revived and not any(connection.is_ending for connection in self._connections.values()):
             self._is_revived = True
-            self._own.revive()
+            self._own.fleet.revive()
         for connection in self._servers.advance():
             connection.enlist(self._width)
 
@@ -386,13 +380,9 @@ class ServerWorkerPool:
                 f"the servers at {self._servers.address} are not this process's to restart", "restart them where they were started"
             )
         self._restarting = set(self._connections)
-        self._own.restart()
+        self._own.fleet.restart()
 
-    def attend(self, *, ask: bool) -> None:
-        """Nothing: servers look after the graph's copy themselves."""
-
-    def overdue(self, timeout_s: float) -> tuple[int, GnnkitError] | None:
-        """The error where no server has come back within the time that a thread has been waiting."""
+    def _overdue(self, timeout_s: float) -> tuple[int, GnnkitError] | None:
         now, before = time.monotonic(), self._awaited
         self._awaited = now
         if self._has_members:
@@ -417,7 +407,7 @@ class ServerWorkerPool:
         """Why servers of this process's own do not come back although they were started again."""
         if self._own is None or not self._is_revived:
             return None
-        errors = (self._own.error_of(rank) for rank in self._own.ranks if rank not in self._connections)
+        errors = (self._own.fleet.error_of(rank) for rank in self._own.fleet.spec.ranks if rank not in self._connections)
         return next((error for error in errors if error is not None), None)
 
     def check(self) -> None:
@@ -439,15 +429,7 @@ class ServerWorkerPool:
 
 
 def open_joined_servers(folder: Path, timeout_s: float, fingerprint: str, events: EventSink, on_started: OnStarted) -> ServerWorkerPool:
-    """Joins the servers of a folder; see ``PoolOptions.open_pool``.
-
-    Args:
-        folder: Their folder.
-        timeout_s: Seconds to wait for all of them.
-        fingerprint: Of the store that they are to serve.
-        events: See ``PoolOptions.open_pool``.
-        on_started: See ``PoolOptions.open_pool``.
-    """
+    """Joins the servers of a folder, which serve the store of this fingerprint; see ``PoolOptions.open_pool``."""
     return ServerWorkerPool(join_folder(folder, "trainer", timeout_s, events, fingerprint), on_started, None)
 
 
@@ -494,13 +476,13 @@ class ReceiverPool(LocalWorkerPool):
         super().start_missing()
         error = None if self._own is None else self._own.error
         if self._own is not None and error is not None and not isinstance(error, WorkerStopped):
-            self._own.revive()
+            self._own.fleet.revive()
 
     def check(self) -> None:
         """Starts missing servers of this process's own when an epoch begins."""
         super().check()
         if self._own is not None and self._own.error is not None:
-            self._own.revive()
+            self._own.fleet.revive()
 
     def restart(self) -> None:
         """Has the process end and come again, and the servers with it.
@@ -513,7 +495,7 @@ class ReceiverPool(LocalWorkerPool):
             raise PlanError(f"the servers at {where} are not this process's to restart", "restart them where they were started")
         self._leaving = self._own.pids
         super().restart()
-        self._own.restart()
+        self._own.fleet.restart()
 
     @property
     def is_starting(self) -> bool:
@@ -549,18 +531,13 @@ class ReceiverPool(LocalWorkerPool):
             self._own.stop()
 
 
-def servers_of(options: GraphStore) -> Servers:
-    """Returns the addresses and secrets for joining the servers that a backend names by their addresses.
+def servers_of(options: GraphStore, own: ServerFleet | None = None) -> Servers:
+    """Returns the addresses and secrets for joining the servers that a backend names by their addresses, or its own.
 
     Raises:
         PlanError: There is no token, or a file cannot be read.
     """
-    assert options.address is not None
-    _, addresses = split_place(options.address)
-    return _servers(options, addresses, required(options.address))
-
-
-def _servers(options: GraphStore, addresses: tuple[str, ...], token: str) -> Servers:
+    addresses, token = (split_place(options.address)[1], required(str(options.address))) if own is None else ((own.address,), own.token)
     return Servers(addresses, token, read_ca(options.tls_ca), client_id(), options.join_timeout_s, options.log_dir)
 
 
@@ -623,8 +600,7 @@ def open_own_receiver(options: GraphStore, plan: LoaderPlan, graph: GraphHandle,
     """Starts servers on addresses of this host, and joins them as if they were on another; see ``PoolOptions.open_pool``."""
     own = OwnServers(options, plan, graph, events)
     try:
-        servers = _servers(options, (own.fleet.address,), own.fleet.token)
-        return open_receiver(options, servers, plan, own.store.fingerprint, events, on_started, own)
+        return open_receiver(options, servers_of(options, own.fleet), plan, own.store.fingerprint, events, on_started, own)
     except BaseException:
         own.stop()
         raise

@@ -76,8 +76,8 @@ class WorkerPool(Protocol):
         """Whether loaders that are not used may give their places up."""
         ...
 
-    def lane(self, rank: int, thread: int | None) -> str:
-        """Returns the name of a process, or of its thread, which a restart does not change: "process 0", "server 0, process 1"."""
+    def lane(self, rank: int) -> str:
+        """Returns the name of a process, which a restart does not change: "process 0", "server 0, process 1"."""
         ...
 
     def statuses(self) -> Iterator[ProcessStatus]:
@@ -85,7 +85,7 @@ class WorkerPool(Protocol):
         ...
 
     def restart(self) -> None:
-        """Has all processes end that are this process's own; ``start_missing`` has others come. Their ends are no errors.
+        """Has all processes end that are this process's own; ``attend`` has others come. Their ends are no errors.
 
         Raises:
             PlanError: None is.
@@ -119,16 +119,16 @@ class WorkerPool(Protocol):
         """Waits for processes that have begun to end, so that the next ``listen`` finds all who died together."""
         ...
 
-    def start_missing(self) -> None:
-        """Has those that are not there come back."""
-        ...
+    def attend(self, start_timeout_s: float, *, revive: bool) -> tuple[int, GnnkitError] | None:
+        """Periodic housekeeping.
 
-    def attend(self, *, ask: bool) -> None:
-        """Periodic housekeeping; expensive work only if ``ask``."""
-        ...
+        Args:
+            start_timeout_s: How long workers may take to start.
+            revive: Whether those that are not there are to come back; without it, nothing is done that takes long.
 
-    def overdue(self, timeout_s: float) -> tuple[int, GnnkitError] | None:
-        """Rank of a worker past its start deadline, and the error."""
+        Returns:
+            Rank of a worker past its start deadline, and the error.
+        """
         ...
 
     def check(self) -> None:
@@ -229,12 +229,14 @@ class RingScheduler(Scheduler[tuple[Assignment, Any]]):
         ring: See above.
         in_flight_each: See above.
         group: Steps that a worker is given, and answers, together; as many as ``in_flight_each`` of these it may have at a time.
+        most_together: The most that slots of this size are for.
         schedule: The steps of the epoch that runs; None before the first.
     """
 
     def __init__(self, ring: Ring[Assignment], in_flight_each: int, window: int) -> None:
         super().__init__(window)
         self.ring, self.in_flight_each, self.group = ring, in_flight_each, 1
+        self.most_together = _most_together(ring.slot_bytes)
         self.schedule: Schedule | None = None
         self._ring_number = 0
         self._old_rings: list[Ring[Assignment]] = []
@@ -261,7 +263,8 @@ class RingScheduler(Scheduler[tuple[Assignment, Any]]):
     def use_ring(self, ring: Ring[Assignment], window: int) -> None:
         """Goes on with another ring; assignments under way keep their slots in the old one, which is given up with the epoch."""
         self._old_rings.append(self.ring)
-        self.ring, self.window = ring, window
+        self.ring, self.window, self.group = ring, window, 1
+        self.most_together = _most_together(ring.slot_bytes)
         self._ring_number += 1
 
     def give_up_rings(self) -> None:
@@ -280,14 +283,15 @@ class RingScheduler(Scheduler[tuple[Assignment, Any]]):
         Whole groups as long as a worker has something to do: there is soon room for the rest of one. Single steps where it has not answered
         for an older epoch: it may have stopped.
         """
-        if self.is_assigned or self.schedule is None or self.next_step() is None:
+        if self.schedule is None or self.next_step() is None:
             return
-        load: list[tuple[int, int, int]] = []
-        for rank in ranks:
-            own = self.assigned_to(rank)  # the oldest first
-            together = 1 if own and own[0][0] < self.generation else self.group
-            if len(own) <= together * (self.in_flight_each - 1):
-                load.append((len(own), rank, together))
+        counts, groups = dict.fromkeys(ranks, 0), dict.fromkeys(ranks, self.group)
+        for own in self._assignments.values():
+            if own.rank in counts:
+                counts[own.rank] += 1
+                if own.generation < self.generation:
+                    groups[own.rank] = 1
+        load = [(counts[rank], rank, groups[rank]) for rank in ranks if counts[rank] <= groups[rank] * (self.in_flight_each - 1)]
         heapq.heapify(load)
         while load:
             count, rank, together = heapq.heappop(load)
@@ -345,139 +349,33 @@ _GROUP_BYTES = 4 << 20
 _MOST_TOGETHER = 16
 
 
-@dataclass(frozen=True)
-class SlotPlan:
-    """The number and the size of the slots in rings of one loader.
+def _most_together(slot_bytes: int) -> int:
+    """Batches in slots of this size that a process may be given together."""
+    return max(1, min(_MOST_TOGETHER, _GROUP_BYTES // slot_bytes))
+
+
+@dataclass(eq=False)
+class SingleRequest:
+    """A request for one batch outside an epoch.
 
     Attributes:
-        options: The backend's options.
-        plan: The loader's plan.
-        graph: The graph that processes of this host read.
+        rank: The process that was asked; -1 before that.
+        answer: What has come of it: the batch, why there will be none, or "again" where another process has to be asked. None before.
     """
 
-    options: PoolOptions
-    plan: LoaderPlan
-    graph: GraphHandle
-
-    @property
-    def in_flight_each(self) -> int:
-        """Batches that a process is given at a time; of small ones, groups of them."""
-        return max(self.options.worker_concurrency, self.options.threads_per_worker)
-
-    @staticmethod
-    def most_together(slot_bytes: int) -> int:
-        """Batches in slots of this size that a process may be given together."""
-        return max(1, min(_MOST_TOGETHER, _GROUP_BYTES // slot_bytes))
-
-    def under_way(self, num_workers: int, group: int) -> int:
-        """Steps that may be under way in so many processes, or wait to be handed out, where they are sampled ``group`` together."""
-        return num_workers * self.in_flight_each * group + self.plan.runtime.prefetch
-
-    def wanted(self, num_workers: int, slot_bytes: int) -> int:
-        """Slots of this size for so many processes, where ``channel_size`` allows as many."""
-        return self.under_way(num_workers, self.most_together(slot_bytes)) + LEASED
-
-    @staticmethod
-    def window(num_slots: int) -> int:
-        """Steps that may be under way: at least one slot stays for sampling, whatever the user holds."""
-        return max(1, num_slots - min(LEASED, num_slots // 2))
-
-    def ring(self, largest: int, num_workers: int) -> Ring[Assignment]:
-        """A ring for batches of up to ``largest`` bytes, and somewhat more, from so many processes.
-
-        Raises:
-            PlanError: ``channel_size`` does not hold two of them.
-            MemoryLimitError: It does not fit.
-        """
-        size, least, bound = roomy_slot_size(largest), slot_size(largest), self.options.channel_bytes
-        # Fewer slots where memory is short; half of it is left for other programs.
-        mapped = self.graph.mapped_nbytes
-        num_slots = min(self.wanted(num_workers, size), max(2, most_slots(size, mapped)))
-        if bound is not None:
-            if bound // least < 2:
-                raise PlanError(
-                    f"channel_size={self.options.channel_size!r} does not hold two batches of {largest / 1e6:.1f} MB",
-                    "raise channel_size, lower batch_size or num_neighbors, or leave channel_size out",
-                )
-            size = size if bound // size >= 2 else least
-            num_slots = min(num_slots, bound // size)
-        check_ring_memory(num_slots * size, num_slots, mapped)
-        try:
-            return Ring(num_slots, size, pinned_for=self.plan.runtime.pin_device)
-        except OSError as error:
-            raise MemoryLimitError(
-                f"no shared memory of {num_slots * size / 1e6:.0f} MB for batches: {error}", "lower batch_size"
-            ) from error
-
-
-# Rank of an unassigned request.
-UNASSIGNED = -1
-
-
-@dataclass
-class _Request:
-    rank: int
+    rank: int = -1
     answer: Message | GnnkitError | Literal["again"] | None = None
 
-
-class Requests:
-    """Requests for single messages, with the process that was asked and its answer. Only the holder of the stream's lock may use it."""
-
-    def __init__(self) -> None:
-        self._open: dict[int, _Request] = {}
-        self._last = 0
-
-    def begin(self) -> int:
-        """Makes a request, which is sent to no process yet; returns its number."""
-        self._last += 1
-        self._open[self._last] = _Request(UNASSIGNED)
-        return self._last
-
-    def rank_of(self, number: int) -> int:
-        """Returns the rank of the process that was asked; ``UNASSIGNED`` before ``ask``."""
-        return self._open[number].rank
-
-    def ask(self, number: int, rank: int) -> None:
-        """Notes the process that is asked."""
-        self._open[number].rank = rank
-
-    def answer(self, number: int, message: Message) -> None:
-        """Keeps an answer; the answer to a request that has ended is thrown away."""
-        if number in self._open:
-            self._open[number].answer = message
-        else:
-            message.close()
-
-    def lost(self, rank: int | None, error: GnnkitError | None) -> None:
-        """Notes that a process (None: all) will not answer: because of an error, or because another one is to be asked."""
-        for request in self._open.values():
-            if request.rank == (request.rank if rank is None else rank) and request.answer is None:
-                request.answer = "again" if error is None else error
-
-    def has_come(self, number: int) -> bool:
-        """Whether ``result`` has something to say."""
-        request = self._open.get(number)
-        return request is None or request.answer is not None
-
-    def result(self, number: int) -> Message | Literal["again"] | None:
-        """Returns the answer; None before it has come, "again" where the request is to be made again.
+    def take(self) -> Message | Literal["again"] | None:
+        """Takes what has come, if something has.
 
         Raises:
             GnnkitError: No answer will come.
         """
-        request = self._open[number]
-        answer = request.answer
+        answer, self.answer = self.answer, None
         if isinstance(answer, GnnkitError):
             raise fresh(answer)
-        if isinstance(answer, Message):
-            request.answer = None  # it is the caller's
         return answer
-
-    def end(self, number: int) -> None:
-        """Forgets a request, and throws away an answer that was not taken."""
-        request = self._open.pop(number, None)
-        if request is not None and isinstance(request.answer, Message):
-            request.answer.close()
 
 
 class BatchWait:
@@ -493,7 +391,7 @@ class BatchWait:
         self._workers, self._timeout_s, self._what = workers, timeout_s, what
         self._started = self._since = time.monotonic()
         self._deadline = self._started + timeout_s
-        self._clocks = self._look()
+        self._clocks: dict[int, int] = {}
         self._warned = False
 
     def _look(self) -> dict[int, int]:
@@ -505,7 +403,7 @@ class BatchWait:
         return max(0.0, self._deadline - time.monotonic())
 
     def check(self, ranks: list[int]) -> str | None:
-        """Looks at the processes that could bring what is waited for.
+        """Looks at the processes that could bring what is waited for; to be called once it has been waited for a while.
 
         Args:
             ranks: Their numbers.
@@ -517,25 +415,24 @@ class BatchWait:
             BatchTimeout: The deadline has passed and none of them is sampling.
         """
         now = time.monotonic()
+        if not self._clocks:
+            self._clocks = self._look()
         if self._timeout_s > 0 and not self._warned and now - self._started >= self._timeout_s / 2 and self._is_sampling(ranks):
             self._warned = True
             return f"waiting for {self._what} for {now - self._started:.1f} s; {self._whereabouts(ranks)}"
         if now < self._deadline:
             return None
         # A process on a busy machine must have had time to show what it is doing.
-        if self._timeout_s > 0 and now - self._since < SIGN_SILENCE_S and self._is_fresh(ranks):
+        if self._timeout_s > 0 and now - self._since < SIGN_SILENCE_S and any(self._workers.signs(rank).is_fresh for rank in ranks):
             self._deadline = self._since + SIGN_SILENCE_S
             return None
-        if self._timeout_s > 0 and (self._is_sampling(ranks) or self._is_starting()):
+        if self._timeout_s > 0 and (self._is_sampling(ranks) or self._workers.is_starting):  # which has a deadline of its own
             self._since, self._deadline, self._clocks = now, now + self._timeout_s, self._look()
             return None
         raise BatchTimeout(
             f"no batch within {self._timeout_s:g} s ({self._what}); {self._whereabouts(ranks)}",
             "raise batch_timeout_s, lower num_neighbors or batch_size, or close the loader and make it again",
         )
-
-    def _is_fresh(self, ranks: list[int]) -> bool:
-        return any(self._workers.signs(rank).is_fresh for rank in ranks)
 
     def _is_sampling(self, ranks: list[int]) -> bool:
         """Whether one of them is alive, at a batch, and has used its processor since the last look: a hung disk does not count."""
@@ -544,9 +441,6 @@ class BatchWait:
             if signs.is_fresh and signs.step >= 0 and signs.cpu_ns > self._clocks.get(rank, 0):
                 return True
         return False
-
-    def _is_starting(self) -> bool:
-        return self._workers.is_starting  # which has a deadline of its own
 
     def _whereabouts(self, ranks: list[int]) -> str:
         said = []
@@ -578,7 +472,7 @@ class Session:
         plan: The loader's plan.
         graph: The graph.
         batches: The plan's batches.
-        requests: Batches outside an epoch.
+        requests: Those for batches outside an epoch, by number.
         number: What the processes know it by; a new one for every place that it takes, 0 while it has none.
         opened: Processes that have taken it in since it got its place.
         scheduler: The steps under way; None while it has no ring.
@@ -587,13 +481,14 @@ class Session:
         is_closed: Whether it is closed: it is not admitted again.
         largest: Bytes of the largest batch so far.
         used: ``time.monotonic()`` when it was last used.
+        notices: Events and warnings for ``tell``.
     """
 
     def __init__(self, options: PoolOptions, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> None:
         self.options, self.num_workers = options, 0
         self.plan, self.graph, self.events = plan, graph, events
         self.batches = BatchList(plan, graph)
-        self.requests = Requests()
+        self.requests: dict[int, SingleRequest] = {}
         self.number = 0
         self.opened: set[int] = set()
         self.scheduler: RingScheduler | None = None
@@ -601,10 +496,9 @@ class Session:
         self.is_known = self.is_closed = False
         self.largest = 0
         self.used = time.monotonic()
-        self._slots = SlotPlan(options, plan, graph)
+        self.notices: list[Event | str] = []
         self._left_off: tuple[int, Schedule, int] | None = None
         self._batch_times = BatchTimes()
-        self._notices: list[Event | str] = []
 
     # Its place ----------------------------------------------------------------------------------------------------------
 
@@ -630,20 +524,59 @@ class Session:
             PlanError: ``channel_size`` is too small.
             MemoryLimitError: There is no memory for the batches.
         """
-        ring = self._slots.ring(self.largest, self.num_workers)
-        self.scheduler = RingScheduler(ring, self._slots.in_flight_each, self._slots.window(ring.num_slots))
+        ring = self._new_ring()
+        self.scheduler = RingScheduler(ring, self._in_flight_each, self._window(ring, 1))
         self.is_known = True
         if self._left_off is not None:
             self.scheduler.begin_schedule(*self._left_off)
-        self.use_groups(1)
+
+    def _new_ring(self) -> Ring[Assignment]:
+        """A ring for batches somewhat larger than the largest so far.
+
+        Raises:
+            PlanError: ``channel_size`` does not hold two of them.
+            MemoryLimitError: It does not fit.
+        """
+        largest, bound, mapped_nbytes = self.largest, self.options.channel_bytes, self.graph.mapped_nbytes
+        size, least = roomy_slot_size(largest), slot_size(largest)
+        # Fewer slots where memory is short; half of it is left for other programs.
+        num_slots = min(self._under_way(_most_together(size)) + LEASED, max(2, most_slots(size, mapped_nbytes)))
+        if bound is not None:
+            if bound // least < 2:
+                raise PlanError(
+                    f"channel_size={self.options.channel_size!r} does not hold two batches of {largest / 1e6:.1f} MB",
+                    "raise channel_size, lower batch_size or num_neighbors, or leave channel_size out",
+                )
+            size = size if bound // size >= 2 else least
+            num_slots = min(num_slots, bound // size)
+        check_ring_memory(num_slots * size, num_slots, mapped_nbytes)
+        try:
+            return Ring(num_slots, size, pinned_for=self.plan.runtime.pin_device)
+        except OSError as error:
+            raise MemoryLimitError(
+                f"no shared memory of {num_slots * size / 1e6:.0f} MB for batches: {error}", "lower batch_size"
+            ) from error
+
+    @property
+    def _in_flight_each(self) -> int:
+        """Batches that a process is given at a time; of small ones, groups of them."""
+        return max(self.options.worker_concurrency, self.options.threads_per_worker)
+
+    def _under_way(self, group: int) -> int:
+        """Steps that may be under way or wait to be handed out, where they are sampled ``group`` together."""
+        return self.num_workers * self._in_flight_each * group + self.plan.runtime.prefetch
+
+    def _window(self, ring: Ring[Assignment], group: int) -> int:
+        """The same, where slots are short: at least one stays for sampling, whatever the user holds."""
+        return min(max(1, ring.num_slots - min(LEASED, ring.num_slots // 2)), self._under_way(group))
 
     def use_groups(self, wanted: int) -> None:
         """Has so many steps sampled together from now on, or as many as slots are for."""
         scheduler = self.scheduler
         assert scheduler is not None, "it has a ring"
-        ring = scheduler.ring
-        scheduler.group = max(1, min(wanted, self._slots.most_together(ring.slot_bytes)))
-        scheduler.window = min(self._slots.window(ring.num_slots), self._slots.under_way(self.num_workers, scheduler.group))
+        group = max(1, min(wanted, scheduler.most_together))
+        if group != scheduler.group:
+            scheduler.group, scheduler.window = group, self._window(scheduler.ring, group)
 
     def ring_message(self) -> tuple[tuple[int, ...], dict[str, Any]]:
         """Returns the message that hands the ring to a process: descriptors and body."""
@@ -656,11 +589,10 @@ class Session:
         if self.scheduler is None or self.largest <= self.scheduler.ring.slot_bytes:
             return False
         try:
-            larger = self._slots.ring(self.largest, self.num_workers)
+            larger = self._new_ring()
         except GnnkitError:  # no room: they go on travelling by themselves
             return False
-        self.scheduler.use_ring(larger, self._slots.window(larger.num_slots))
-        self.use_groups(1)
+        self.scheduler.use_ring(larger, self._window(larger, 1))
         return True
 
     def leave(self) -> None:
@@ -670,7 +602,7 @@ class Session:
         if self.scheduler is not None:
             self.scheduler.give_up_rings()
         self.scheduler, self.number = None, 0
-        self.requests.lost(None, None)
+        self.lose_requests(None, None)
 
     # Its epoch ----------------------------------------------------------------------------------------------------------
 
@@ -695,7 +627,11 @@ class Session:
             self.opened.add(rank)
             self.largest = max(self.largest, body["nbytes"])
         elif "number" in body:
-            self.requests.answer(body["number"], message)
+            request = self.requests.get(body["number"])
+            if request is None:  # it has ended
+                message.close()
+            else:
+                request.answer = message
         elif scheduler is None:
             message.close()
         elif message.kind == "cancelled":
@@ -732,20 +668,22 @@ class Session:
         """
         if error is not None:
             self.opened.discard(rank)
-        self.requests.lost(rank, error)
+        self.lose_requests(rank, error)
         if self.scheduler is not None:
             self.scheduler.lost(rank)
         if error is not None and (self.scheduler is None or not self.scheduler.is_over):
             self.failure = error
 
-    def note(self, notice: Event | str) -> None:
-        """Keeps an event or a warning for ``tell``."""
-        self._notices.append(notice)
+    def lose_requests(self, rank: int | None, error: GnnkitError | None) -> None:
+        """Notes that a process (None: all) will not answer: because of an error, or because another one is to be asked."""
+        for request in list(self.requests.values()):
+            if request.answer is None and rank in (None, request.rank):
+                request.answer = "again" if error is None else error
 
     def tell(self) -> None:
         """Reports events and gives the warnings that are due: the user's code may run then, so never under the lock."""
-        while self._notices:
-            notice = self._notices.pop(0)
+        while self.notices:
+            notice = self.notices.pop(0)
             if isinstance(notice, Event):
                 self.events(notice)
             else:

@@ -144,14 +144,13 @@ class SharedPool:
         for rank, what in self.workers.listen():
             if isinstance(what, Exit):
                 self._on_exit(rank, what)
+            elif (addressee := self.sessions.get(what.body.get("c", 0))) is not None:
+                addressee.take(rank, what)
             else:
                 self._handle(rank, what)
-        overdue = self.workers.overdue(self._start_timeout_s)
+        overdue = self.workers.attend(self._start_timeout_s, revive=revive)
         if overdue is not None:
             self._fail(*overdue)
-        if revive:
-            self.workers.start_missing()
-        self.workers.attend(ask=revive)
         self.waiters.ring()
 
     def assign(self) -> None:
@@ -164,20 +163,17 @@ class SharedPool:
                 self.workers.send(first.rank, "sample", c=session.number, g=first.generation, epoch=first.epoch, steps=steps)
 
     def _handle(self, rank: int, message: Message) -> None:
+        """Handles what a process says to no loader that is there."""
         body = message.body
         if message.kind == "event":
             event = Event(body["what"], **{name: value for name, value in body.items() if name != "what"})
             for starting in [s for s in self.sessions.values() if s.scheduler is None][:1]:
-                starting.note(event)
+                starting.notices.append(event)
         elif message.kind == "retired":  # the next request has it started again
             for session in self.sessions.values():
                 session.lost(rank, None)
-        elif "c" in body:
-            addressee = self.sessions.get(body["c"])
-            if addressee is None:  # it has left
-                message.close()
-            else:
-                addressee.take(rank, message)
+        else:  # the loader has left
+            message.close()
 
     def _on_exit(self, rank: int, exit_: Exit) -> None:
         """Processes have died: others take their places where the user allows it, and it is an error for the loaders otherwise."""
@@ -196,12 +192,12 @@ class SharedPool:
     def _warn(self, what: str) -> None:
         active = [session for session in self.sessions.values() if not session.is_over]
         for session in active or list(self.sessions.values())[:1]:
-            session.note(f"{what}, and its batches are sampled again")
+            session.notices.append(f"{what}, and its batches are sampled again")
 
     def _fail(self, rank: int, error: GnnkitError) -> None:
         for session in self.sessions.values():
             # A thread may wait for a batch outside an epoch, and perhaps for any process to sample it.
-            session.requests.lost(rank if self.workers.ready else None, error)
+            session.lose_requests(rank if self.workers.ready else None, error)
             if session.scheduler is None or not session.is_over:
                 session.failure = error
 
@@ -245,19 +241,20 @@ class PoolRegistry:
     ``collect`` takes its place away.
 
     Attributes:
-        lock: To be held for everything but ``open``, ``enter``, ``pool_of``, ``forget`` and ``collect``.
+        lock: To be held for everything but ``open``, ``enter``, ``forget`` and ``collect``.
         owner: The process; a forked child has pools of its own.
+        places: The pool of each loader that has a place.
+        forgotten: Loaders whose places ``collect`` is to take away.
     """
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     owner: int = field(default_factory=os.getpid)
+    places: dict[Session, SharedPool] = field(default_factory=dict)
+    forgotten: deque[Session] = field(default_factory=deque)
     # Held while a pool is made, which may wait for other hosts.
     _making: threading.Lock = field(default_factory=threading.Lock)
     _by_key: dict[Any, SharedPool] = field(default_factory=dict)
-    # By session number: asked for several times for each batch, and a key takes long to hash.
-    _places: dict[int, SharedPool] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
-    _forgotten: deque[Session] = field(default_factory=deque)
 
     def open(self, session: Session) -> None:
         """Gives a new loader its place, and waits until every process knows it. Older loaders of the same name and plan lose theirs.
@@ -270,13 +267,13 @@ class PoolRegistry:
         self.enter(session)
         with self.lock:
             self.tidy()
-            for other in [c for pool in self._by_key.values() for c in pool.sessions.values() if _replaces(session, c)]:
+            for other in [other for other in self.places if _replaces(session, other)]:
                 self.leave(other)
         deadline = Deadline(session.plan.runtime.start_timeout_s)
         with Stage(session.events, "start", label="sampling processes", total=session.num_workers, unit="processes") as stage:
             while True:
                 with self.lock:
-                    pool = self._by_key[_key(session)]
+                    pool = self.places[session]
                     is_reporting = pool.workers.is_reporting  # before it is listened to: what was reported by then is heard
                     pool.pump(revive=session.failure is None)
                     if session.failure is not None:
@@ -307,38 +304,28 @@ class PoolRegistry:
             MemoryLimitError: See ``open``.
         """
         session.used = time.monotonic()
-        while self.pool_of(session) is None:
-            if session.is_closed:
-                raise LoaderClosed("the loader is closed", "create a new one")
+        while session not in self.places:
             with self._making:
                 self._take_place(session)
 
     def _take_place(self, session: Session) -> None:
-        """Tries to; in vain if the pool ends, or the loader is closed, in this moment."""
+        """Tries to; in vain if the pool ends in this moment."""
+        if session.is_closed:
+            raise _closed()
         key = _key(session)
-        pool = self._by_key.get(key)
-        if pool is None:
-            new = SharedPool(session.options, session.plan, session.graph, session.events)
-            with self.lock:
-                pool = self._by_key[key] = new
+        new = None if key in self._by_key else SharedPool(session.options, session.plan, session.graph, session.events)
         with self.lock:
-            if self._by_key.get(key) is not pool:
+            pool = self._by_key.get(key) or new
+            if pool is None:
                 return
-            number = next(self._numbers)
+            self.places[session] = self._by_key[key] = pool
             try:
-                if not session.is_closed:
-                    self._places[number] = pool
-                    pool.add(session, number)
+                if session.is_closed:  # meanwhile
+                    raise _closed()
+                pool.add(session, next(self._numbers))
             except BaseException:  # without a ring it is no place: the next use takes another one
-                self._places.pop(number, None)
                 self.leave(session)
                 raise
-            if session.number not in pool.sessions:
-                self.leave(session)
-
-    def pool_of(self, session: Session) -> SharedPool | None:
-        """A loader's pool, or None where it has no place."""
-        return self._places.get(session.number)
 
     def tidy(self) -> None:
         """Takes the places of loaders that have not been used for long."""
@@ -347,27 +334,25 @@ class PoolRegistry:
 
     def leave(self, session: Session) -> None:
         """Takes a loader's place away; the last one's pool stops."""
-        key = _key(session)
-        pool = self._by_key.get(key)
+        pool = self.places.pop(session, None)
         if pool is None:
             return
-        self._places.pop(session.number, None)
         if pool.sessions.keys() <= {session.number}:
-            del self._by_key[key]
+            self._by_key.pop(_key(session), None)
         pool.remove(session)
 
     def forget(self, session: Session) -> None:
         """Has a loader's place taken away, from anywhere, and at once unless this thread holds the lock. Does nothing in a forked child."""
         if os.getpid() == self.owner:
-            self._forgotten.append(session)
+            self.forgotten.append(session)
             self.collect()
 
     def collect(self) -> None:
         """Takes the places of forgotten loaders; does nothing while this thread holds the lock, and is to be called after that."""
-        while self._forgotten and not self._is_holder():
+        while self.forgotten and not self._is_holder():
             with self.lock:
-                while self._forgotten:
-                    self.leave(self._forgotten.popleft())
+                while self.forgotten:
+                    self.leave(self.forgotten.popleft())
 
     def _is_holder(self) -> bool:
         """Whether this thread holds the lock: a finalizer may run inside a ``with`` block of the same thread."""
@@ -397,10 +382,16 @@ def _key(session: Session) -> Any:
 
 def _replaces(new: Session, old: Session) -> bool:
     """Whether a loader is what a cell that was run again has made of another one: of the same name, kind of graph and plan."""
-    if new is old or not old.is_known or new.graph.name != old.graph.name or replace(new.plan, inputs=old.plan.inputs) != old.plan:
+    if new is old or not old.is_known or new.graph.name != old.graph.name or new.plan.sampling != old.plan.sampling:
+        return False
+    if replace(new.plan, inputs=old.plan.inputs) != old.plan:
         return False
     same_kind = new.graph is old.graph or new.graph.arrays.schema == old.graph.arrays.schema
     return same_kind and new.plan.inputs == old.plan.inputs
+
+
+def _closed() -> LoaderClosed:
+    return LoaderClosed("the loader is closed", "create a new one")
 
 
 def _absent(pool: SharedPool, session: Session, limit_s: float) -> str:

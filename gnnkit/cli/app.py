@@ -11,7 +11,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from gnnkit.cli.output import ERROR, INTERRUPTED, WARNING, show_error
+from gnnkit.cli.output import ERROR, INTERRUPTED, WARNING, VerbCommand, show_error
 from gnnkit.errors import GnnkitError
 from gnnkit.host import without_collections
 from gnnkit.version import __version__
@@ -38,7 +38,7 @@ VERBS = {
     "bench": ("bench", "Measure what this machine samples, on each backend, against the gathering of rows alone."),
     "stores": ("stores", "List and remove the stores that gnnkit keeps on this disk."),
 }
-_STYLE: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": False, "rich_markup_mode": None}
+_STYLE: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode": None}
 
 
 class VerbGroup(TyperGroup):
@@ -54,8 +54,8 @@ def _command(verb: str) -> Any:
     with without_collections():
         made = getattr(import_module(f"gnnkit.cli.{VERBS[verb][0]}"), verb.replace("-", "_"))
     if not isinstance(made, typer.Typer):
-        function, made = made, typer.Typer(**_STYLE)
-        made.command(verb)(function)
+        function, made = made, typer.Typer(add_completion=False, **_STYLE)
+        made.command(verb, cls=VerbCommand)(function)
     return typer.main.get_command(made)
 
 

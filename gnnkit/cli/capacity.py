@@ -8,8 +8,21 @@ from typing import Any, cast
 
 import typer
 
-from gnnkit.backends.base import size_in_bytes
-from gnnkit.capacity import Cluster, Estimate, Rates, SizedGraph, asked, batch_of, disk_of, estimate, from_bench, measure, sized_graph
+from gnnkit.bounds import size_in_bytes
+from gnnkit.capacity import (
+    Asked,
+    Cluster,
+    Estimate,
+    Rates,
+    SizedGraph,
+    asked,
+    batch_of,
+    disk_of,
+    estimate,
+    from_bench,
+    measure,
+    sized_graph,
+)
 from gnnkit.cli.output import FEATURE_DTYPE, OK, WARNING, fan_outs, feature_dtypes, show_json, show_line, show_rows
 from gnnkit.errors import PlanError
 from gnnkit.host import available_cpus, total_memory
@@ -25,7 +38,7 @@ def plan_capacity(
     ),
     nodes: int = typer.Option(1, help="Machines with trainers."),
     procs_per_node: int = typer.Option(1, help="Trainers on each: one for each GPU, as a rule."),
-    num_neighbors: str | None = typer.Option(None, help="Fan-outs, such as 15,10,5; a plan's own by default."),
+    num_neighbors: str | None = typer.Option(None, help="Fan-outs; a plan's own by default, else 15,10,5."),
     batch_size: int | None = typer.Option(None, min=1, help="Seeds of a batch; a plan's own by default, else 1024."),
     backend: str | None = typer.Option(None, help="colocated or graph_store; by default what --storage-nodes says."),
     storage_nodes: int | None = typer.Option(None, min=1, help="Machines that hold the graph, for graph_store."),
@@ -57,7 +70,7 @@ def plan_capacity(
     if as_json:
         show_json({"graph": _facts(graph), "cluster": vars(cluster), "rates": vars(rates), **found.to_json()})
     else:
-        _show(graph, cluster, rates, found, wanted.batch_size)
+        _show(graph, cluster, rates, found, wanted)
     raise typer.Exit(WARNING if found.bottleneck == "memory" else OK)
 
 
@@ -93,10 +106,11 @@ def _facts(graph: SizedGraph) -> dict[str, Any]:
     }
 
 
-def _show(graph: SizedGraph, cluster: Cluster, rates: Rates, found: Estimate, batch_size: int) -> None:
+def _show(graph: SizedGraph, cluster: Cluster, rates: Rates, found: Estimate, wanted: Asked) -> None:
     def sizes(needs: Any) -> str:
-        each = ", ".join(f"{name} {format_bytes(count)}" for name, count in needs.items())
-        return f"{format_bytes(sum(needs.values()))} of {format_bytes(cluster.memory)} ({each})"
+        # In the unit of --memory, as memory is sold.
+        each = ", ".join(f"{name} {format_bytes(count, 1024)}" for name, count in needs.items())
+        return f"{format_bytes(sum(needs.values()), 1024)} of {format_bytes(cluster.memory, 1024)} ({each})"
 
     schema, batch, storage = graph.schema, found.batch, cluster.storage_nodes
     rows = [
@@ -123,6 +137,7 @@ def _show(graph: SizedGraph, cluster: Cluster, rates: Rates, found: Estimate, ba
         pages = f"{format_count(reads['missed'])} of the {format_count(reads['touched'])} pages that a batch touches, with"
         rows.insert(6, ("from disk", f"{pages} {format_bytes(reads['room'])} for pages of a store of {format_bytes(graph.nbytes)}"))
         rows.insert(7, ("", f"{format_rate(reads['pages_per_s'], 'pages')}, probed with {reads['depth']:.0f} reads under way"))
-    show_rows(f"{graph.name}, {cluster.nodes} x {cluster.procs_per_node} trainers of {batch_size} seeds", rows)
+    trainers = f"{cluster.nodes} x {cluster.procs_per_node} trainers of {wanted.batch_size} seeds"
+    show_rows(f"{graph.name}, {trainers}, num_neighbors {','.join(map(str, wanted.num_neighbors))}", rows)
     for note in found.notes:
         show_line(note)

@@ -294,7 +294,7 @@ def installation() -> Check:
 
 # The names under which gnnkit offers them, and what Colocated does beyond one host.
 SEVERAL_HOSTS = "several hosts"
-BACKENDS = ("InProcess", "Colocated", SEVERAL_HOSTS, "Glt", "GraphStore")
+BACKENDS = ("InProcess", "OnDevice", "Colocated", SEVERAL_HOSTS, "Glt", "GraphStore")
 _NEEDS_LINUX = ("Colocated", SEVERAL_HOSTS, "Glt", "GraphStore")
 # For one trial; the first imports torch and PyG, and compiles the kernels where that has not been done.
 TRIAL_TIMEOUT_S = 180.0

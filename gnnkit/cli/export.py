@@ -11,6 +11,7 @@ from gnnkit.cli.output import WARNING, show_line
 from gnnkit.errors import PlanError
 from gnnkit.export.exporter import JobOptions, export_plan
 from gnnkit.export.verify import verify_export
+from gnnkit.jobs.config import with_settings
 from gnnkit.plan import LoaderPlan
 
 
@@ -32,6 +33,10 @@ def export(
     gpus_per_node: int | None = typer.Option(
         None, help="GPUs to ask for on each node: one for each rank or more, or 0; by default one for each if this machine has any."
     ),
+    settings: list[str] = typer.Option([], "--set", metavar="NAME=VALUE", help="A hyper-parameter, ctx.config[NAME] of the job."),
+    options: list[str] = typer.Option(
+        [], "--option", metavar="NAME=VALUE", help="An option of the launcher: partition=gpu, image=..., node_selector=LABEL=VALUE."
+    ),
     overwrite: bool = typer.Option(False, "--overwrite", help="Write over exported files that were changed since."),
     verify: bool = typer.Option(False, "--verify", help="Run the job on this machine and compare its batches with the plan's."),
     num_batches: int | None = typer.Option(None, help="With --verify: the most batches to compare; by default a whole epoch."),
@@ -44,10 +49,24 @@ def export(
             raise PlanError("there is no directory to write to", "gnnkit export PLAN DIR; or gnnkit export --verify DIR")
         _verify(plan, store, num_batches, timeout_s)
         return
-    options = JobOptions(launcher, nodes, procs_per_node, storage_nodes, servers_per_node, interface, cast(Any, placement), gpus_per_node)
-    show_line(str(export_plan(LoaderPlan.load(plan), directory, options, train=train, overwrite=overwrite)))
+    sizes = nodes, procs_per_node, storage_nodes, servers_per_node
+    config = with_settings({}, settings)
+    job = JobOptions(launcher, *sizes, interface, cast(Any, placement), gpus_per_node, config, _options_of(options))
+    show_line(str(export_plan(LoaderPlan.load(plan), directory, job, train=train, overwrite=overwrite)))
     if verify:
         _verify(directory, store, num_batches, timeout_s)
+
+
+def _options_of(given: list[str]) -> dict[str, Any]:
+    """``{option: value}``; one that is given as ``name=label=value`` is ``{label: value}``, and several of them are one."""
+    options: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise PlanError(f"--option {text!r} is no name with a value", "for example --option partition=gpu")
+        label, equals, inner = value.partition("=")
+        options[name] = {**options.get(name, {}), label: inner} if equals else value
+    return options
 
 
 def _verify(directory: Path, store: Path | None, num_batches: int | None, timeout_s: float) -> None:

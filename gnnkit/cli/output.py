@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
+from typer.core import TyperCommand
+from typing_extensions import override
 
 from gnnkit.errors import PlanError
 from gnnkit.printable import printable, printable_line
@@ -35,6 +37,20 @@ def cell(text: str) -> str:
     from rich.markup import escape
 
     return escape(printable_line(text))
+
+
+class VerbCommand(TyperCommand):
+    """A command whose usage and options are written as other tools write them: ``gnnkit info PATH``, ``--root ROOT``."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for param in self.params:
+            if param.param_type_name == "option" and param.metavar is None and not getattr(param, "is_flag", False):
+                param.metavar = str(param.name).upper()
+
+    @override
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
 
 FEATURE_DTYPE = typer.Option(
@@ -93,7 +109,12 @@ def show_rows(title: str, rows: Iterable[tuple[str, str]]) -> None:
 
 
 def show_table(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = (), styles: Mapping[str, str] | None = None
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Sequence[str] = (),
+    whole: Sequence[str] = (),
+    styles: Mapping[str, str] | None = None,
 ) -> None:
     """Shows a table.
 
@@ -101,13 +122,14 @@ def show_table(
         columns: Headings.
         rows: As many texts as headings in each.
         right: Columns that are aligned to the right.
+        whole: Columns whose texts are never folded, so that they can be copied.
         styles: ``{text: style}`` of cells that hold just this text.
     """
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0))
     for name in columns:
-        table.add_column(cell(name), justify="right" if name in right else "left", overflow="fold")
+        table.add_column(cell(name), justify="right" if name in right else "left", overflow="fold", no_wrap=name in whole)
     for row in rows:
         table.add_row(*(f"[{styles[text]}]{cell(text)}[/]" if styles and text in styles else cell(text) for text in row))
     console().print(table)

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from gnnkit.cli.output import FEATURE_DTYPE, by_type, fan_outs, feature_dtypes, show_json, show_line
-from gnnkit.cli.stores import open_store, open_store_or_none, show_store, store_facts
+from gnnkit.cli.stores import check_dataset, open_store, open_store_or_none, show_store, store_facts
 from gnnkit.datasets.ogb import open_ogb
 from gnnkit.datasets.tables.reading import is_table_file
 from gnnkit.datasets.tables.source import forms_from_text, open_described, tables, tables_from_text
@@ -54,6 +54,10 @@ def partition(
     label: list[str] | None = typer.Option(None, help="The column that becomes the label."),
     split: list[str] | None = typer.Option(None, help="The column that holds the names of splits."),
     time: list[str] | None = typer.Option(None, help="The column that becomes the time."),
+    standardize: bool | None = typer.Option(
+        None, "--standardize", help="Give all features the mean 0 and the deviation 1 in the split train."
+    ),
+    undirected: bool | None = typer.Option(None, "--undirected", help="Add the reverse of each edge."),
     dangling: str | None = typer.Option(None, help="What becomes of edges that name no node: error or drop."),
     header: list[str] | None = typer.Option(
         None, help="Whether row 1 of texts, such as CSV, names columns: true or false, or TYPE=true; by default their first rows tell."
@@ -147,11 +151,10 @@ def _open(
         given.setdefault("edges", source)
         return tables_from_text(given, Path(), events, **made)
     store = open_store_or_none(source, root, events)
-    return store if store is not None else _open_dataset(source, root, download, events)
-
-
-def _open_dataset(name: str, root: Path | None, download: bool | None, events: Any) -> Any:
-    return open_ogb(name, root=root, download="auto" if download is None else download, events=events)
+    if store is not None:
+        return store
+    check_dataset(source, root)
+    return open_ogb(source, root=root, download="auto" if download is None else download, events=events)
 
 
 def append(

@@ -9,10 +9,10 @@ from typing import Any
 
 import typer
 
-from gnnkit.cli.output import WARNING, show_error, show_json, show_line, show_rows, show_table
+from gnnkit.cli.output import WARNING, VerbCommand, show_error, show_json, show_line, show_rows, show_table
 from gnnkit.cluster.urls.stores import open_url, url_manifest
-from gnnkit.datasets.ogb import ogb_info
-from gnnkit.errors import DatasetError, GnnkitError, PlanError, StoreError
+from gnnkit.datasets.ogb import ogb_info, ogb_names
+from gnnkit.errors import DatasetError, GnnkitError, PlanError, StoreError, near_matches
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.files import user_path
 from gnnkit.schema import edge_type_name
@@ -23,7 +23,7 @@ from gnnkit.storage.manifest import Manifest
 from gnnkit.storage.report import report_of
 from gnnkit.storage.store import Store
 from gnnkit.ui.progress import make_sink
-from gnnkit.units import format_bytes, format_count
+from gnnkit.units import format_bytes, format_count, format_short
 from gnnkit.urls import is_url
 
 
@@ -184,7 +184,21 @@ def _arrays(part: Any) -> str:
     return ", ".join(shapes) or "no arrays"
 
 
+def check_dataset(name: str, root: Path | None) -> None:
+    """Refuses what is neither the name of a store nor that of a dataset.
+
+    Raises:
+        DatasetError: Says what there is.
+    """
+    names, stores = ogb_names(), [entry.path.name for entry in list_stores(default_store_dir(root))]
+    if name not in names:
+        near = near_matches(name, [*names, *stores], 0.7)
+        hint = f"gnnkit stores ls lists stores, and datasets are {', '.join(names)}"
+        raise DatasetError(f"{name!r} is neither a store nor a dataset{near}", hint)
+
+
 def _dataset(name: str, root: Path | None, *, verify: bool, as_json: bool) -> None:
+    check_dataset(name, root)
     facts = ogb_info(name)
     if verify:
         raise PlanError(f"{name} is a dataset, and --verify is for stores", "name one of `gnnkit stores ls`")
@@ -236,7 +250,7 @@ def _folder(given: Path | None) -> Path:
     return default_store_dir() if given is None else user_path(given)
 
 
-@stores.command("ls")
+@stores.command("ls", cls=VerbCommand)
 def list_(store_dir: Path | None = _FOLDER, as_json: bool = _JSON) -> None:
     """List the stores.
 
@@ -251,25 +265,24 @@ def list_(store_dir: Path | None = _FOLDER, as_json: bool = _JSON) -> None:
     else:
         rows = []
         for entry in entries:
-            sizes = ("?", "?", "?", entry.problem or "")
+            sizes = ("?", "?", "?")
             if entry.manifest is not None:
                 schema = entry.manifest.schema
-                sizes = (
-                    str(entry.manifest.num_parts),
-                    format_count(schema.num_nodes),
-                    format_count(schema.num_edges),
-                    entry.manifest.notice or "",
-                )
+                sizes = (str(entry.manifest.num_parts), format_short(schema.num_nodes), format_short(schema.num_edges))
             name = entry.path.name if entry.path.parent == folder else str(entry.path)
             rows.append((name, format_bytes(entry.nbytes), *sizes))
-        show_table(("store", "size", "parts", "nodes", "edges", "notice"), rows, right=("size", "parts", "nodes", "edges"))
+        show_table(("store", "size", "parts", "nodes", "edges"), rows, right=("size", "parts", "nodes", "edges"), whole=("store",))
+        for entry in entries:
+            if notice := entry.problem or (entry.manifest and entry.manifest.notice):
+                show_line(f"{entry.path.name}: {notice}", "dim")
     if any(entry.problem for entry in entries):
         raise typer.Exit(WARNING)
 
 
-@stores.command("rm")
+@stores.command("rm", cls=VerbCommand)
 def remove(
-    names: list[str] = typer.Argument(help="Names of stores, as `gnnkit stores ls` shows them."), store_dir: Path | None = _FOLDER
+    names: list[str] = typer.Argument(metavar="NAME", help="Names of stores, as `gnnkit stores ls` shows them."),
+    store_dir: Path | None = _FOLDER,
 ) -> None:
     """Remove stores.
 
@@ -288,7 +301,7 @@ def remove(
         raise failed[-1]
 
 
-@stores.command("prune")
+@stores.command("prune", cls=VerbCommand)
 def prune(store_dir: Path | None = _FOLDER, as_json: bool = _JSON) -> None:
     """Remove unfinished builds, stores of older formats, and compiled kernels not used for a month."""
     from gnnkit.kernels.jit import prune_kernels  # numba

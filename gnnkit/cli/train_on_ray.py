@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 import typer
@@ -32,6 +34,7 @@ def train_on_ray(
     num_workers: int,
     cpus_per_worker: int,
     max_restarts: int,
+    config: Mapping[str, Any],
 ) -> None:
     """Trains a plan's ranks on a Ray cluster; ``gnnkit run`` describes the arguments.
 
@@ -45,7 +48,7 @@ def train_on_ray(
             cloudpickle.register_pickle_by_value(sys.modules[function.__module__])
         spec = LaunchSpec(
             title="train",
-            code=pack_code(function, None, None),
+            code=pack_code(function, None, None, config),
             num_procs=num_workers,
             device=device,
             directory=made_directory(directory),

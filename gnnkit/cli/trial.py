@@ -26,6 +26,7 @@ from gnnkit.backends.colocated import Colocated
 from gnnkit.backends.glt.options import Glt
 from gnnkit.backends.graph_store import GraphStore
 from gnnkit.backends.inprocess import InProcess
+from gnnkit.backends.on_device import OnDevice
 from gnnkit.graph_loader import GraphLoader
 from gnnkit.loader.inspection import batches_digest
 from gnnkit.partitioning import partition
@@ -81,6 +82,12 @@ def try_colocated() -> str:
     return compare(Colocated(num_workers=_NUM_WORKERS), f"{_NUM_WORKERS} processes", batches_here())
 
 
+def try_on_device() -> str:
+    """Samples it on the GPU, or with the same operations here, and compares."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return compare(OnDevice(device), f"the device {device}", batches_here())
+
+
 def try_graph_store() -> str:
     """Samples it by servers of its own, and compares."""
     return compare(GraphStore(num_servers=_NUM_SERVERS), f"{_NUM_SERVERS} servers", batches_here())
@@ -96,7 +103,7 @@ def compare(backend: Any, whose: str, batches: list[Any]) -> str:
     with tempfile.TemporaryDirectory() as folder:
         store = partition(_graph(), _NUM_PARTS, out=Path(folder) / "store")
         with GraphLoader.from_store(store.path, input_nodes=None, **_options(backend)) as loader:
-            found = batches_digest(loader)
+            found = batches_digest(batch.cpu() for batch in loader)
     if found != digest:
         raise RuntimeError(f"its batches are not those of InProcess (digests {found} and {digest})")
     return f"{len(batches)} batches from {whose} and {_NUM_PARTS} parts, the same as InProcess's"
@@ -148,6 +155,7 @@ def try_glt() -> str:
 
 TRIALS: dict[str, Callable[[], str]] = {
     "InProcess": try_in_process,
+    "OnDevice": try_on_device,
     "Colocated": try_colocated,
     "several hosts": try_hosts,
     "Glt": try_glt,

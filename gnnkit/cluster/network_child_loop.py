@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import secrets
 import threading
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gnnkit.cluster.membership import CLIENT_PREFIX, JOINING, JoinedServers, LeaseRenewal, members_of
 from gnnkit.cluster.service_client import ServiceClient, Unreachable, lease_renewal
-from gnnkit.cluster.serving.codec import decode, encode
+from gnnkit.cluster.serving.codec import decode, send_value
 from gnnkit.errors import SamplingError, StartTimeout
 from gnnkit.runtime.entry import ParentWatch, load_work
 from gnnkit.runtime.remote import error_to_json
@@ -159,15 +158,10 @@ class NetworkChildLoop:
     def _answer(self, message: Message) -> None:
         number = message.body["number"]
         try:
-            value, fds = encode(self._call(message.body, decode(message.body["args"], message.fds)))
+            value = self._call(message.body, decode(message.body["args"], message.fds))
+            send_value(self._wire.tell, "answer", "value", value, number=number)
         except BaseException as error:
             self._wire.tell("answer", number=number, error=error_to_json(error))
-            return
-        try:
-            self._wire.tell("answer", fds, number=number, value=value)
-        finally:
-            for fd in fds:
-                os.close(fd)
 
     def _call(self, body: Mapping[str, Any], args: Any) -> Any:
         rank, timeout_s = int(body["rank"]), float(body["timeout_s"])

@@ -22,21 +22,7 @@ _HOMES = {
     "write_ogb_layout": "gnnkit.datasets.synthetic_ogb",
 }
 
-__all__ = [
-    "GraphSource",
-    "PyGSource",
-    "TableSource",
-    "cora",
-    "evaluator",
-    "graph_from_pyg",
-    "ogb_names",
-    "open_ogb",
-    "papers_like",
-    "products_like",
-    "sample_root",
-    "shipped_data_dir",
-    "write_ogb_layout",
-]
+__all__ = [*_HOMES]
 
 if TYPE_CHECKING:
     from gnnkit.datasets.citations import cora as cora

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.arguments import checks_calls
 from gnnkit.errors import DatasetError
 from gnnkit.files import open_regular
 from gnnkit.shipped import shipped_data_dir
@@ -22,6 +23,7 @@ _NUM_NODES, _NUM_FEATURES = 2708, 1433
 _KEYS = ("edge_index", "x_count", "x_index", "y", "train", "val", "test")
 
 
+@checks_calls()
 def cora() -> Data:
     """Cora with the public split, equal to what PyG's ``Planetoid`` reads (without transform).
 

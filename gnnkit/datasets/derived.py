@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,7 @@ from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.schema import ELEMENT_TYPES, ArraySpec, EdgeType, EdgeTypeSchema, GraphSchema, NodeType, edge_type_name
 from gnnkit.source import CHUNK_ROWS, GraphSource, LinkSplits, RangedSource
 from gnnkit.storage.catalog import writable_root
+from gnnkit.storage.files import append_rows, read_rows
 from gnnkit.storage.inputs import RowReader, SourceInput
 from gnnkit.storage.layout import end_specs, file_name
 from gnnkit.storage.staging import INCOMPLETE, check_disk, remove_tree
@@ -87,7 +88,7 @@ def merge_with_inverses(
         out = Spool(specs, folder)
         total_bytes = 2 * source.schema.edge_types[edge_type].num_edges * sum(spec.row_nbytes for spec in specs.values())
         sorter = _Sorter(specs, folder, max(1, memory_bytes // 3), out, stage)
-        rows = _both_directions(source, edge_type, num_nodes, list(arrays), stage)
+        rows = _both_directions(source, edge_type, num_nodes, stage)
         sorter.sort(rows, 0, num_nodes * num_nodes, total_bytes)
     except OSError as error:
         hint = "free some space, or set GNNKIT_HOME to a folder on a larger disk"
@@ -169,39 +170,19 @@ def _starts(ordered: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.flatnonzero(first)
 
 
-def _both_directions(
-    source: GraphSource, edge_type: EdgeType, num_nodes: int, names: Sequence[str], stage: Stage
-) -> Iterator[dict[str, NDArray[Any]]]:
+def _both_directions(source: GraphSource, edge_type: EdgeType, num_nodes: int, stage: Stage) -> Iterator[dict[str, NDArray[Any]]]:
     """Yields edges and their inverses as keys, with their arrays."""
-    arrays = {name: _Rechunked(source.edge_array_chunks(edge_type, name)) for name in names}
+    edges_of_type = source.schema.edge_types[edge_type]
+    arrays = {
+        name: RowReader(source.edge_array_chunks(edge_type, name), spec, f"{name!r} of {edge_type}", edges_of_type.num_edges)
+        for name, spec in edges_of_type.arrays.items()
+    }
     for edges in source.edge_chunks(edge_type):
         count = edges.shape[1]
         keys = np.concatenate([edges[0] * num_nodes + edges[1], edges[1] * num_nodes + edges[0]])
         values = {name: rows.take(count) for name, rows in arrays.items()}
         yield {_KEY: keys, **{_array_key(name): np.concatenate([value, value]) for name, value in values.items()}}
         stage.advance(2 * count)
-
-
-class _Rechunked:
-    """Hands over a stream of chunks in pieces of another size."""
-
-    def __init__(self, chunks: Iterator[NDArray[Any]]) -> None:
-        self._chunks = chunks
-        self._kept: list[NDArray[Any]] = []
-        self._num_kept = 0
-
-    def take(self, count: int) -> NDArray[Any]:
-        """The next ``count`` rows."""
-        while self._num_kept < count:
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                raise DatasetError(f"an edge array ends {count - self._num_kept} rows before its edges do")
-            self._kept.append(chunk.copy())
-            self._num_kept += len(chunk)
-        rows = np.concatenate(self._kept) if len(self._kept) != 1 else self._kept[0]
-        self._kept = [rows[count:]]
-        self._num_kept = len(rows) - count
-        return rows[:count]
 
 
 def _array_key(name: str) -> str:
@@ -390,14 +371,7 @@ class CopiedSource(FiledSource):
 
     def _read(self, owner: str, name: str, spec: ArraySpec, first: int, last: int) -> NDArray[Any]:
         path = self._folder / file_name(owner) / file_name(name)
-        count = (last - first) * spec.row_nbytes
-        try:
-            data = np.fromfile(path, np.uint8, count, offset=first * spec.row_nbytes)
-        except OSError as error:
-            raise DatasetError(f"{path} cannot be read: {error.strerror or error}", "all hosts have to see this folder") from error
-        if len(data) < count:
-            raise DatasetError(f"{path} ends early", "remove the folder, and build the store again")
-        return data.view(spec.numpy_dtype).reshape(last - first, *spec.stored_shape)
+        return read_rows(path, spec, first, last, "remove the folder, and build the store again")
 
 
 def copy_source(source: GraphSource, folder: Path, events: EventSink) -> CopiedSource:
@@ -428,9 +402,9 @@ def copy_source(source: GraphSource, folder: Path, events: EventSink) -> CopiedS
             for batch in graph.edge_batches(edge_type, list(edges.arrays)):
                 check_ends(schema, edge_type, batch)
                 for name, ends, spec in zip(_ENDS, (batch.source, batch.target), end_specs(schema, edge_type), strict=True):
-                    _add(place / name, ends.astype(spec.numpy_dtype))
+                    append_rows(place / name, ends.astype(spec.numpy_dtype))
                 for name, values in batch.rows.items():
-                    _add(place / file_name(f"array.{name}"), values)
+                    append_rows(place / file_name(f"array.{name}"), values)
                 stage.advance(len(batch.source) * EDGE_BYTES + sum(values.nbytes for values in batch.rows.values()))
         for node_type, types in schema.node_types.items():
             place = partial / file_name(f"node.{node_type}")
@@ -440,15 +414,8 @@ def copy_source(source: GraphSource, folder: Path, events: EventSink) -> CopiedS
                 reader = RowReader(chunks, spec, f"{name!r} of {node_type!r}", types.num_nodes)
                 for first, last in _steps(types.num_nodes):
                     values = reader.take(last - first)
-                    _add(place / file_name(f"array.{name}"), values)
+                    append_rows(place / file_name(f"array.{name}"), values)
                     stage.advance(values.nbytes)
                 reader.finish()
     partial.rename(folder)
     return copied
-
-
-def _add(path: Path, rows: NDArray[Any]) -> None:
-    with path.open("ab", buffering=0) as file:
-        data = memoryview(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
-        while len(data):
-            data = data[file.write(data) :]

@@ -6,11 +6,9 @@ import contextlib
 import json
 import math
 import os
-import queue
 import shutil
 import socket
 import stat
-import threading
 import zipfile
 import zlib
 from collections.abc import Callable, Generator, Mapping
@@ -20,11 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from gnnkit.datasets.streaming import read_ahead
 from gnnkit.errors import DatasetError
 from gnnkit.events import Stage
 from gnnkit.files import read_json
 from gnnkit.units import format_bytes, format_duration, format_rate
-from gnnkit.waiting import SLICE_S, Deadline, begin_apart, is_done
+from gnnkit.waiting import Deadline, begin_apart, is_done
 
 if TYPE_CHECKING:
     import httpx
@@ -33,8 +32,6 @@ R = TypeVar("R")
 
 # Pieces of a body that may have come and not been taken yet, of 64 KiB at most.
 _MOST_PIECES = 16
-# A connection that was shut down lets go of its reader at once.
-_STOP_TIMEOUT_S = 1.0
 
 
 def pause(seconds: float) -> None:
@@ -65,46 +62,7 @@ def pieces_of(response: httpx.Response) -> Generator[bytes, None, None]:
     Raises:
         httpx.TransportError: The connection broke, or the server stalls.
     """
-    came: queue.SimpleQueue[bytes | BaseException | None] = queue.SimpleQueue()
-    permits: queue.SimpleQueue[bool] = queue.SimpleQueue()
-
-    def read() -> None:
-        try:
-            for data in response.iter_raw():
-                came.put(data)
-                if not permits.get():
-                    return
-            came.put(None)
-        except BaseException as error:  # handed over: the caller raises it
-            came.put(error)
-
-    for _ in range(_MOST_PIECES - 1):
-        permits.put(True)
-    reader = threading.Thread(target=read, name="gnnkit-download", daemon=True)
-    is_over = False
-    try:
-        reader.start()  # which waits for it, so that an interrupt may come here too
-        while True:
-            piece = _take(came)
-            is_over = piece is None or isinstance(piece, BaseException)
-            if piece is None:
-                return
-            if isinstance(piece, BaseException):
-                raise piece
-            yield piece
-            permits.put(True)
-    finally:
-        if not is_over:
-            permits.put(False)
-            _shut_down(response)
-            with contextlib.suppress(RuntimeError):  # it was about to start
-                reader.join(_STOP_TIMEOUT_S)
-
-
-def _take(results: queue.SimpleQueue[R]) -> R:
-    while True:
-        with contextlib.suppress(queue.Empty):
-            return results.get(timeout=SLICE_S)
+    return read_ahead(response.iter_raw(), depth=_MOST_PIECES, unblock=lambda: _shut_down(response))
 
 
 def _shut_down(response: httpx.Response) -> None:

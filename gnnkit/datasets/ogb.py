@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from gnnkit.arguments import checks_calls
 from gnnkit.datasets.derived import UndirectedSource
 from gnnkit.datasets.download import PATIENT, DamagedArchive, RetryPolicy, discard, download, free_disk, require_disk, unpack
 from gnnkit.errors import DatasetError, near_matches
@@ -261,11 +262,6 @@ class OgbTree:
             return None
 
 
-def folder_names(info: OgbInfo) -> list[str]:
-    """Folders under a root that may hold the dataset, best first: ogb's, PyG's, and the archive's own."""
-    return [info.folder, f"{info.folder}_pyg", info.download_name]
-
-
 def find_tree(info: OgbInfo, root: Path) -> OgbTree | None:
     """The dataset's tree under ``root`` (or ``root`` itself, where it is that tree), or None.
 
@@ -282,14 +278,6 @@ def find_tree(info: OgbInfo, root: Path) -> OgbTree | None:
             inner = raw / "split" / info.split
             # PyG's OGB_MAG moves the splits into raw/.
             return OgbTree(path, raw, inner if inner.is_dir() else path / "split" / info.split)
-    return None
-
-
-def damaged_tree(info: OgbInfo, root: Path) -> tuple[Path, str] | None:
-    """A folder that should hold the dataset and does not: the folder and the file that is missing."""
-    for path in _candidates(info, root):
-        if path.is_dir() and any(path.iterdir()):
-            return path, f"raw/{_key_files(info)[0]}"
     return None
 
 
@@ -355,7 +343,7 @@ def _identity(path: Path) -> Iterator[bytes]:
 
 
 def _candidates(info: OgbInfo, root: Path) -> list[Path]:
-    names = folder_names(info)
+    names = [info.folder, f"{info.folder}_pyg", info.download_name]  # ogb's, PyG's, and the archive's own
     paths = [root / name for name in names]
     if root.name in names and (root / "raw").is_dir():
         paths.insert(0, root)
@@ -560,6 +548,7 @@ def archive_url(info: OgbInfo) -> str:
     return f"{mirror.rstrip('/')}/{info.url.partition(_OFFICIAL_BASE)[2]}"
 
 
+@checks_calls()
 def open_ogb(
     name: str,
     *,
@@ -596,7 +585,7 @@ def open_ogb(
     if download not in ("auto", True, False):
         raise DatasetError(f"download must be 'auto', True or False, got {download!r}")
     info = ogb_info(name)
-    tree = _tree(info, _root(root), download, events)
+    tree = _tree(info, default_root() if root is None else user_path(root), download, events)
     check_release(info, tree, events)
     from gnnkit.datasets.ogb_source import open_binary_layout, open_csv_layout  # circular
 
@@ -604,6 +593,7 @@ def open_ogb(
     return UndirectedSource(source, events=events) if undirected else source
 
 
+@checks_calls()
 def evaluator(name: str) -> Any:
     """OGB's own ``Evaluator(name)`` of ``ogb.nodeproppred`` or ``ogb.linkproppred``, imported without its side effects.
 
@@ -617,20 +607,14 @@ def evaluator(name: str) -> Any:
     return vendor_ogb.evaluator(info.name, info.kind)
 
 
-def _root(root: str | Path | None) -> Path:
-    return default_root() if root is None else user_path(root)
-
-
 def _tree(info: OgbInfo, root: Path, download: Literal["auto"] | bool, events: EventSink) -> OgbTree:
     tree = find_tree(info, root)
     if tree is not None:
         return tree
-    damaged = damaged_tree(info, root)
-    if damaged is not None:
-        path, missing = damaged
-        message = f"{path} should hold {info.name}, but {missing} is not in it"
-        raise DatasetError(message, f"restore the file, or move {path} away and try again")
-
+    for path in _candidates(info, root):
+        if path.is_dir() and any(path.iterdir()):
+            message = f"{path} should hold {info.name}, but raw/{_key_files(info)[0]} is not in it"
+            raise DatasetError(message, f"restore the file, or move {path} away and try again")
     fetch(info, root, download, events)
     tree = find_tree(info, root)
     if tree is None:

@@ -153,7 +153,7 @@ class NpzMember:
                 # bytearray: arrays that the consumer keeps are writable, as those that were parsed are.
                 data = bytearray(size * self.dtype.itemsize)
                 _fill(file, memoryview(data))
-                yield np.frombuffer(data, self.dtype)
+                yield np.frombuffer(data, self.dtype).astype(self.dtype.newbyteorder("="), copy=False)
                 done += size
             if start + count == math.prod(self.shape) and file.read(1):
                 raise ValueError("more data than its header says")

@@ -50,20 +50,17 @@ Chunks = Callable[[], Iterator[NDArray[Any]]]
 
 
 @dataclass
-class OgbNodes:
-    """A node type while its layout is being read: how many nodes, and where their arrays come from."""
+class OgbTable:
+    """A node type or edge type while its layout is being read: how many rows it has, and where its edges and its arrays come from."""
 
-    num_nodes: int
+    num_rows: int
+    edges: Chunks | None = None
     arrays: dict[str, tuple[ArraySpec, Chunks]] = field(default_factory=dict)
 
-
-@dataclass
-class OgbEdges:
-    """An edge type while its layout is being read."""
-
-    num_edges: int
-    edges: Chunks
-    arrays: dict[str, tuple[ArraySpec, Chunks]] = field(default_factory=dict)
+    @property
+    def specs(self) -> dict[str, ArraySpec]:
+        """The arrays that it has."""
+        return {name: spec for name, (spec, _) in self.arrays.items()}
 
 
 class OgbSource:
@@ -89,8 +86,8 @@ class OgbSource:
         info: OgbInfo,
         tree: OgbTree,
         *,
-        nodes: Mapping[NodeType, OgbNodes],
-        edges: Mapping[EdgeType, OgbEdges],
+        nodes: Mapping[NodeType, OgbTable],
+        edges: Mapping[EdgeType, OgbTable],
         splits: Mapping[NodeType, Path],
         files: list[Path],
         relation_of: Callable[[], Mapping[EdgeType, int]] | None = None,
@@ -100,11 +97,11 @@ class OgbSource:
         self.path = tree.path
         self.metadata: Mapping[str, Any] = info.metadata()
         self.schema = GraphSchema(
-            {key: NodeTypeSchema(t.num_nodes, {name: spec for name, (spec, _) in t.arrays.items()}) for key, t in nodes.items()},
-            {key: EdgeTypeSchema(t.num_edges, {name: spec for name, (spec, _) in t.arrays.items()}) for key, t in edges.items()},
+            {key: NodeTypeSchema(t.num_rows, t.specs) for key, t in nodes.items()},
+            {key: EdgeTypeSchema(t.num_rows, t.specs) for key, t in edges.items()},
             is_homogeneous=not info.is_hetero,
         )
-        self._nodes, self._edges = dict(nodes), dict(edges)
+        self._tables: dict[Any, OgbTable] = {**nodes, **edges}
         self._split_folders = dict(splits)
         self._files = [*files, *(folder / f"{split}.csv.gz" for folder in splits.values() for split in SPLITS)]
         self._facts = {"reader": READER_VERSION, "name": info.name, "inverse": info.add_inverse_edge, "release": info.version}
@@ -124,18 +121,20 @@ class OgbSource:
 
     def edge_chunks(self, edge_type: EdgeType) -> Iterator[NDArray[np.int64]]:
         """The edges in their own order, ``[2, k]`` at a time."""
-        return self._edges[edge_type].edges()
+        edges = self._tables[edge_type].edges
+        assert edges is not None, "a type of edges"
+        return edges()
 
     def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
         """The rows of an edge array, some at a time."""
-        return self._edges[edge_type].arrays[name][1]()
+        return self._tables[edge_type].arrays[name][1]()
 
     def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
         """The rows of a node array, some at a time."""
-        return self._nodes[node_type].arrays[name][1]()
+        return self._tables[node_type].arrays[name][1]()
 
     def _splits_of(self, node_type: NodeType) -> Mapping[str, NDArray[np.int64]]:
-        folder, num_nodes = self._split_folders[node_type], self._nodes[node_type].num_nodes
+        folder, num_nodes = self._split_folders[node_type], self._tables[node_type].num_rows
         return LazyMapping(list(SPLITS), lambda split: read_split(folder / f"{split}.csv.gz", num_nodes))
 
 
@@ -180,7 +179,7 @@ def read_split(path: Path, num_nodes: int) -> NDArray[np.int64]:
         )
     chunks: list[NDArray[np.int64]] = []
     done = 0
-    for (ids,) in CsvTable(path, 1, np.dtype(np.int64)).columns():
+    for (ids,) in CsvTable(path, 1, np.dtype(np.int64)).rows(transposed=True):
         check_ids(ids, num_nodes, path, first_row=done, what="node id")
         chunks.append(ids)
         done += len(ids)
@@ -423,9 +422,9 @@ class _Reader:
         self.files.append(path)
         return path
 
-    def node_table(self, num_nodes: int, folder: Path, label: Path | None, count_file: Path) -> OgbNodes:
+    def node_table(self, num_nodes: int, folder: Path, label: Path | None, count_file: Path) -> OgbTable:
         """The arrays of one node type: features and additional files in ``folder``, labels in ``label``."""
-        table = OgbNodes(num_nodes)
+        table = OgbTable(num_nodes)
         features = folder / "node-feat.csv.gz"
         if features.exists():
             table.arrays["x"] = self._array(features, num_nodes, count_file)
@@ -439,7 +438,7 @@ class _Reader:
                 raise DatasetError(f"{folder / name}.csv.gz is missing", RESTORE_HINT)
         return table
 
-    def edge_table(self, folder: Path, num_sources: int, num_targets: int) -> OgbEdges:
+    def edge_table(self, folder: Path, num_sources: int, num_targets: int) -> OgbTable:
         """The edges of one type and their arrays."""
         count_file = self.used(folder / "num-edge-list.csv.gz")
         rows = single_count(count_file)
@@ -447,7 +446,7 @@ class _Reader:
         edges = CsvTable(self.used(folder / "edge.csv.gz"), 2, np.dtype(np.int64), rows, str(count_file))
         if not edges.path.exists():
             raise DatasetError(f"{edges.path} is missing", RESTORE_HINT)
-        table = OgbEdges(rows * (1 + inverse), partial(_edges, edges, num_sources, num_targets, inverse=inverse))
+        table = OgbTable(rows * (1 + inverse), partial(_edges, edges, num_sources, num_targets, inverse=inverse))
         for name, file_name in (("edge_attr", "edge-feat"), *((name, name) for name in self.info.edge_files)):
             path = folder / f"{file_name}.csv.gz"
             if path.exists():
@@ -468,7 +467,7 @@ class _Reader:
             message = f"{path} has {table.num_columns} labels a row where {self.info.name} has {self.info.num_tasks}"
             raise DatasetError(message, RESTORE_HINT)
         shape = () if self.info.num_tasks == 1 else (self.info.num_tasks,)
-        return ArraySpec("int64", shape), partial(_labels, table, self.info.num_classes)
+        return ArraySpec("int64", shape), partial(_labels, table.rows, self.info.num_classes, path)
 
 
 class _Untyped(_Reader):
@@ -550,12 +549,15 @@ class _Typed(_Reader):
 
 def _edges(table: CsvTable, num_sources: int, num_targets: int, *, inverse: bool) -> Iterator[NDArray[np.int64]]:
     done = 0
-    for columns in table.columns():
-        source, target = columns
-        check_ids(source, num_sources, table.path, first_row=done, what="source node")
-        check_ids(target, num_targets, table.path, first_row=done, what="target node")
-        done += len(source)
-        yield with_inverses(source, target) if inverse else columns
+    for columns in table.rows(transposed=True):
+        _check_ends(columns, (num_sources, num_targets), table.path, done)
+        done += columns.shape[1]
+        yield with_inverses(columns[0], columns[1]) if inverse else columns
+
+
+def _check_ends(ends: NDArray[Any], bounds: tuple[int, int], path: Path, first_row: int) -> None:
+    for ids, bound, what in zip(ends, bounds, ("source node", "target node"), strict=True):
+        check_ids(ids, bound, path, first_row=first_row, what=what)
 
 
 def _relations(arrays: Mapping[EdgeType, tuple[ArraySpec, Chunks] | None]) -> dict[EdgeType, int]:
@@ -581,10 +583,10 @@ def _twice(chunks: Chunks) -> Iterator[NDArray[Any]]:
         yield np.repeat(rows, 2, axis=0)
 
 
-def _labels(table: CsvTable, num_classes: int) -> Iterator[NDArray[np.int64]]:
+def _labels(chunks: Chunks, num_classes: int, path: Path) -> Iterator[NDArray[np.int64]]:
     done = 0
-    for rows in table.rows():
-        yield class_ids(rows, num_classes, table.path, first_row=done)
+    for rows in chunks():
+        yield class_ids(rows.reshape(len(rows), -1), num_classes, path, first_row=done)
         done += len(rows)
 
 
@@ -611,7 +613,7 @@ def open_binary_layout(info: OgbInfo, tree: OgbTree) -> OgbSource:
         raise DatasetError(
             f"{data_path}: edge_index is {edge_index.dtype} {list(edge_index.shape)} where integers [2, {num_edges}] must be", RESTORE_HINT
         )
-    nodes, edges = OgbNodes(num_nodes), OgbEdges(num_edges, partial(_edges_of_ogb_npz, edge_index, num_nodes))
+    nodes, edges = OgbTable(num_nodes), OgbTable(num_edges, partial(_edges_of_ogb_npz, edge_index, num_nodes))
     ranges: dict[tuple[NodeType | EdgeType, str | None], Rows] = {
         (HOMOGENEOUS_EDGE_TYPE, None): partial(_edge_range, edge_index, num_nodes)
     }
@@ -620,14 +622,14 @@ def open_binary_layout(info: OgbInfo, tree: OgbTree) -> OgbSource:
             continue
         if not name.startswith(("node_", "edge_")):
             raise DatasetError(f"{data_path}: array {name!r} belongs neither to nodes nor to edges", RESTORE_HINT)
-        table: OgbNodes | OgbEdges = nodes if name.startswith("node_") else edges
+        table = nodes if name.startswith("node_") else edges
         _check_rows(member, num_nodes if table is nodes else num_edges)
-        table.arrays[_NAMES.get(name, name)] = (ArraySpec(member.dtype.newbyteorder("=").name, member.shape[1:]), partial(_native, member))
+        table.arrays[_NAMES.get(name, name)] = (ArraySpec(member.dtype.newbyteorder("=").name, member.shape[1:]), member.rows)
         ranges[HOMOGENEOUS_NODE_TYPE if table is nodes else HOMOGENEOUS_EDGE_TYPE, _NAMES.get(name, name)] = member.row_range
     is_node, used = info.kind == "node", [edge_index, *(member for name, member in members.items() if name not in _COUNTS)]
     if is_node:
         spec, labels = _labels_of(info, label_path, num_nodes)
-        nodes.arrays["y"] = spec, partial(_labels_of_ogb_npz, labels, info)
+        nodes.arrays["y"] = spec, partial(_labels, labels.rows, info.num_classes, label_path)
         ranges[HOMOGENEOUS_NODE_TYPE, "y"] = partial(_label_range, labels, info)
         used.append(labels)
     kind = partial(RangedOgbSource, ranges=ranges) if all(member.has_ranges for member in used) else OgbSource
@@ -669,18 +671,6 @@ def _labels_of(info: OgbInfo, path: Path, num_nodes: int) -> tuple[ArraySpec, Np
     return ArraySpec("int64", shape), member
 
 
-def _native(member: NpzMember) -> Iterator[NDArray[Any]]:
-    for rows in member.rows():
-        yield rows.astype(rows.dtype.newbyteorder("="), copy=False)
-
-
-def _labels_of_ogb_npz(member: NpzMember, info: OgbInfo) -> Iterator[NDArray[np.int64]]:
-    done = 0
-    for rows in member.rows():
-        yield class_ids(rows.reshape(len(rows), -1), info.num_classes, member.path, first_row=done)
-        done += len(rows)
-
-
 def _label_range(member: NpzMember, info: OgbInfo, first: int, last: int) -> NDArray[np.int64]:
     rows = member.row_range(first, last)
     return class_ids(rows.reshape(len(rows), -1), info.num_classes, member.path, first_row=first)
@@ -692,15 +682,14 @@ def _edge_range(member: NpzMember, num_nodes: int, first: int, last: int) -> NDA
         edges = member.range(2 * first, 2 * last).reshape(-1, 2).T.astype(np.int64, copy=False)
     else:
         edges = np.stack([member.range(start + first, start + last) for start in (0, member.shape[1])]).astype(np.int64, copy=False)
-    for ends, what in zip(edges, ("source node", "target node"), strict=True):
-        check_ids(ends, num_nodes, member.path, first_row=first, what=what)
+    _check_ends(edges, (num_nodes, num_nodes), member.path, first)
     return edges
 
 
 def _edges_of_ogb_npz(member: NpzMember, num_nodes: int) -> Iterator[NDArray[np.int64]]:
     done = 0
     for source, target in member.pairs():
-        check_ids(source, num_nodes, member.path, first_row=done, what="source node")
-        check_ids(target, num_nodes, member.path, first_row=done, what="target node")
+        edges = np.stack([source, target])
+        _check_ends(edges, (num_nodes, num_nodes), member.path, done)
         done += len(source)
-        yield np.stack([source, target]).astype(np.int64, copy=False)
+        yield edges.astype(np.int64, copy=False)

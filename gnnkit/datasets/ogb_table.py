@@ -257,20 +257,13 @@ class CsvTable:
     num_rows: int | None = None
     num_rows_from: str = ""
 
-    def rows(self) -> Iterator[NDArray[Any]]:
-        """Yields ``[k, num_columns]``, C-contiguous.
+    def rows(self, *, transposed: bool = False) -> Iterator[NDArray[Any]]:
+        """Yields ``[k, num_columns]``, or ``[num_columns, k]`` if ``transposed``, C-contiguous.
 
         Raises:
             DatasetError: The file is missing, truncated or corrupt, holds something else than such numbers, or more or
                 fewer rows than it should.
         """
-        return self._stream(transposed=False)
-
-    def columns(self) -> Iterator[NDArray[Any]]:
-        """Yields ``[num_columns, k]``, C-contiguous; otherwise as ``rows``."""
-        return self._stream(transposed=True)
-
-    def _stream(self, *, transposed: bool) -> Iterator[NDArray[Any]]:
         done = 0
         arrays = overlap(_inflate(self.path), partial(_parse, num_columns=self.num_columns, dtype=self.dtype, transposed=transposed))
         try:
@@ -369,17 +362,7 @@ def small_table(path: Path) -> list[list[str]]:
     Raises:
         DatasetError: The file is missing, truncated, corrupt or empty.
     """
-    try:
-        with open(open_regular(path), "rb") as packed, gzip.open(packed) as file:
-            text = file.read(_MAX_SMALL_BYTES + 1)
-        if len(text) > _MAX_SMALL_BYTES:
-            raise DatasetError(f"{path} holds more than {_MAX_SMALL_BYTES} bytes where a few counts are expected", RESTORE_HINT)
-        rows = [row for row in csv.reader(text.decode().splitlines()) if row]
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
-        raise unreadable(path, error) from error
-    if not rows:
-        raise DatasetError(f"{path} is empty", RESTORE_HINT)
-    return rows
+    return _first_rows(path, _MAX_SMALL_BYTES, is_all=True)
 
 
 def single_count(path: Path) -> int:
@@ -421,7 +404,7 @@ def open_table(path: Path, num_rows: int, num_rows_from: str, *, dtype: type[Any
     if num_rows == 0:
         # Nothing says what the rows would have looked like.
         return CsvTable(path, 1, np.dtype(dtype or np.int64), 0, num_rows_from)
-    lines = _sample(path)
+    lines = _first_rows(path, _SAMPLE_BYTES, is_all=False)
     width = len(lines[0])
     if dtype is None:
         whole = all(_is_whole(cell) for line in lines for cell in line) and _all_whole(path, width)
@@ -429,12 +412,18 @@ def open_table(path: Path, num_rows: int, num_rows_from: str, *, dtype: type[Any
     return CsvTable(path, width, np.dtype(dtype), num_rows, num_rows_from)
 
 
-def _sample(path: Path) -> list[list[str]]:
+def _first_rows(path: Path, nbytes: int, *, is_all: bool) -> list[list[str]]:
+    """The rows in the first bytes of a file, as text, or all of its rows, which are no more bytes.
+
+    Raises:
+        DatasetError: See ``small_table``.
+    """
     try:
         with open(open_regular(path), "rb") as packed, gzip.open(packed) as file:
-            text = file.read(_SAMPLE_BYTES)
-        # The last line may be cut.
-        lines = text[: text.rfind(b"\n") + 1] or text
+            text = file.read(nbytes + is_all)
+        if is_all and len(text) > nbytes:
+            raise DatasetError(f"{path} holds more than {nbytes} bytes where a few counts are expected", RESTORE_HINT)
+        lines = text if is_all else text[: text.rfind(b"\n") + 1] or text  # the last one may be cut
         rows = [row for row in csv.reader(lines.decode().splitlines()) if row]
     except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
         raise unreadable(path, error) from error

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.arguments import checks_calls
 from gnnkit.callers import warn
 from gnnkit.errors import DatasetError, PlanError, near_matches
 from gnnkit.host import available_cpus
@@ -215,6 +216,7 @@ def _versions(data: Data | HeteroData) -> Iterator[tuple[str, Any, int]]:
                 yield f"data.{name}" if key is None else f"data[{key!r}].{name}", value, value._version
 
 
+@checks_calls()
 class PyGSource:
     """A ``GraphSource`` over a ``Data`` or ``HeteroData``: its tensors are read where they are, whenever they are asked for.
 
@@ -508,6 +510,7 @@ _NO_IDS = np.empty(0, np.int64)
 _NO_IDS_32 = np.empty(0, np.int32)
 
 
+@checks_calls()
 def graph_from_pyg(
     data: Data | HeteroData | PyGSource,
     *,
@@ -611,15 +614,11 @@ def _compress(
             arrays = {name: rows[order] for name, rows in arrays.items()}
         elif own:
             times = times.copy()  # an array of its own, as everywhere
-    prefix = _weight_prefix(source, edge_type, weight, indptr, arrays) if weight in arrays else None
+    prefix = None
+    if weight is not None and weight in arrays:
+        exponent = weight_exponent(check_weights(source.edge_array(edge_type, weight), edge_type, weight))
+        prefix = weight_prefix(indptr, arrays[weight], exponent)
     return EdgePart(indptr.astype(_id_dtype(edge_schema.num_edges), copy=False), indices, edge_id, prefix, arrays, times)
-
-
-def _weight_prefix(
-    source: PyGSource, edge_type: EdgeType, weight: str, indptr: NDArray[np.int64], arrays: dict[str, NDArray[Any]]
-) -> NDArray[np.uint64]:
-    largest = check_weights(source.edge_array(edge_type, weight), edge_type, weight)
-    return weight_prefix(indptr, arrays[weight], weight_exponent(largest))
 
 
 def _check_weight_name(source: PyGSource, weight: str) -> None:
@@ -637,6 +636,7 @@ def _id_dtype(end: int) -> type[np.int32 | np.int64]:
     return np.int32 if end < _INT32_END else np.int64
 
 
+@checks_calls()
 def add_label_edges(data: Data | HeteroData, labels: Mapping[EdgeType, Any], edge_dir: EdgeDir = "in") -> HeteroData:
     """A typed graph with label edges, for ``loader.for_anchors``.
 
@@ -663,7 +663,8 @@ def add_label_edges(data: Data | HeteroData, labels: Mapping[EdgeType, Any], edg
     made: Any = copy.copy(data) if hasattr(data, "node_types") else _typed(data)
     for edge_type, edges in labels.items():
         if not isinstance(edge_type, tuple) or len(edge_type) != 3 or not {edge_type[0], edge_type[2]} <= set(made.node_types):
-            raise PlanError(f"{edge_type!r} is no edge type between nodes of the graph", f"node types: {made.node_types}")
+            hint = f"an edge type is (source type, relation, target type); node types: {made.node_types}"
+            raise PlanError(f"{edge_type!r} is no edge type between nodes of the graph", hint)
         rows = _checked(edges, edge_type, made)
         stored = edge_type if edge_dir == "out" else opposite_edge_type(edge_type)
         if stored in made.edge_types:

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
-import tempfile
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.errors import DatasetError
 from gnnkit.schema import ArraySpec
+from gnnkit.storage.files import ArrayFile
+from gnnkit.waiting import SLICE_S
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-def overlap(items: Iterable[T], work: Callable[[T], R], *, num_threads: int = 2, depth: int = 4) -> Generator[R, None, None]:
+def overlap(
+    items: Iterable[T], work: Callable[[T], R], *, num_threads: int = 2, depth: int = 4, unblock: Callable[[], None] | None = None
+) -> Generator[R, None, None]:
     """Yields ``work(item)`` for every item, in order, with items and work running ahead in threads.
 
     ``items`` is drawn in a thread of its own, so it may block or compute; ``work`` runs on ``num_threads`` threads. At most
     ``depth`` results exist that the consumer has not seen. What ``items`` or ``work`` raise is raised here, in its place.
-    Closing the iterator (or dropping it) ends its threads before it returns.
+    Closing the iterator (or dropping it) ends its threads before it returns; ``unblock`` ends what ``items`` may be waiting for.
     """
     slots = threading.Semaphore(depth)
     results: queue.SimpleQueue[Future[R] | BaseException | None] = queue.SimpleQueue()
@@ -51,7 +51,7 @@ def overlap(items: Iterable[T], work: Callable[[T], R], *, num_threads: int = 2,
     feeder = threading.Thread(target=feed, name="gnnkit-feed", daemon=True)
     try:
         feeder.start()  # which waits for it, so that an interrupt may come here too
-        while (result := results.get()) is not None:
+        while (result := _take(results)) is not None:
             if isinstance(result, BaseException):
                 raise result
             yield result.result()
@@ -59,14 +59,23 @@ def overlap(items: Iterable[T], work: Callable[[T], R], *, num_threads: int = 2,
     finally:
         stop.set()
         slots.release()
+        if unblock is not None:
+            unblock()
         with contextlib.suppress(RuntimeError):  # it was about to start
             feeder.join()
         pool.shutdown(cancel_futures=True)
 
 
-def read_ahead(items: Iterable[T], *, depth: int = 4) -> Generator[T, None, None]:
+def read_ahead(items: Iterable[T], *, depth: int = 4, unblock: Callable[[], None] | None = None) -> Generator[T, None, None]:
     """Yields ``items``, drawn ahead in a thread; otherwise as ``overlap``."""
-    return overlap(items, _same, num_threads=1, depth=depth)
+    return overlap(items, _same, num_threads=1, depth=depth, unblock=unblock)
+
+
+def _take(results: queue.SimpleQueue[R]) -> R:
+    """The next result; an interrupt that comes just before the wait begins is noticed, too."""
+    while True:
+        with contextlib.suppress(queue.Empty):
+            return results.get(timeout=SLICE_S)
 
 
 def _nothing() -> None:
@@ -78,69 +87,6 @@ def _same(item: T) -> T:
 
 
 READ_ROWS = 1 << 18
-
-
-class ArrayFile:
-    """Rows of one array; rows may be read and written by several threads at once, appended by one.
-
-    Args:
-        spec: Dtype and row shape.
-        folder: Where the file lies, without a name.
-    """
-
-    def __init__(self, spec: ArraySpec, folder: Path) -> None:
-        self.spec = spec
-        self.num_rows = 0
-        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
-
-    def append(self, rows: NDArray[Any]) -> None:
-        """Adds rows ``[k, *row_shape]``."""
-        data = np.ascontiguousarray(rows, self.spec.numpy_dtype).data.cast("B") if rows.size else memoryview(b"")
-        self._write(data, self.num_rows * self.spec.row_nbytes)
-        self.num_rows += len(rows)
-
-    def put(self, start: int, rows: NDArray[Any]) -> None:
-        """Writes rows from ``start`` on, which may lie beyond the end of the file."""
-        if rows.size:
-            self._write(np.ascontiguousarray(rows, self.spec.numpy_dtype).data.cast("B"), start * self.spec.row_nbytes)
-        self.num_rows = max(self.num_rows, start + len(rows))
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows ``[start, stop)``."""
-        out = np.empty((stop - start, *self.spec.stored_shape), self.spec.numpy_dtype)
-        view, position = out.reshape(-1).view(np.uint8).data, start * self.spec.row_nbytes
-        while len(view):
-            count = os.preadv(self._file.fileno(), [view], position)
-            if not count:
-                raise DatasetError("a scratch file became shorter while it was being read", "is the disk healthy?")
-            view, position = view[count:], position + count
-        return out
-
-    def chunks(self, rows: int = READ_ROWS) -> Iterator[NDArray[Any]]:
-        """Yields all rows, some at a time."""
-        for start in range(0, self.num_rows, rows):
-            yield self.read(start, min(start + rows, self.num_rows))
-
-    def mapped(self) -> NDArray[Any]:
-        """All rows, mapped read-only; the mapping outlives this object."""
-        shape = (self.num_rows, *self.spec.stored_shape)
-        if not self.num_rows or not self.spec.row_nbytes:
-            return np.empty(shape, self.spec.numpy_dtype)
-        return np.memmap(self._file, self.spec.numpy_dtype, "r", shape=shape)
-
-    def close(self) -> None:
-        """Gives the disk space back."""
-        self._file.close()
-
-    def __del__(self) -> None:
-        # Sources are dropped rather than closed; without this an unclosed file would warn.
-        if hasattr(self, "_file"):
-            self.close()
-
-    def _write(self, data: memoryview, position: int) -> None:
-        while len(data):
-            count = os.pwrite(self._file.fileno(), data, position)
-            data, position = data[count:], position + count
 
 
 class Spool:

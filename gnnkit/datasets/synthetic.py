@@ -24,6 +24,7 @@ from numba import uint64
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from gnnkit.arguments import checks_calls
 from gnnkit.datasets.ogb_table import with_inverses
 from gnnkit.datasets.streaming import overlap
 from gnnkit.errors import PlanError
@@ -527,6 +528,7 @@ def products_like(
 ) -> Store: ...
 
 
+@checks_calls()
 def products_like(
     scale: float = 0.01,
     *,
@@ -570,6 +572,7 @@ def papers_like(
 ) -> Store: ...
 
 
+@checks_calls()
 def papers_like(
     scale: float = 0.001,
     *,

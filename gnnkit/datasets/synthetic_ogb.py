@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.arguments import checks_calls
 from gnnkit.datasets.synthetic import PRODUCTS, GeneratedSource, products_like
 from gnnkit.errors import GnnkitError, PlanError
 from gnnkit.events import EventSink, Stage, ignore_events
@@ -31,6 +32,7 @@ NOTICE_FILE = "NOTICE.gnnkit"
 SAMPLE_NOTICE = "synthetic sample, not OGB's data"
 
 
+@checks_calls()
 def write_ogb_layout(
     source: GeneratedSource, root: str | Path, name: str | None = None, *, compresslevel: int = 6, events: EventSink = ignore_events
 ) -> Path:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import cache, cached_property, partial
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -41,6 +41,7 @@ from gnnkit.storage.layout import MANIFEST_NAME, BuildOptions
 from gnnkit.storage.store import Store
 from gnnkit.vendor import glt
 
+T = TypeVar("T")
 _GLT_META = "META"
 _WEIGHT = "weight"
 
@@ -535,23 +536,19 @@ class DistDataset:
         """The edges of a type in this part."""
         if self.graph is None:
             raise PlanError("the dataset has no graph yet", "call load(), or use DistDataset.from_store")
-        graph: LocalGraph = by_type(self.graph, etype, "a graph")
-        return graph
+        return by_type(self.graph, etype, "a graph")
 
     def get_node_feature(self, ntype: NodeType | None = None) -> LocalFeature | None:
         """The features of a node type in this part; None where it has none."""
-        feature: LocalFeature | None = _optional(self.node_features, ntype)
-        return feature
+        return _optional(self.node_features, ntype)
 
     def get_edge_feature(self, etype: EdgeType | None = None) -> LocalFeature | None:
         """The features of an edge type in this part; None where it has none."""
-        feature: LocalFeature | None = _optional(self.edge_features, etype)
-        return feature
+        return _optional(self.edge_features, etype)
 
     def get_node_label(self, ntype: NodeType | None = None) -> torch.Tensor | None:
         """The labels of all nodes of a type; None where it has none."""
-        labels: torch.Tensor | None = _optional(self.node_labels, ntype)
-        return labels
+        return _optional(self.node_labels, ntype)
 
     def dist_graph(self) -> DistGraph:
         """This part's edges with the books of all parts."""
@@ -634,7 +631,7 @@ def reduce_dist_dataset(dataset: DistDataset) -> Any:
     return dataset.__reduce__()
 
 
-def _optional(value: Any, graph_type: Any) -> Any:
+def _optional(value: Mapping[Any, T] | T | None, graph_type: Any) -> T | None:
     return value.get(graph_type) if isinstance(value, Mapping) else value
 
 

@@ -36,6 +36,7 @@ from gnnkit.storage.manifest import read_manifest
 from gnnkit.storage.store import Store
 
 GraphType: TypeAlias = NodeType | EdgeType
+T = TypeVar("T")
 
 
 def check_part(partition_idx: int, num_partitions: int) -> None:
@@ -48,7 +49,7 @@ def check_part(partition_idx: int, num_partitions: int) -> None:
         raise PlanError(f"there is no part {partition_idx} of {num_partitions}", f"parts go from 0 to {num_partitions - 1}")
 
 
-def by_type(value: Any, graph_type: GraphType | None, what: str) -> Any:
+def by_type(value: Mapping[Any, T] | T, graph_type: GraphType | None, what: str) -> T:
     """The value of a type in a dict by type; ``value`` itself where it is no dict.
 
     Args:
@@ -67,7 +68,6 @@ def by_type(value: Any, graph_type: GraphType | None, what: str) -> Any:
     return value[graph_type]
 
 
-T = TypeVar("T")
 Quantizations: TypeAlias = dict[str, Quantization] | dict[T, dict[str, Quantization]]
 
 NODE_FEATURES = "x"
@@ -340,15 +340,16 @@ def get_total_ids(partition_book: AnyBook) -> int:
     return len(partition_book) if isinstance(partition_book, PartitionBook) else _table(partition_book).numel()
 
 
-def look_up(partition_book: AnyBook, ids: torch.Tensor) -> torch.Tensor:
-    """int64 ``[k]``: the parts of ids, by a book or by a tensor with each id's part.
+def look_up(partition_book: AnyBook | Mapping[Any, AnyBook], ids: torch.Tensor, graph_type: GraphType | None = None) -> torch.Tensor:
+    """int64 ``[k]``: the parts of ids, by a book or by a tensor with each id's part, or by such a one for their type.
 
     Raises:
-        PlanError: An id is out of range or not a whole number, or the value is no book.
+        PlanError: An id is out of range or not a whole number, the value is no book, or there is none for the type.
     """
-    if isinstance(partition_book, PartitionBook):
-        return partition_book[ids]
-    table = _table(partition_book)
+    book = by_type(partition_book, graph_type, "a partition book")
+    if isinstance(book, PartitionBook):
+        return book[ids]
+    table = _table(book)
     return table[_checked(ids, table.numel())].long()
 
 
@@ -474,12 +475,11 @@ class DistGraph:
 
     def get_local_graph(self, etype: EdgeType | None = None) -> LocalGraph:
         """The edges of a type in the part here; a homogeneous graph has only one."""
-        graph: LocalGraph = by_type(self.local_graph, etype, "a graph")
-        return graph
+        return by_type(self.local_graph, etype, "a graph")
 
     def get_node_partitions(self, ids: torch.Tensor, ntype: NodeType | None = None) -> torch.Tensor:
         """int64 ``[k]``: the parts that own nodes ``[k]`` of a type."""
-        return look_up(by_type(self.node_pb, ntype, "a partition book"), ids)
+        return look_up(self.node_pb, ids, ntype)
 
     def get_edge_partitions(self, eids: torch.Tensor, etype: EdgeType | None = None) -> torch.Tensor:
         """int64 ``[k]``: the parts that own edges ``[k]`` of a type.
@@ -489,7 +489,7 @@ class DistGraph:
         """
         if self.edge_pb is None:
             raise PlanError("this DistGraph has no edge_pb", "give one when you make it")
-        return look_up(by_type(self.edge_pb, etype, "a partition book"), eids)
+        return look_up(self.edge_pb, eids, etype)
 
 
 class LocalFeature:
@@ -595,8 +595,7 @@ class DistFeature:
 
     def local_get(self, ids: torch.Tensor, input_type: GraphType | None = None) -> torch.Tensor:
         """Features ``[k, *row_shape]`` of ids ``[k]`` of the part here, on the CPU; see ``LocalFeature.cpu_get``."""
-        feature: LocalFeature = by_type(self.local_feature, input_type, "features")
-        return feature.cpu_get(ids)
+        return by_type(self.local_feature, input_type, "features").cpu_get(ids)
 
     def async_get(self, ids: torch.Tensor, input_type: GraphType | None = None) -> torch.futures.Future[torch.Tensor]:
         """A future of ``self[ids]``; it is done, since nothing is fetched from elsewhere."""
@@ -612,7 +611,7 @@ class DistFeature:
 
     def _get(self, ids: torch.Tensor, input_type: GraphType | None) -> torch.Tensor:
         local = by_type(self.local_feature, input_type, "features")
-        parts = look_up(by_type(self.feature_pb, input_type, "a partition book"), ids)
+        parts = look_up(self.feature_pb, ids, input_type)
         found = torch.empty((ids.numel(), *local.shape[1:]), dtype=local.dtype)
         for part in map(int, torch.unique(parts)):
             if part not in self._stores:

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from gnnkit.bounds import keep_whole_number
-from gnnkit.errors import PlanError, interruptible
+from gnnkit.errors import PlanError, interruptible, near_matches
 from gnnkit.export.job import PLAN, README, RECORD, REQUIREMENTS, STAGE, TRAIN, ExportJob, JobPlan, PlacementChoice, job_plan
 from gnnkit.export.job_files import partition_command, readme_text, requirements_text, stage_script, template_source
-from gnnkit.export.launchers.base import launcher_of
+from gnnkit.export.launchers.base import Launcher, launcher_of
 from gnnkit.export.source import file_source, function_source
 from gnnkit.export.verify import VerifyReport, verify_export
 from gnnkit.export.writer import write_directory
 from gnnkit.files import user_path
+from gnnkit.jobs.config import CONFIG, check_config
 from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling
 from gnnkit.plan.sampling import BatchSize, most
 from gnnkit.rendering import Shown
 from gnnkit.schema import EdgeType, GraphSchema
 from gnnkit.ui.cards import Card
+from gnnkit.ui.kernel import running_shell
 from gnnkit.urls import packages_for
 from gnnkit.version import __version__
 
@@ -45,8 +50,11 @@ class JobOptions:
     interface: str | None = None
     placement: PlacementChoice | None = None
     gpus_per_node: int | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "config", check_config(self.config))
         for name, least in (("nodes", 1), ("procs_per_node", 1), ("storage_nodes", 0), ("servers_per_node", 1)):
             keep_whole_number(self, name, least)
         if self.placement not in (None, "replicate", "partition"):
@@ -109,12 +117,14 @@ def export_plan(
         StoreError: The store is missing or damaged.
     """
     launcher, target = launcher_of(options.launcher), user_path(directory)
+    _check_options(launcher, options)
     made = job_plan(plan, options.nodes, options.storage_nodes, options.interface, options.placement)
     job = _job(made, target, options)
     source = _source(train, made)
     files = {
         PLAN: made.text(target),
         TRAIN: source,
+        **({CONFIG: json.dumps(options.config, indent=1) + "\n"} if options.config else {}),
         REQUIREMENTS: requirements_text(source, packages_for(job.store.path) if job.store.is_fetched else ()),
         **launcher.files(job),
     }
@@ -155,28 +165,61 @@ def _job(made: JobPlan, target: Path, options: JobOptions) -> ExportJob:
         workers_per_server=backend.get("workers_per_server", 1),
         threads_per_worker=backend.get("threads_per_worker", 1),
         sampling_threads=_sampling_threads(backend),
-        gpus_per_node=options.procs_per_node * _has_gpu() if options.gpus_per_node is None else options.gpus_per_node,
+        gpus_per_node=options.procs_per_node * (backend.get("device") == "cuda" or wants_gpus())
+        if options.gpus_per_node is None
+        else options.gpus_per_node,
         placement=made.placement,
         store=made.job_store(target),
         batch_bytes=_batch_bytes(made),
         num_steps=max(1, -(-_num_inputs(made) // (made.plan.batching.batch_size * options.nodes * options.procs_per_node))),
         num_nodes=made.manifest.schema.num_nodes,
         gnnkit=__version__,
+        options=options.options,
+        config=options.config,
     )
+
+
+# What may stand in a line of a script, or in YAML, as it is.
+_OPTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./:@&|*,()\[\]+-]*")
+
+
+def _check_options(launcher: Launcher, options: JobOptions) -> None:
+    for name, value in options.options.items():
+        if name not in launcher.options:
+            has = ", ".join(f"{known} ({meaning})" for known, meaning in launcher.options.items())
+            near = near_matches(name, list(launcher.options))
+            raise PlanError(f"{launcher.title} has no option {name!r}{near}", f"it has {has}" if has else "it has none")
+        for text in [word for item in value.items() for word in item] if isinstance(value, Mapping) else [value]:
+            if not isinstance(text, str) or not _OPTION.fullmatch(text):
+                raise PlanError(f"the option {name}={value!r} of {launcher.title} is of no use", "a text without blanks: partition='gpu'")
 
 
 def _sampling_threads(backend: Any) -> int | None:
     """Threads that sample for one rank; None where they are "auto"."""
     if backend["kind"] == "GraphStore":
         return 0
+    if backend["kind"] == "OnDevice":
+        return 1
     count = backend["num_threads"] if backend["kind"] == "InProcess" else backend["num_workers"]
     return count * backend.get("threads_per_worker", 1) if isinstance(count, int) else None
 
 
-def _has_gpu() -> bool:
+@cache
+def wants_gpus() -> bool:
+    """Whether ranks train on GPUs where nothing says so: as here, or as the person says who exports where there is none, asked once."""
     import torch
 
-    return torch.cuda.is_available()
+    if torch.cuda.is_available() or not is_attended():
+        return torch.cuda.is_available()
+    try:
+        return input("This machine has no GPU. Shall the job ask for one for each rank? [y/N] ").strip().lower() in ("y", "yes")
+    except (EOFError, OSError, RuntimeError):  # a notebook that runs by itself asks in vain
+        return False
+
+
+def is_attended() -> bool:
+    """Whether a question would be seen and answered: in a terminal, or in a notebook."""
+    return running_shell() is not None or (sys.stdin is not None and sys.stdin.isatty())
 
 
 def _num_inputs(made: JobPlan) -> int:

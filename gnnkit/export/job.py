@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -86,8 +87,8 @@ class ExportJob(SizedJob):
 
     Attributes:
         interface: Interface that nodes talk to each other on, or None: the one that leads to the first node.
-        backend: "InProcess", "Colocated" or "GraphStore", as in the plan. The plan of a ``GraphStore`` holds no address: ``gnnkit run``
-            takes it from ``$GNNKIT_ADDRESSES``, which the launch files set, and starts servers of its own without it.
+        backend: "InProcess", "OnDevice", "Colocated" or "GraphStore", as in the plan. The plan of a ``GraphStore`` holds no address:
+            ``gnnkit run`` takes it from ``$GNNKIT_ADDRESSES``, which the launch files set, and starts servers of its own without it.
         workers_per_server: Sampling processes of each storage server.
         threads_per_worker: Sampling threads of each of those.
         sampling_threads: Threads that sample for one rank on its own node, 0 with servers; None: as many as there are cores for.
@@ -98,6 +99,8 @@ class ExportJob(SizedJob):
         num_steps: Batches of an epoch that a rank gets, at least 1.
         num_nodes: Nodes of the graph, of all types.
         gnnkit: gnnkit's version.
+        options: Options of the launcher.
+        config: Hyper-parameters; the directory has a file of them where there are any.
     """
 
     interface: str | None
@@ -112,6 +115,8 @@ class ExportJob(SizedJob):
     num_steps: int
     num_nodes: int
     gnnkit: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def placement_word(self) -> Literal["replicate", "partition"]:
@@ -271,12 +276,13 @@ def job_plan(plan: LoaderPlan, nodes: int, storage_nodes: int, interface: str | 
     backend = _job_backend(plan, storage_nodes, interface)
     manifest = read_manifest(path)
     hosts = storage_nodes or nodes
-    if backend["kind"] == "InProcess" and placement == "partition" and nodes > 1:
+    is_alone = backend["kind"] in ("InProcess", "OnDevice")  # every rank has the whole graph
+    if is_alone and placement == "partition" and nodes > 1:
         raise PlanError(
-            "placement='partition' needs processes that serve parts to other nodes, and InProcess has none",
+            f"placement='partition' needs processes that serve parts to other nodes, and {backend['kind']} has none",
             "loader.with_backend('colocated').export(...), or placement='replicate'",
         )
-    divided = hosts > 1 and backend["kind"] != "InProcess" and placement != "replicate"
+    divided = hosts > 1 and not is_alone and placement != "replicate"
     cut = None
     num_parts = manifest.num_parts
     if divided and num_parts < hosts:
@@ -317,8 +323,8 @@ def _job_backend(plan: LoaderPlan, storage_nodes: int, interface: str | None) ->
     kind = backend["kind"]
     if kind == "Glt":
         raise PlanError("Glt() samples with graphlearn-torch, which starts its own jobs", "loader.with_backend('colocated').export(...)")
-    if kind == "OnDevice":
-        raise PlanError("jobs that sample on devices are not exported yet", "loader.with_backend('inprocess').export(...): equal batches")
+    if kind == "OnDevice":  # each rank's own
+        backend["device"] = backend["device"].partition(":")[0]
     if storage_nodes and kind != "GraphStore":
         raise PlanError(f"storage_nodes={storage_nodes}, but {kind} has no servers", "loader.with_backend('graph_store').export(...)")
     if kind == "GraphStore":

@@ -22,7 +22,8 @@ from gnnkit.errors import PlanError
 from gnnkit.export.code import distributions_of
 from gnnkit.export.job import PLAN, RECORD, REQUIREMENTS, STAGE, TRAIN, ExportJob, Instructions, InstructionStep, Port
 from gnnkit.export.launchers.base import Launcher
-from gnnkit.plan import InputLinks, InputNodes, LoaderPlan, PPRSampling
+from gnnkit.jobs.config import CONFIG
+from gnnkit.plan import InputLinks, InputNodes, LoaderPlan, PPRSampling, WalkSampling
 from gnnkit.schema import NodeType
 from gnnkit.storage.layout import FEATURE_NAME, BuildOptions, node_file
 from gnnkit.storage.manifest import Manifest
@@ -50,6 +51,8 @@ def template_source(plan: LoaderPlan, path: Path, manifest: Manifest) -> str:
         raise _none("remainder='uneven' gives ranks different numbers of batches, and DDP waits for all of them")
     if isinstance(plan.sampling, PPRSampling):
         raise _none("batches of personalised PageRank have no layers of edges to convolve along")
+    if isinstance(plan.sampling, WalkSampling):
+        raise _none("batches of walks have no edges to convolve along")
     num_layers = max(1, plan.sampling.num_hops)
     if isinstance(inputs, InputNodes):
         return _for_nodes(inputs, num_layers, path, manifest)
@@ -306,6 +309,7 @@ def _copies(job: ExportJob) -> tuple[str, ...]:
 _BEFORE = {
     PLAN: "what is sampled: the graph, its inputs, fan-outs, batches and seed",
     TRAIN: "`train(loader, ctx)`, which every rank calls: edit it",
+    CONFIG: "hyper-parameters, `ctx.config`; `--set lr=0.01` behind the command that starts the job changes them",
     STAGE: "cuts the store into as many parts as the job needs",
 }
 _AFTER = {
@@ -343,6 +347,7 @@ def _summary(job: ExportJob, launcher: Launcher) -> str:
     nodes = f"{job.nodes} node{'s' if job.nodes > 1 else ''} with {job.procs_per_node} rank{'s' if job.procs_per_node > 1 else ''}"
     where = {
         "InProcess": "Each rank samples in threads of its own.",
+        "OnDevice": "Each rank has the graph on its own GPU and samples there.",
         "Colocated": "Each rank samples in processes beside it.",
         "GraphStore": f"Beside them, {job.num_servers} storage server(s) on {job.storage_nodes} node(s) hold the graph and sample it.",
     }[job.backend]

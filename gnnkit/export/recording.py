@@ -66,7 +66,17 @@ def recorder(folder: Path) -> Callable[[Any, Any], Any]:
     Args:
         folder: See ``record``.
     """
-    return lambda loader, ctx: record(loader.pipeline, ctx.rank, folder)
+
+    def train(loader: Any, ctx: Any) -> None:
+        (folder / f"config-{ctx.rank}.json").write_text(json.dumps(dict(ctx.config)))
+        record(loader.pipeline, ctx.rank, folder)
+
+    return train
+
+
+def read_configs(folder: Path) -> dict[int, Any]:
+    """Reads the hyper-parameters that ranks were given: ``{rank: ctx.config}``."""
+    return {int(file.stem.partition("-")[2]): json.loads(read_text(file)) for file in folder.glob("config-*.json")}
 
 
 def recorded(loader: Pipeline, rank: int, steps: int | None = None) -> Iterator[RecordedBatch]:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gnnkit.arguments import checks_calls
 from gnnkit.backends.inprocess import InProcess
 from gnnkit.bounds import whole_number
 from gnnkit.cluster import namespaces
@@ -19,9 +20,10 @@ from gnnkit.events import Stage, ignore_events
 from gnnkit.export.job import PLAN, STAGE
 from gnnkit.export.launchers.base import launcher_of
 from gnnkit.export.proof.trial import Command, JobTrial, TrialRun, TrialSize, fitting, last_lines, read_job, running, set_up, stage_command
-from gnnkit.export.recording import RecordedBatch, count_recorded, limit_steps, read_record, recorded
+from gnnkit.export.recording import RecordedBatch, count_recorded, limit_steps, read_configs, read_record, recorded
 from gnnkit.export.writer import changed_files
 from gnnkit.files import user_path
+from gnnkit.jobs.config import read_config
 from gnnkit.loader.inspection import ValueDigest
 from gnnkit.loader.pipeline import open_plan
 from gnnkit.plan import LoaderPlan
@@ -320,6 +322,7 @@ def _recorded_by(rank: int, trial: JobTrial, commands: Sequence[Command]) -> lis
 _STAGE = "export check"
 
 
+@checks_calls()
 def verify_export(
     directory: str | Path,
     *,
@@ -368,7 +371,9 @@ def verify_export(
         reference = replace(plan, store=replace(here, path=path), backend=InProcess().to_json(), placement=None)
         reference = replace(reference, runtime=replace(plan.runtime, feature_cache=0))
         wanted, found, of_epoch = check.run(trial, launcher.commands(trial), reference)
-    came = compare(wanted, found)
+        given = sorted(read_configs(trial.records).items())
+    came, config = compare(wanted, found), read_config(folder / PLAN)
+    others = [Difference(0, rank, 0, "ctx.config", f"{value} instead of {config}") for rank, value in given if value != config]
     return VerifyReport(
         name=whole.name,
         launcher=launcher.about_trial,
@@ -378,7 +383,7 @@ def verify_export(
         epoch_batches=of_epoch,
         values=came.values,
         notes=(*notes, *how),
-        differences=came.differences,
+        differences=(*came.differences, *others),
         elapsed_s=time.monotonic() - began,
     )
 
@@ -429,12 +434,15 @@ def _trial(job: TrialSize, directory: Path, plan: LoaderPlan, check: JobCheck) -
     assert plan.store is not None
     reason = namespaces.why_not() if job.num_hosts > 1 else None
     in_namespaces = job.num_hosts > 1 and reason is None
+    gpus = _num_gpus()
+    has_few = 1 < gpus < job.procs_per_node  # ranks share one GPU, or have one each
+    if plan.backend["kind"] == "OnDevice" and (has_few or not gpus):
+        plan = replace(plan, backend={**plan.backend, "device": "cpu"})
     trial = set_up(job, directory, plan, check.new_folder("job"), in_namespaces=in_namespaces, timeout_s=check.timeout_s)
     notes = []
     if job.num_hosts > 1:
         notes.append("each node is a network namespace" if in_namespaces else f"each node is a process group on loopback: {reason}")
-    gpus = _num_gpus()
-    if 1 < gpus < job.procs_per_node:  # ranks share one GPU, or have one each
+    if has_few:
         trial = replace(trial, environment={**trial.environment, "CUDA_VISIBLE_DEVICES": ""})
         notes.append(f"ranks ran on the CPU: {job.procs_per_node} of them are on a node, and there are {gpus} GPUs")
     return trial, notes

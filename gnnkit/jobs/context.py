@@ -17,13 +17,17 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from gnnkit.arguments import checks_calls
 from gnnkit.callers import warn
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.files import read_bounded, why_unwritable
-from gnnkit.jobs.environment import JobPlace
+from gnnkit.jobs.environment import JobPlace, find_job
+from gnnkit.jobs.trackers import Tracker, make_tracker
 from gnnkit.storage.files import sync
+from gnnkit.units import format_duration, format_rate
 
 if TYPE_CHECKING:
     import torch
@@ -60,12 +64,13 @@ class Checkpoints:
         """Whether this rank writes and reads for all."""
         return self.rank == 0
 
-    def write(self, objects: Mapping[str, Any], loader: Mapping[str, Any]) -> Path | None:
+    def write(self, objects: Mapping[str, Any], loader: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> Path | None:
         """Writes a checkpoint, and removes all but the last two. Every rank calls it; only rank 0 does something.
 
         Args:
             objects: What has ``state_dict()``, by name.
             loader: ``state_dict()`` of the loader.
+            config: The job's hyper-parameters.
 
         Returns:
             Its file; None where it is not in a folder of this host.
@@ -80,7 +85,8 @@ class Checkpoints:
 
         states = {name: _state(name, value) for name, value in objects.items()}
         buffer = io.BytesIO()
-        torch.save({"version": VERSION, "world_size": self.world_size, "loader": dict(loader), "objects": states}, buffer)
+        owner = {"job": find_job(), "config": dict(config or {})}
+        torch.save({"version": VERSION, "world_size": self.world_size, "loader": dict(loader), "objects": states, **owner}, buffer)
         content = buffer.getbuffer()
         found = self._files()
         number = 1 + max((_number_of(path) for path in found), default=0)
@@ -107,18 +113,25 @@ class Checkpoints:
         self._damaged.clear()
         return path
 
-    def restore(self, objects: Mapping[str, Any], move_loader: Callable[[dict[str, Any]], None] | None = None) -> dict[str, Any] | None:
+    def restore(
+        self,
+        objects: Mapping[str, Any],
+        move_loader: Callable[[dict[str, Any]], None] | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any] | None:
         """Loads the newest whole checkpoint into objects; in a process group every rank calls it, and all load what rank 0 reads.
 
         Args:
             objects: What has ``load_state_dict()``, by the names that ``write`` was given.
             move_loader: Called with the loader's state before anything is loaded: what it refuses leaves the objects as they are.
+            config: The hyper-parameters that the checkpoint has to have been made with; None takes one of any.
 
         Returns:
             The loader's state; None where there is no checkpoint.
 
         Raises:
-            PlanError: The newest whole checkpoint holds other objects, is of a newer gnnkit, or cannot be read without running code.
+            PlanError: The newest whole checkpoint holds other objects, is of another job or of a newer gnnkit, or cannot be read without
+                running code.
         """
         content = self.newest() if self.is_writer else None
         if self.world_size > 1:
@@ -131,6 +144,12 @@ class Checkpoints:
             raise PlanError(
                 f"the newest checkpoint in {str(self._folder)!r} holds {sorted(states)}, and restore() was given {sorted(objects)}",
                 "give restore() what save() was given, or another --dir to start anew",
+            )
+        if config is not None and value.get("config", config) != config:
+            raise PlanError(
+                f"the newest checkpoint in {str(self._folder)!r} was made by {value['job']} with {in_words(value['config'])}, and this job"
+                f" has {in_words(config)}",
+                "give this job a folder of its own, with --dir or RUN_DIR; --take-over goes on from that checkpoint with the new values",
             )
         loader: dict[str, Any] = value["loader"]
         if move_loader is not None:
@@ -155,6 +174,11 @@ class Checkpoints:
             self._damaged.add(path)
             warn(f"the checkpoint {str(path)!r} is damaged; the one before it is taken")
         return None
+
+
+def in_words(config: Mapping[str, Any]) -> str:
+    """Hyper-parameters as they are given on a command line."""
+    return ", ".join(f"{name}={value!r}" for name, value in config.items()) or "no --set"
 
 
 def _number_of(path: Path) -> int:
@@ -260,28 +284,41 @@ class LogLines:
 
     def __init__(self, show: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._show, self._clock = show, clock
-        self._held: Logged | None = None
+        self._held: tuple[float, Logged] | None = None
+        self._first: tuple[float, int] | None = None
         self._next_s = -float("inf")
 
     def __call__(self, logged: Logged) -> None:
         """Takes note of numbers."""
-        if self._held is not None and self._held.epoch != logged.epoch:
+        if self._held is not None and self._held[1].epoch != logged.epoch:
             self.flush()
-        self._held = logged
-        if self._clock() >= self._next_s:
+        self._held = self._clock(), logged
+        self._first = self._first or (self._held[0], logged.steps_done)
+        if self._held[0] >= self._next_s:
             self.flush()
 
     def flush(self) -> None:
         """Shows what was logged last, if it was not shown."""
-        if self._held is not None:
-            self._show(line(self._held))
+        if self._held is not None and self._first is not None:
+            (now, logged), (then, before) = self._held, self._first
+            rate = (logged.steps_done - before) / (now - then) if now > then else 0.0
+            self._show(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line(logged, rate)}")
             self._held, self._next_s = None, self._clock() + _EVERY_S
 
 
-def line(logged: Logged) -> str:
-    """Numbers of a step, as a line."""
-    numbers = "  ".join(f"{name} {value:.4g}" for name, value in logged.numbers.items())
-    return f"epoch {logged.epoch}  batch {logged.step}/{logged.num_steps}  {numbers}"
+def line(logged: Logged, rate: float = 0.0) -> str:
+    """Numbers of a step, as a line.
+
+    Args:
+        logged: The numbers.
+        rate: Steps in a second, for the time that is left; 0 where it is not known.
+    """
+    parts = [f"epoch {logged.epoch}" + (f" of {logged.num_epochs}" if logged.num_epochs else ""), f"batch {logged.step}/{logged.num_steps}"]
+    if rate > 0:
+        left = (logged.num_epochs or logged.epoch + 1) * logged.num_steps - logged.steps_done
+        of = "" if logged.num_epochs else " of the epoch"
+        parts.append(f"{format_rate(rate, 'batches')}, {format_duration(left / rate)} left{of}")
+    return "  ".join([*parts, *(f"{name} {value:.4g}" for name, value in logged.numbers.items())])
 
 
 @dataclass(frozen=True)
@@ -294,6 +331,7 @@ class Logged:
         step: Batches of the epoch that this rank has had, those before a restart included.
         num_steps: Batches of this rank in one epoch.
         numbers: The numbers.
+        num_epochs: Epochs of the whole training, where ``ctx.epochs`` was told; else 0.
     """
 
     rank: int
@@ -301,12 +339,19 @@ class Logged:
     step: int
     num_steps: int
     numbers: dict[str, float]
+    num_epochs: int = 0
+
+    @property
+    def steps_done(self) -> int:
+        """Batches that this rank has had in all epochs, those before a restart included."""
+        return max(0, self.epoch) * self.num_steps + self.step
 
 
 Report = Callable[[Logged], None]
 _logger = logging.getLogger(__name__)
 
 
+@checks_calls()
 class TrainContext:
     """A rank's place in the job, with its loader, checkpoints and log, for its training loop.
 
@@ -317,6 +362,7 @@ class TrainContext:
         loader: Its loader.
         checkpoints: The job's checkpoints.
         report: Called with what ``log`` is given.
+        config: The job's hyper-parameters.
 
     Attributes:
         rank: This rank.
@@ -329,6 +375,7 @@ class TrainContext:
         device: A ``torch.device``: the GPU of this local rank, else the CPU.
         directory: Folder for checkpoints and for what the function writes; it exists.
         restarts: How often the job was started again.
+        config: The job's hyper-parameters: ``config`` of ``gnnkit.launch`` and ``loader.export``, and ``--set`` of ``gnnkit run``.
 
     Example:
         >>> import gnnkit
@@ -341,13 +388,25 @@ class TrainContext:
     """
 
     def __init__(
-        self, place: JobPlace, device: torch.device, directory: Path, loader: GraphLoader, checkpoints: Checkpoints, report: Report
+        self,
+        place: JobPlace,
+        device: torch.device,
+        directory: Path,
+        loader: GraphLoader,
+        checkpoints: Checkpoints,
+        report: Report,
+        config: Mapping[str, Any],
+        *,
+        takes_over: bool = False,
     ) -> None:
         self.rank, self.local_rank, self.node_rank = place.rank, place.local_rank, place.node_rank
         self.world_size, self.local_world_size, self.num_nodes = place.world_size, place.local_world_size, place.num_nodes
         self.restarts, self.is_main = place.restarts, place.rank == 0
         self.device, self.directory = device, directory
-        self._loader, self._checkpoints, self._report = loader, checkpoints, report
+        self.config: Mapping[str, Any] = MappingProxyType(dict(config))
+        self._loader, self._checkpoints, self._report, self._takes_over = loader, checkpoints, report, takes_over
+        self._num_epochs, self._trackers = 0, list[Tracker]()
+        self._objects: dict[str, Any] | None = None
         # The epoch in whose midst the loader was put by ``restore``, and the steps of this rank before that.
         self._continued = (-1, 0)
 
@@ -368,7 +427,27 @@ class TrainContext:
         epoch, before = self._loader.epoch, self._continued
         step = self._loader.stats().batches + (before[1] if epoch == before[0] else 0)
         values = {name: _number(name, value) for name, value in numbers.items()}
-        self._report(Logged(self.rank, epoch, step, len(self._loader), values))
+        logged = Logged(self.rank, epoch, step, len(self._loader), values, self._num_epochs)
+        self._report(logged)
+        for tracker in self._trackers:
+            tracker.log(values, logged.steps_done)
+
+    def track(self, tracker: Tracker | str) -> None:
+        """Has what ``log`` is given kept elsewhere, too; every rank calls it, and rank 0 writes.
+
+        Args:
+            tracker: "csv", "tensorboard", "wandb", "mlflow", or an object with ``log(numbers, step)`` and ``close()``.
+
+        Raises:
+            PlanError: There is none of that name, or its package is not installed.
+        """
+        if self.is_main:
+            self._trackers.append(make_tracker(tracker, self.directory, self.config) if isinstance(tracker, str) else tracker)
+
+    def close(self) -> None:
+        """Closes the trackers; ``run_training`` calls it."""
+        while self._trackers:
+            self._trackers.pop().close()
 
     def ddp(self, model: Any) -> Any:
         """The model on this rank's device, its gradients averaged over all ranks; alone it is only moved.
@@ -389,7 +468,7 @@ class TrainContext:
         Args:
             total: Epochs of the whole training, those before a restart included.
         """
-        epoch = self._loader.state_dict()["epoch"]
+        epoch, self._num_epochs = self._loader.state_dict()["epoch"], total
         if epoch >= total and self.is_main:
             _logger.warning("all %d epochs are done: nothing is left of this training; %s holds its checkpoints", total, self.directory)
         while epoch < total:
@@ -411,7 +490,17 @@ class TrainContext:
         Raises:
             PlanError: An object has no state, or its state holds more than tensors and plain values.
         """
-        self._checkpoints.write(objects, self._loader.state_dict())
+        self._objects = objects
+        self._checkpoints.write(objects, self._loader.state_dict(), self.config)
+
+    def save_soon(self) -> None:
+        """Takes a checkpoint of what was last saved or restored before the next batch is handed out: the time limit is near.
+
+        Rank 0 writes it by itself, so that ranks need not hear of it at the same step. A signal's handler may call it.
+        """
+        objects = self._objects
+        if self.is_main and objects is not None:
+            self._loader.pipeline.before_next(lambda: self.save(**objects))
 
     def restore(self, **objects: Any) -> bool:
         """Puts objects and the loader where the newest checkpoint was taken; every rank calls it.
@@ -425,9 +514,10 @@ class TrainContext:
             False where there is no checkpoint; nothing was changed then.
 
         Raises:
-            PlanError: The checkpoint holds other objects, or is of another loader.
+            PlanError: The checkpoint holds other objects, or is of another loader or another job's.
         """
-        state = self._checkpoints.restore(objects, self._loader.load_state_dict)
+        self._objects = objects
+        state = self._checkpoints.restore(objects, self._loader.load_state_dict, None if self._takes_over else dict(self.config))
         if state is None:
             return False
         self._continued = state["epoch"], state["next_batch"] // self.world_size

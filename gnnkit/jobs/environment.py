@@ -6,10 +6,11 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gnnkit.cluster.hosts import is_loopback, source_address
 from gnnkit.errors import PlanError
 
 if TYPE_CHECKING:
@@ -200,6 +201,18 @@ def find_place(environment: Mapping[str, str] | None = None) -> JobPlace:
     return JobPlace()
 
 
+def find_job() -> str:
+    """Which job this process belongs to, in words: the same each time that a launcher starts the job again."""
+    told = _Told(os.environ)
+    if told.has("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"):
+        return f"Slurm job {told.text('SLURM_ARRAY_JOB_ID')}_{told.text('SLURM_ARRAY_TASK_ID')}"
+    if told.has("SLURM_JOB_ID"):
+        return f"Slurm job {told.text('SLURM_HET_JOB_ID') or told.text('SLURM_JOB_ID')}"
+    if told.has("TORCHELASTIC_RUN_ID"):
+        return f"torchrun's job {told.text('TORCHELASTIC_RUN_ID')}"
+    return f"process {os.getpid()}"
+
+
 def find_node(environment: Mapping[str, str] | None = None) -> tuple[int, int]:
     """Which node of how many this process prepares, where it need not be a rank.
 
@@ -215,7 +228,8 @@ def find_node(environment: Mapping[str, str] | None = None) -> tuple[int, int]:
     if not told.has("NODE_RANK"):
         place = find_place(told.values)
         return place.node_rank, place.num_nodes
-    node, count = told.number("NODE_RANK"), told.number("NNODES", least=1)
+    # A range, least to most, is torchrun's; any number of nodes in it gets the same batches.
+    node, count = told.number("NODE_RANK"), _Told({"NNODES": told.text("NNODES").rpartition(":")[2]}).number("NNODES", least=1)
     if node >= count:
         raise PlanError(f"NODE_RANK={node}, but NNODES={count}", "nodes count from 0")
     return node, count
@@ -253,7 +267,11 @@ def _from_slurm(told: _Told) -> JobPlace:
     if node >= nodes:
         raise PlanError(f"SLURM_NODEID={node}, but SLURM_NNODES={nodes}", "nodes count from 0")
     names = told.text("SLURM_STEP_NODELIST") or told.text("SLURM_JOB_NODELIST") or told.text("SLURM_NODELIST")
-    first = _first_host(names) or told.text("SLURM_LAUNCH_NODE_IPADDR")
+    first, second = [*_hosts(names), "", ""][:2]
+    first = first or told.text("SLURM_LAUNCH_NODE_IPADDR")
+    if node == 0 and second and is_loopback(source_address(first)):
+        # Debian's hosts file has a host's own name at 127.0.1.1: the address is that of the interface that leads to the other nodes.
+        first = source_address(second) or first
     return JobPlace(
         rank,
         local_rank,
@@ -278,10 +296,13 @@ def _tasks_of_nodes(told: _Told) -> list[int]:
     return counts
 
 
-def _first_host(names: str) -> str:
-    """``"node03"`` of ``"node[03-07,11],other"``."""
-    match = re.match(r"([^\[,]*)(?:\[([^\],-]+)[^\]]*\]([^,]*))?", names)
-    return "" if match is None else (match[1] or "") + (match[2] or "") + (match[3] or "")
+def _hosts(names: str) -> Iterator[str]:
+    """``node03``, ``node04``, ``node11`` and ``other`` of ``"node[03-04,11],other"``."""
+    for before, numbers, after in re.findall(r"([^\[,]+)(?:\[([^\]]*)\]([^,]*))?", names):
+        for item in numbers.split(","):
+            first, _, last = item.partition("-")
+            many = range(int(first), int(last) + 1) if first.isdigit() and last.isdigit() else ()
+            yield from [f"{before}{number:0{len(first)}}{after}" for number in many] or [before + item + after]
 
 
 def _from_kubernetes(told: _Told) -> JobPlace:

@@ -8,7 +8,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,6 +22,7 @@ from gnnkit.files import why_unwritable
 from gnnkit.graph_loader import GraphLoader
 from gnnkit.jobs.context import Checkpoints, Report, TrainContext
 from gnnkit.jobs.environment import JobPlace, choose_device
+from gnnkit.jobs.ownership import owned
 from gnnkit.jobs.process_group import process_group
 from gnnkit.loader.planned import check_planned
 from gnnkit.loader.served import joins_servers
@@ -144,6 +145,8 @@ def run_training(  # noqa: PLR0913 - launchers differ in all of them
     store: Any = None,
     transform: Callable[[Any], Any] | None = None,
     checkpoints: Checkpoints | None = None,
+    config: Mapping[str, Any] | None = None,
+    takes_over: bool = False,
 ) -> Any:
     """Calls ``train(loader, ctx)`` as one rank of a job, in a process of its own.
 
@@ -159,7 +162,9 @@ def run_training(  # noqa: PLR0913 - launchers differ in all of them
         device: "auto", "cpu", "cuda" or "cuda:<index>"; "auto" is the GPU of this local rank, or the CPU where there is none.
         store: The key-value store that the ranks meet at, where the caller has one for them; None is the one at the place's address.
         transform: The loader's; plans hold none.
-        checkpoints: Where the job's are kept; None is ``directory``.
+        checkpoints: Where the job's are kept; None is ``directory``, which is then this job's own.
+        config: ``ctx.config``.
+        takes_over: Whether ``ctx.restore`` takes a checkpoint that was made with other hyper-parameters.
 
     Returns:
         What ``train`` has returned.
@@ -183,6 +188,7 @@ def run_training(  # noqa: PLR0913 - launchers differ in all of them
     chosen = choose_device(device, place)
     interface = planned.backend.get("interface")
     with (
+        owned(directory) if place.rank == 0 and checkpoints is None else nullcontext(),
         process_group(place, chosen, interface, store),
         _joined_servers(plan, role),
         GraphLoader.from_plan(
@@ -195,7 +201,8 @@ def run_training(  # noqa: PLR0913 - launchers differ in all of them
         ) as loader,
     ):
         kept = Checkpoints(directory, place.rank, place.world_size) if checkpoints is None else checkpoints
-        return train(loader, TrainContext(place, chosen, directory, loader, kept, report))
+        with closing(TrainContext(place, chosen, directory, loader, kept, report, config or {}, takes_over=takes_over)) as ctx:
+            return train(loader, ctx)
 
 
 def find_plan_role(plan: LoaderPlan) -> Role:

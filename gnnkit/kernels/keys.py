@@ -18,6 +18,7 @@ PURPOSE_NEIGHBORS = 1
 PURPOSE_VARIATES = 2
 # Folded into a batch's key, where hops are folded too: above every hop.
 PURPOSE_NEGATIVES = 1 << 32
+PURPOSE_BIAS = (1 << 32) + 16
 PURPOSE_BUDGETS = (1 << 32) + 1
 PURPOSE_LAYERS = (1 << 32) + 2
 

@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.arguments import checks_calls
 from gnnkit.backends.base import BatchStream
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, Stage
+from gnnkit.loader.subgraphs import SaintNorms
 from gnnkit.plan import LABEL_COUNTS, LABEL_KINDS, LABEL_NODES, AnchorLabels, InputAnchors, LabelOutput, LoaderPlan, Shape, label_name
 from gnnkit.runtime.ring import BlockPool
 from gnnkit.sampling.collate import BatchContents, Dequantizer, collate, contents_of, specs_of, with_dims, with_edge_index
@@ -40,7 +42,7 @@ REAL_NODES, REAL_EDGES = "num_real_nodes", "num_real_edges"
 # Arrays of a batch's inputs, which have a row for each of these and not for each node or edge.
 _OF_INPUTS = frozenset(
     ("input_id", "seed_time", "seed_mask", "src_index", "dst_pos_index", "src_neg_index", "dst_neg_index", "edge_label_index")
-) | {"edge_label", "edge_label_time"}
+) | {"edge_label", "edge_label_time", "walks", "neg_walks"}
 _ROOTS = "batch"
 # Batches of epoch 0 that shapes are found from, evenly spread over it.
 _TRIALS = 32
@@ -495,6 +497,7 @@ def real_counts(extent: Extent) -> dict[NodeType | EdgeType, dict[str, list[int]
     return found | {t: {REAL_EDGES: counts(own)} for t, own in extent.edges.items()}
 
 
+@checks_calls()
 def unpad(batch: Any) -> Any:
     """Returns a batch as it would be without padding, on the same memory; one that has none as it is.
 
@@ -603,12 +606,14 @@ class BatchBuilder:
         plan: The plan of its stream.
         extra: Attributes of the whole graph that every batch carries.
         type_extra: Attributes of a whole node type or edge type that every batch carries, by type.
+        norms: GraphSAINT's, where batches have them.
     """
 
     schema: GraphSchema
     plan: LoaderPlan
     extra: Mapping[str, Any]
     type_extra: Mapping[Any, Mapping[str, Any]]
+    norms: SaintNorms | None = None
 
     def __post_init__(self) -> None:
         _ = self.dequantizer  # what it needs is loaded before the first batch
@@ -649,6 +654,8 @@ class BatchBuilder:
             extra = {**extra, **labels}
         if self.dequantizer is not None:
             contents = self.dequantizer(contents)
+        if self.norms is not None:
+            contents = self.norms.added(contents)
         if shapes := self.plan.form.shapes:
             contents, extent, subgraph.padding, subgraph.is_oversized = padded(contents, shapes, self.pool)
             real = real_counts(extent)

@@ -15,7 +15,7 @@ from gnnkit.backends.devices import cache_device, resolve_device
 from gnnkit.bounds import is_whole, shown
 from gnnkit.errors import MemoryLimitError, PlanError
 from gnnkit.events import EventSink, Stage
-from gnnkit.host import available_memory
+from gnnkit.host import free_on
 from gnnkit.loader.history import History
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.graph_memory import GraphHandle
@@ -340,9 +340,7 @@ class FeatureCache:
 
 
 def _check_room(nbytes: int, device: torch.device) -> None:
-    import torch
-
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
+    free = free_on(device)
     if nbytes > free:
         raise MemoryLimitError(
             f"feature_cache: the features to be kept take {nbytes / 1e6:.0f} MB, {free / 1e6:.0f} MB are free on {device}",

@@ -253,6 +253,7 @@ class Gate:
     def __init__(self) -> None:
         self._open = threading.Event()
         self._open.set()
+        self._errand: Callable[[], None] | None = None
 
     @property
     def is_shut(self) -> bool:
@@ -267,13 +268,22 @@ class Gate:
         """Lets them pass."""
         self._open.set()
 
+    def once(self, errand: Callable[[], None]) -> None:
+        """Has the thread that asks for the next batch do something first."""
+        self._errand = errand
+        self.shut()
+
     def wait(self, limit_s: float, check: Callable[[], None]) -> bool:
-        """Waits until it is open; whether it is.
+        """Does what ``once`` was given, then waits until it is open; whether it is.
 
         Args:
             limit_s: Longest wait.
             check: Called again and again; raises once the batch is not wanted any more.
         """
+        errand, self._errand = self._errand, None
+        if errand is not None:
+            self.open()
+            errand()
         deadline = Deadline(limit_s)
         while not self._open.wait(deadline.within(_SLICE_S)):
             check()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.arguments import check_fields, to_array
+from gnnkit.arguments import Array, Dates, EdgesOption, NodesOption, check_fields, to_array
 from gnnkit.bounds import check_choice
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.loader.times import check_unit, in_unit
@@ -46,6 +46,7 @@ from gnnkit.schema import (
     edge_type_name,
     find_reverse,
     is_label_edge_type,
+    near_edge_types,
     opposite_label_types,
 )
 from gnnkit.storage.arrays import node_values
@@ -53,6 +54,7 @@ from gnnkit.storage.layout import LABEL_NAME
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
+    from torch_geometric.sampler import NegativeSampling as PyGNegativeSampling
 
     from gnnkit.loader.options import LoaderOptions
 
@@ -83,10 +85,14 @@ def to_ids(value: Any, num_nodes: int, what: str, others: Collection[int] = ()) 
     Raises:
         PlanError: Wrong dtype or shape, an id out of range, or zeros and ones that look like a mask and are not of the dtype bool.
     """
+    if isinstance(value, (list, tuple, np.ndarray)) and len(value) and all(isinstance(key, str) for key in value):
+        hint = "a graph of tables has ids for its keys: loader.store.keys(node_type).ids([...])"
+        raise PlanError(f"{what} must hold whole numbers or be a mask, got texts such as {value[0]!r:.40}", hint)
     ids = to_array(value, what, "node ids are whole numbers: give them or a mask, as a tensor, an array or a list")
+    if ids.ndim == 0:
+        raise PlanError(f"{what} must be several, got {value!r:.40}", f"[{ids.item()!r:.40}] is one of them")
     if ids.ndim != 1:
-        hint = "for a single node give a list of one" if ids.ndim == 0 else "use .reshape(-1)"
-        raise PlanError(f"{what} must be one-dimensional, got shape {tuple(ids.shape)}", hint)
+        raise PlanError(f"{what} must be one-dimensional, got shape {tuple(ids.shape)}", "use .reshape(-1)")
     if ids.dtype == np.bool_:
         if len(ids) != num_nodes:
             raise PlanError(f"{what} is a mask of {len(ids)} elements, but there are {num_nodes} nodes")
@@ -232,9 +238,10 @@ def with_time_window(inputs: Inputs, value: Any, sampling: Sampling, graph: Grap
 
 def _of_inputs(inputs: Inputs, values: NDArray[Any], graph: GraphHandle) -> NDArray[Any]:
     """Values of inputs, also where there is one for each place of their mask."""
-    if isinstance(inputs, InputNodes) and inputs.is_mask and len(values) == graph.arrays.schema.node_types[inputs.node_type].num_nodes:
-        return values[inputs.ids]
-    return values
+    if not isinstance(inputs, InputNodes) or not inputs.is_mask:
+        return values
+    num_nodes = graph.arrays.schema.node_types[inputs.node_type].num_nodes
+    return values[inputs.ids] if values.shape[:1] == (num_nodes,) else values
 
 
 def one_window(value: Any) -> int | None:
@@ -476,7 +483,7 @@ def check_reverses(subgraph_type: SubgraphType, schema: GraphSchema) -> None:
         )
 
 
-NegativesOption: TypeAlias = Literal["auto", "binary", "triplet", "official"] | Mapping[str, Any] | Any | None
+NegativesOption: TypeAlias = "Literal['auto', 'binary', 'triplet', 'official'] | Mapping[str, Any] | PyGNegativeSampling | None"
 _NEGATIVE_WORDS = ("mode", "amount", "src_weight", "dst_weight")
 _LINK_ATTRIBUTES = ("edge_label", "edge_label_index", "edge_label_time")
 
@@ -496,8 +503,8 @@ class LinkOptions:
         exclude_edges: "self" leaves a batch's links out of what is sampled, "reverse" also the edges that lead back.
     """
 
-    edge_label: Any = None
-    edge_label_time: Any = None
+    edge_label: Array | None = None
+    edge_label_time: Dates | None = None
     neg_sampling: NegativesOption = "auto"
     neg_amount: float = 1
     neg_strict: bool = False
@@ -655,7 +662,8 @@ def _split_type(value: Any, graph: GraphHandle) -> tuple[EdgeType, Any]:
         edge_type, which = value
         if edge_type not in schema.edge_types:
             raise PlanError(
-                f"edge_label_index names the unknown edge type {edge_type!r}{near_matches(str(edge_type), known)}", f"known: {known}"
+                f"edge_label_index names the unknown edge type {edge_type!r}{near_edge_types(edge_type, schema.edge_types)}",
+                f"known: {known}",
             )
         return edge_type, which
     if isinstance(value, str):
@@ -666,7 +674,8 @@ def _split_type(value: Any, graph: GraphHandle) -> tuple[EdgeType, Any]:
             raise PlanError(f"several edge types have a split {value!r}: {having}", f"give ({having[0]}, {value!r})")
         splits = sorted({name for splits in graph.link_splits.values() for name in splits})
         hint = f"known splits of links: {splits}" if splits else f"the graph has no splits of links: {LINK_FORMS}"
-        raise PlanError(f"there is no split {value!r} of links{near_matches(value, splits)}", hint)
+        near = near_matches(value, splits) or near_edge_types(value, schema.edge_types)
+        raise PlanError(f"there is no split {value!r} of links{near}", hint)
     if len(schema.edge_types) != 1:
         raise PlanError(
             "the graph has several edge types, and edge_label_index does not say which one it means",
@@ -902,7 +911,7 @@ def _edge_type(name: str, value: Any) -> EdgeType:
 def _several(name: str, value: Any) -> Sequence[Any]:
     if _is_edge_type(value):
         return [value]
-    if not isinstance(value, (list, tuple)) or not value:
+    if not isinstance(value, (list, tuple)) or not value or isinstance(value[0], str):
         raise PlanError(f"{name} must be an edge type, or a list of some, got {value!r}", "for example ('user', 'buys', 'item')")
     return value
 
@@ -937,9 +946,9 @@ class InputOptions:
         links: Further options for links.
     """
 
-    input_nodes: Any = "auto"
-    input_time: Any = None
-    edge_label_index: Any = None
+    input_nodes: NodesOption = "auto"
+    input_time: Dates | None = None
+    edge_label_index: EdgesOption = None
     links: LinkOptions = field(default_factory=LinkOptions)
 
     def __post_init__(self) -> None:

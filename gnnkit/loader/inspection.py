@@ -15,6 +15,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from gnnkit.arguments import checks_calls
 from gnnkit.bounds import check_choice, whole_number
 from gnnkit.errors import PlanError
 from gnnkit.loader.building import unpad
@@ -149,6 +150,7 @@ class LeakageCheck:
         return LeakageCheck(self.num_edges + other.num_edges, self.num_later + other.num_later, shown, compared)
 
 
+@checks_calls()
 def check_leakage(batch: Any, time_attr: str = "time", *, temporal_comparison: TemporalComparison = "<=") -> LeakageCheck:
     """Compares every edge of a temporal batch with the time of the seed in whose neighbourhood it is.
 
@@ -164,6 +166,8 @@ def check_leakage(batch: Any, time_attr: str = "time", *, temporal_comparison: T
         PlanError: The batch does not say what must be compared, or shows edges that were not drawn.
     """
     check_choice("temporal_comparison", temporal_comparison, TemporalComparison)
+    if not hasattr(batch, "stores"):
+        raise PlanError(f"a {type(batch).__name__} is no batch", "give one of a loader's, or check the loader: loader.check_leakage()")
     return _check(batch, time_attr, temporal_comparison == "<", None, 0)
 
 

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypedDict
 
+from gnnkit.arguments import Array, Dates, EdgesOption
+from gnnkit.backends import BackendName
 from gnnkit.backends.base import Backend
+from gnnkit.backends.devices import Device
 from gnnkit.cluster.hosts import PlacementOption
+from gnnkit.datasets.table_types import TableKeywords
 from gnnkit.loader.inputs import NegativesOption
+from gnnkit.loader.options import PadOption, WeightsOption, WindowOption
 from gnnkit.plan import ExcludeEdges, Remainder, SubgraphType, TemporalComparison, TemporalStrategy
 from gnnkit.plan.sampling import FanOuts
+from gnnkit.samplers import Sampler
 from gnnkit.schema import EdgeDir
 from gnnkit.storage.layout import ByColumn, FeatureDtypes, Given, Order, Partitioner
 
@@ -23,19 +29,20 @@ class BesideKeywords(TypedDict, total=False):
     """Seeds per batch and rank."""
     shuffle: bool | None
     """Whether an epoch visits the seeds in a fresh order; None shuffles the split "train" only."""
-    device: Any
+    device: Device | None
     """The device that batches are copied to; None leaves them in memory."""
     transform: Callable[[Any], Any] | None
     """Called on each batch: before it is copied to ``device``, and on the device where features are cached there."""
     seed: int
     """Random seed; the same seed gives the same batches everywhere."""
-    pad: Any
+    pad: PadOption
     """"bucket" pads batches to at most four shapes, with masks, so that what is compiled fits them all. Or sizes of shapes: ``[(nodes,
     edges), ...]``, for typed graphs ``[{type: size}, ...]``. None pads nothing."""
     is_edge_index: bool
     """Gives ``edge_index`` as PyG's ``EdgeIndex``, with its sort order known where edges are sorted."""
-    sampler: Any
-    """Another way of sampling instead: ``gnnkit.Labor(...)``, ``gnnkit.PPR(...)``, ``gnnkit.HGT(...)`` or ``gnnkit.LayerWise(...)``."""
+    sampler: Sampler | None
+    """Another way of sampling instead: ``gnnkit.Labor(...)``, ``gnnkit.PPR(...)``, ``gnnkit.HGT(...)``, ``gnnkit.LayerWise(...)``,
+    ``gnnkit.Clusters(...)``, ``gnnkit.Saint(...)`` or ``gnnkit.Walks(...)``."""
     replace: bool
     """Draws neighbours with replacement."""
     disjoint: bool
@@ -45,12 +52,12 @@ class BesideKeywords(TypedDict, total=False):
     nodes."""
     temporal_strategy: TemporalStrategy
     """With ``time_attr``: "uniform" draws among the neighbours that are early enough, "last" takes the latest of them."""
-    time_window: Any
+    time_window: WindowOption
     """With ``time_attr``: how much older than its seed a neighbour may be, in the unit of the times: a number, or ``[n]`` of them, one
     for each input (or for each place of a mask). None is any age."""
     temporal_comparison: TemporalComparison
     """With ``time_attr``: whether neighbours of the seed's own time are early enough ("<=") or not ("<")."""
-    seed_weights: Any
+    seed_weights: WeightsOption
     """Numbers ``[n]``, one for each input (or for each place of a mask): an epoch draws n inputs in proportion to them, with
     replacement; "balanced" makes all classes of the labels ``y`` equally likely. None visits each input once."""
     drop_last: bool
@@ -64,9 +71,9 @@ class BesideKeywords(TypedDict, total=False):
     """Number of trainers; goes with ``rank``."""
     prefetch: int
     """Batches kept ready beyond those being sampled."""
-    memory_budget: int | None
-    """Bytes for a copy of the graph in huge pages, or the hottest part of a store with order="hotness"; None is a quarter of what is
-    free, divided by the processes of this machine that use the store; 0 makes no copy."""
+    memory_budget: int | str | None
+    """Bytes, or a size such as "2GB", for a copy of the graph in huge pages, or the hottest part of a store with order="hotness"; None
+    is a quarter of what is free, divided by the processes of this machine that use the store; 0 makes no copy."""
     feature_cache: int | str
     """Bytes, or a size such as "2GB", of features ``x`` that are kept on ``device``, those of the nodes that batches touch most;
     batches are the same, and come without them. 0 keeps none."""
@@ -83,16 +90,16 @@ class BesideKeywords(TypedDict, total=False):
 class LoaderKeywords(BesideKeywords, total=False):
     """The keywords of any loader."""
 
-    backend: Backend | str
+    backend: Backend | BackendName
     """The place of sampling: an object such as ``InProcess(num_threads=4)``, its name, or "auto"."""
 
 
 class LinkKeywords(LoaderKeywords, total=False):
     """The keywords of a loader of links."""
 
-    edge_label: Any
+    edge_label: Array | None
     """Numbers ``[n, ...]`` that go with the links; None: a split's own, where it has some."""
-    edge_label_time: Any
+    edge_label_time: Dates | None
     """Whole numbers ``[n]``, with ``time_attr``: nothing later is sampled around a link's ends."""
     neg_sampling: NegativesOption
     """The negatives of links. "binary": pairs of nodes, drawn over the whole graph, with the label 0; "triplet": targets for each
@@ -109,9 +116,9 @@ class LinkKeywords(LoaderKeywords, total=False):
 class ConstructorKeywords(LinkKeywords, total=False):
     """The keywords of a constructor."""
 
-    input_time: Any
+    input_time: Dates | None
     """Whole numbers ``[n]``, with ``time_attr``: nothing later is sampled around a node; None is each node's own time."""
-    edge_label_index: Any
+    edge_label_index: EdgesOption
     """Makes batches start from links: ``[2, n]`` ids, a split's name, ``(edge type, either of these)``, or an edge type for all its
     edges."""
 
@@ -140,3 +147,7 @@ class BuildKeywords(ConstructorKeywords, total=False):
     order: Order
     """The order of a part's nodes in its files: "dataset", or "hotness", those that batches touch most first, so that they share pages
     of a store that does not fit in memory. Batches are the same."""
+
+
+class TablesKeywords(BuildKeywords, TableKeywords, total=False):
+    """The keywords of a constructor of tables."""

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
-from gnnkit.arguments import check_fields
-from gnnkit.backends import resolve_backend
-from gnnkit.backends.base import Backend, size_in_bytes
-from gnnkit.backends.devices import device_for, resolve_device
+from gnnkit.arguments import Array, Dates, check_fields, check_known
+from gnnkit.backends import BackendName, resolve_backend
+from gnnkit.backends.base import Backend
+from gnnkit.backends.devices import Device, device_for, resolve_device
+from gnnkit.backends.on_device import WhereRoom
+from gnnkit.bounds import size_in_bytes
 from gnnkit.cluster.hosts import ONE_HOST, Hosts, PlacementOption, check_placement, find_hosts, place
 from gnnkit.cluster.urls.stores import open_url
-from gnnkit.errors import PlanError, near_matches
+from gnnkit.datasets import table_options
+from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.files import user_path
 from gnnkit.loader.inputs import (
@@ -28,6 +32,7 @@ from gnnkit.loader.inputs import (
     with_time_window,
 )
 from gnnkit.loader.served import is_served
+from gnnkit.loader.subgraphs import found_on
 from gnnkit.plan import (
     BatchForm,
     Batching,
@@ -47,12 +52,16 @@ from gnnkit.plan import (
 )
 from gnnkit.plan.sampling import FanOuts
 from gnnkit.runtime.graph_memory import GraphHandle
-from gnnkit.samplers import to_options
+from gnnkit.samplers import Clusters, Sampler, to_options
 from gnnkit.schema import EdgeDir
 from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.manifest import Manifest, read_manifest
 from gnnkit.storage.store import Store
 from gnnkit.urls import is_url
+
+WeightsOption: TypeAlias = Literal["balanced"] | Array | None
+WindowOption: TypeAlias = int | timedelta | Dates | None
+PadOption: TypeAlias = Literal["bucket"] | Sequence[tuple[int, int]] | Sequence[Mapping[Any, int]] | None
 
 
 @dataclass(frozen=True)
@@ -117,8 +126,8 @@ class LoaderOptions:
 
     Attributes:
         num_neighbors: Fan-out per hop, one list or ``{edge type: list}``; -1 takes all neighbours, 0 none.
-        sampler: Another way of sampling instead: ``gnnkit.Labor(...)``, ``gnnkit.PPR(...)``, ``gnnkit.HGT(...)`` or
-            ``gnnkit.LayerWise(...)``.
+        sampler: Another way of sampling instead: ``gnnkit.Labor(...)``, ``gnnkit.PPR(...)``, ``gnnkit.HGT(...)``,
+            ``gnnkit.LayerWise(...)``, ``gnnkit.Clusters(...)``, ``gnnkit.Saint(...)`` or ``gnnkit.Walks(...)``.
         batch_size: Seeds per batch and rank.
         shuffle: Whether an epoch visits the seeds in a fresh order; None shuffles the split "train" only.
         seed_weights: Numbers ``[n]``, one for each input (or for each place of a mask): an epoch draws n inputs in proportion to them, with
@@ -149,30 +158,31 @@ class LoaderOptions:
         start_timeout_s: Seconds that starting may take; while kernels are compiled, each of them.
         batch_timeout_s: Seconds that one wait for a batch may take. A thread or process that is seen to be sampling it is waited for,
             with a warning at half of the time.
-        memory_budget: Bytes for a copy of the graph in huge pages, or the hottest part of a store with order="hotness"; None is a quarter
-            of what is free, divided by the processes of this machine that use the store; 0 makes no copy.
+        memory_budget: Bytes, or a size such as "2GB", for a copy of the graph in huge pages, or the hottest part of a store with
+            order="hotness"; None is a quarter of what is free, divided by the processes of this machine that use the store; 0 makes no
+            copy.
         placement: Which host holds which parts: "replicate" (each all of them), "partition" (each its share), ``{host: parts}``, or "auto":
             "replicate" where the store fits a quarter of the smallest host's memory. One host holds everything.
     """
 
     num_neighbors: FanOuts | None = None
-    sampler: Any = None
+    sampler: Sampler | None = None
     batch_size: int = 1024
     shuffle: bool | None = None
-    seed_weights: Any = None
+    seed_weights: WeightsOption = None
     drop_last: bool = False
     replace: bool = False
     disjoint: bool = False
     subgraph_type: SubgraphType = "directional"
     temporal_strategy: TemporalStrategy = "uniform"
-    time_window: Any = None
+    time_window: WindowOption = None
     temporal_comparison: TemporalComparison = "<="
     seed: int = 0
     remainder: Remainder | None = None
-    backend: Backend | str = "auto"
+    backend: Backend | BackendName = "auto"
     transform: Callable[[Any], Any] | None = None
-    device: Any = None
-    pad: Any = None
+    device: Device | None = None
+    pad: PadOption = None
     is_edge_index: bool = False
     feature_cache: int | str = 0
     rank: int | None = None
@@ -180,7 +190,7 @@ class LoaderOptions:
     prefetch: int = 2
     start_timeout_s: float = 120.0
     batch_timeout_s: float = 120.0
-    memory_budget: int | None = None
+    memory_budget: int | str | None = None
     placement: PlacementOption = "auto"
 
     def __post_init__(self) -> None:
@@ -191,7 +201,7 @@ class LoaderOptions:
                 "seed_weights draws the inputs of an epoch, and shuffle=False asks for their own order", "leave one of them out"
             )
         check_sampling_options(self)
-        self.batching(InputNodes("", ""))
+        self.batching(InputNodes("", ""), NeighborSampling({}))
         self.runtime()
         self.form()
         device = device_for(resolve_backend(self.backend), self.device)
@@ -229,21 +239,23 @@ class LoaderOptions:
             base.update(HOP_OPTIONS)
         elif "num_neighbors" in changes:
             base["sampler"] = None
+        if isinstance(changes.get("sampler"), Clusters) or isinstance(self.sampler, Clusters):  # which say how large batches are
+            base["batch_size"] = LoaderOptions.batch_size
         return LoaderOptions.of({**base, "shuffle": None, "remainder": None, "seed_weights": None, **changes})
 
-    def batching(self, inputs: Inputs) -> Batching:
+    def batching(self, inputs: Inputs, sampling: Sampling) -> Batching:
         """Batch size, order and rank."""
-        is_drawn = inputs.split == "train" or inputs.weights is not None
+        is_drawn = inputs.split == "train" or inputs.weights is not None or sampling.draws_inputs
         shuffle = is_drawn if self.shuffle is None else bool(self.shuffle)
         remainder: Remainder = self.remainder or ("drop" if shuffle else "pad")
         rank, world_size = resolve_rank(self.rank, self.world_size)
-        return Batching(self.batch_size, shuffle, bool(self.drop_last), remainder, self.seed, rank, world_size)
+        return Batching(sampling.batch_size or self.batch_size, shuffle, bool(self.drop_last), remainder, self.seed, rank, world_size)
 
     def runtime(self) -> RuntimeOptions:
         """Limits."""
-        none = isinstance(self.feature_cache, int) and self.feature_cache is not False and self.feature_cache == 0
-        nbytes = None if none else size_in_bytes("feature_cache", self.feature_cache, "0 keeps no features on the device")
-        return RuntimeOptions(self.start_timeout_s, self.batch_timeout_s, self.prefetch, self.memory_budget, feature_cache=nbytes or 0)
+        cache = size_in_bytes("feature_cache", self.feature_cache, "0 keeps no features on the device", least=0)
+        budget = size_in_bytes("memory_budget", self.memory_budget, "at least 0; None is a quarter of what is free", least=0)
+        return RuntimeOptions(self.start_timeout_s, self.batch_timeout_s, self.prefetch, budget, feature_cache=cache or 0)
 
     def form(self) -> BatchForm:
         """The form of batches."""
@@ -272,7 +284,12 @@ class LoaderOptions:
         return resolve_backend(self.backend, is_whole=placement is None or placement.is_replicated)
 
     def plan(
-        self, graph: GraphHandle, placement: Placement | None, edges: EdgeUse, inputs_on: Callable[[Sampling], tuple[Inputs, Sampling]]
+        self,
+        graph: GraphHandle,
+        placement: Placement | None,
+        edges: EdgeUse,
+        inputs_on: Callable[[Sampling], tuple[Inputs, Sampling]],
+        events: EventSink,
     ) -> tuple[LoaderPlan, Backend]:
         """The plan of these options on a graph, and the backend that it names.
 
@@ -281,15 +298,31 @@ class LoaderOptions:
             placement: Which host holds which of its parts.
             edges: The edges, and what of them is used.
             inputs_on: Gives the inputs, and the sampling with what they change of it.
+            events: Receives the stage "partition", where the way of sampling cuts the graph.
 
         Raises:
             PlanError: A value does not fit the graph.
         """
         inputs, sampling = inputs_on(resolve_sampling(self, graph.arrays.schema, **asdict(edges)))
         inputs = with_seed_weights(with_time_window(inputs, self.time_window, sampling, graph), self.seed_weights, graph)
+        sampling = found_on(sampling, inputs, graph, events)
+        self._check_drawn(sampling)
         backend = self.backend_for(placement)
-        batching, runtime = self.batching(inputs), self.runtime()
-        return LoaderPlan(graph.store, inputs, sampling, batching, backend.to_json(), runtime, placement, form=self.form()), backend
+        batching, runtime = self.batching(inputs, sampling), self.runtime()
+        plan = LoaderPlan(graph.store, inputs, sampling, batching, backend.to_json(), runtime, placement, form=self.form())
+        return backend.settled(plan, graph) if isinstance(backend, WhereRoom) else (plan, backend)
+
+    def _check_drawn(self, sampling: Sampling) -> None:
+        """Refuses options that the way of sampling decides.
+
+        Raises:
+            PlanError: One of them says otherwise.
+        """
+        kind = type(self.sampler).__name__
+        if sampling.batch_size not in (None, self.batch_size) and self.batch_size != LoaderOptions.batch_size:
+            raise PlanError(f"batch_size={self.batch_size}, and {kind}(...) says how large batches are", "leave batch_size out")
+        if sampling.draws_inputs and self.shuffle is False:
+            raise PlanError(f"shuffle=False, and {kind}(...) draws anew for every batch", "leave shuffle out")
 
 
 # Options of a build that a loader's constructor takes; the others are the loader's own or follow from them.
@@ -319,16 +352,15 @@ def sort_options(
     """Sorts what a user said.
 
     Args:
-        values: Names and values.
+        values: Names and values, of options that there are.
         input_nodes: What is said of input nodes.
         with_edge: See ``GivenOptions``.
         edges: The weights and times that are used of a graph as it is; None where it is built, with the options of a build.
 
     Raises:
-        PlanError: A name is not an option, or a value is unusable.
+        PlanError: A value is unusable.
     """
     own = [field.name for field in fields(LoaderOptions)]
-    check_names(values, own + list(INPUT_OPTIONS) + (list(BUILD_OPTIONS) if edges is None else []))
     loader = LoaderOptions(**{name: value for name, value in values.items() if name in own})
     inputs = InputOptions.of({name: value for name, value in values.items() if name in INPUT_OPTIONS}, input_nodes)
     build: dict[str, Any] = {name: value for name, value in (values if edges is None else edges).items() if name in BUILD_OPTIONS}
@@ -347,6 +379,7 @@ _ELSEWHERE = {
     "fanout": "it is num_neighbors=[15, 10, 5] here",
     "fanouts": "it is num_neighbors=[15, 10, 5] here",
     "num_samples": "it belongs to the sampler: sampler=gnnkit.HGT(...)",
+    "walk_length": "it belongs to the sampler: sampler=gnnkit.Walks(20)",
     "depth": "num_neighbors has a number for each hop",
     "pin_memory": "device='cuda' copies batches by page-locked memory, while others are sampled; there is nothing to choose",
     "non_blocking": "device='cuda' copies batches while others are sampled; there is nothing to choose",
@@ -368,6 +401,7 @@ _ELSEWHERE = {
     "neighbor_sampler": "samplers are gnnkit's own: num_neighbors=[...], or sampler=gnnkit.PPR(...), HGT(...) or LayerWise(...)",
     "is_sorted": "edges are sorted when the store is built; there is nothing to choose",
     "directed": "it is subgraph_type= here: 'directional', 'bidirectional' or 'induced'",
+    "undirected": "from_ogb() and from_tables() have it; torch_geometric.transforms.ToUndirected()(data) adds the reverses of edges",
     "weight_attr": "it is weight= here: the name of an edge array",
     "edge_weight": "it is weight= here: the name of an edge array",
     "with_weight": "it is weight= here: the name of an edge array",
@@ -392,13 +426,8 @@ def check_names(values: Iterable[str], known: Iterable[str]) -> None:
         PlanError: A name is unknown; says what stands for it here where another loader has it.
     """
     names = list(known)
-    for name in values:
-        if name not in names:
-            if name in _ELSEWHERE:
-                raise PlanError(f"unknown option {name!r}", _ELSEWHERE[name])
-            if name in BUILD_OPTIONS:
-                raise PlanError(f"unknown option {name!r}", _NOT_BUILT)
-            raise PlanError(f"unknown option {name!r}{near_matches(name, names)}", f"known options: {names}")
+    of_tables = table_options.ELSEWHERE if "src" in names else {}
+    check_known(values, names, {**dict.fromkeys(BUILD_OPTIONS, _NOT_BUILT), **_ELSEWHERE, **of_tables})
 
 
 Progress = bool | Literal["auto", "off", "epoch", "widget", "html", "text", "plain"]

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.arguments import checks_arguments
+from gnnkit.arguments import Array, checks_arguments, checks_calls
 from gnnkit.backends import backend_from_json
 from gnnkit.backends.base import Backend, StreamStatus, check_owner, joined, remember
-from gnnkit.backends.devices import device_for, device_of
+from gnnkit.backends.devices import cache_device, device_for, device_of
 from gnnkit.backends.inprocess import InProcessStream
 from gnnkit.backends.on_device import backend_for_data
 from gnnkit.bounds import MOST_BATCHES, is_whole, shown, whole_number
@@ -51,10 +51,11 @@ from gnnkit.loader.planned import (
     plan_file,
 )
 from gnnkit.loader.served import check_is_here
+from gnnkit.loader.subgraphs import SaintNorms
 from gnnkit.plan import InputAnchors, InputLinks, Inputs, LoaderPlan, Placement, Sampling
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.graph_memory import GraphHandle
-from gnnkit.sampling.collate import load_batch_classes
+from gnnkit.sampling.collate import is_importing, load_batch_classes
 from gnnkit.sampling.schedule import Schedule
 from gnnkit.sampling.subgraph import shown_name
 from gnnkit.schema import GraphSchema, NodeType
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
 STATE_VERSION = 1
 
 
+@checks_calls()
 class Controls:
     """Members that users of a loader and the packages below it share: iteration, position, state, holding it, and its graph."""
 
@@ -127,12 +129,12 @@ class Controls:
             raise PlanError("there is no batch to peek at: an epoch of this loader has none", "see len(loader) and input_nodes")
         step = schedule.step(0)
         with here.history.noting():
-            load_batch_classes()
+            load_batch_classes(here.history)
             subgraph = here.stream.sample_now(here.next_epoch, step.batch_index)
             subgraph.is_padding = step.is_padding
             return here._steps.all(subgraph)
 
-    def sample(self, input_nodes: Any, *, epoch: int = 0, index: int = 0) -> Data | HeteroData:
+    def sample(self, input_nodes: Array, *, epoch: int = 0, index: int = 0) -> Data | HeteroData:
         """Samples around inputs of your choice, as this loader does.
 
         Args:
@@ -161,9 +163,9 @@ class Controls:
                     "time_window is one for each of the loader's inputs, so sample() does not know that of others",
                     "make a loader of them: for_split(input_nodes, time_window=...)",
                 )
-            ids = to_ids(input_nodes, schema.num_nodes, "input_nodes")
+            ids = to_ids(input_nodes, schema.num_nodes, "input_nodes of sample()")
         with here.history.noting():
-            load_batch_classes()
+            load_batch_classes(here.history)
             subgraph = here.stream.sample_now(epoch, index, ids)
             subgraph.is_padding = False if here.schedule().can_pad else None
             return here._steps.all(subgraph)
@@ -238,11 +240,16 @@ class Controls:
         return EpochStats() if self._opened._state is None else self._opened._state.stats()
 
     def status(self) -> StreamStatus:
-        """Returns the loader's state ("ready", "sampling", "paused", "idle" or "closed"), its processes and its memory."""
+        """Returns the loader's state, its processes and its memory.
+
+        It is "ready", "importing" while the first batch of a process waits for torch and PyG, "sampling", "paused", "idle" or "closed".
+        """
         here = self._opened
         status = here.stream.status()
         if os.getpid() != here._process:
             return replace(status, state="closed")
+        if status.state == "ready" and is_importing():
+            return replace(status, state="importing")
         return replace(status, state="paused") if here.is_paused and status.state != "closed" else status
 
     @property
@@ -267,6 +274,10 @@ class Controls:
         here = self.pipeline
         here.check_open()
         here._control.gate.shut()
+
+    def before_next(self, errand: Callable[[], None]) -> None:
+        """Has the thread that asks for the next batch call a function first."""
+        self.pipeline._control.gate.once(errand)
 
     def unpause(self) -> None:
         """Lets a paused loader go on."""
@@ -314,7 +325,7 @@ class Controls:
         """Outputs that a model needs for the labels ``y`` of that type: classes, or columns where a node has several; 0 without labels.
 
         Raises:
-            PlanError: Their number is not known, and other hosts have some of the labels.
+            PlanError: The labels are numbers to predict, or how many classes there are is not known, and other hosts have some of them.
         """
         here = self.pipeline
         spec, arrays = here.schema.node_types[here._input_type].arrays.get("y"), here.graph.arrays
@@ -324,7 +335,10 @@ class Controls:
         if width > 1 or here.metadata.get("num_classes"):
             return width if width > 1 else int(here.metadata["num_classes"])
         if spec.numpy_dtype.kind not in "iu":
-            return 0  # numbers to predict
+            raise PlanError(
+                f"the labels y are {spec.dtype}: numbers to predict, and no classes",
+                "a model has one output for them; whole numbers are classes: data.y = data.y.long()",
+            )
         if not arrays.is_whole:
             raise PlanError(
                 f"how many classes there are is not known: labels of {arrays.num_parts - len(arrays.local_parts)} parts are on other hosts",
@@ -351,6 +365,7 @@ class Controls:
         if here._state is not None:
             here._state.give_up("closed")
         here.stream.close()
+        here.cache, here._steps = None, replace(here._steps, finish=None)  # the device's memory
 
     def __enter__(self) -> Self:
         return self
@@ -423,10 +438,11 @@ class Pipeline(Controls):
         self.stream, sampled, self.cache = open_stream(plan, self.backend, graph, history, device, cache)
         try:
             self._plan = with_shapes(plan, self.stream, self.schedule().num_batches, history)
+            norms = SaintNorms.counted(plan, self.stream, graph.arrays.schema, history)
         except BaseException:
             self.stream.close()
             raise
-        builder = BatchBuilder(graph.arrays.schema, replace(sampled, form=self._plan.form), *graph.shown_extra())
+        builder = BatchBuilder(graph.arrays.schema, replace(sampled, form=self._plan.form), *graph.shown_extra(), norms)
         self._steps = BatchSteps.of(builder, transform, device, self.cache)
         self._closed, self._process = False, os.getpid()
         self.gauge = Gauge(self, graph)
@@ -467,7 +483,7 @@ class Pipeline(Controls):
                 self._state.give_up("newer")
             check_same_epoch(self.plan, epoch)
             if steps is self._steps:
-                load_batch_classes()  # before the clock of any batch runs: it takes seconds
+                load_batch_classes(self.history)  # before the clock of any batch runs: it takes seconds
             self.stream.start_epoch(epoch, schedule)
             # Only now: an epoch that could not be started is still the next one.
             self._epoch, self.next_epoch, self._first_batch, self._moved = epoch, epoch + 1, 0, False
@@ -514,7 +530,7 @@ class Pipeline(Controls):
     def _sample_here(self, index: int, input_id: NDArray[np.int64], arrays: Mapping[str, NDArray[Any]]) -> Any:
         assert isinstance(self.stream, InProcessStream), "other streams sample elsewhere"
         with self.history.noting():
-            load_batch_classes()
+            load_batch_classes(self.history)
             return self._steps.all(self.stream.sample_request(0, index, self.batches.request_of(0, index, input_id, arrays)))
 
     def _move_to(self, epoch: int, first_batch: int) -> None:
@@ -559,7 +575,7 @@ class Pipeline(Controls):
         options = LoaderOptions.of_plan(self.plan, self.backend, self.transform, self.device).changed(changes)
         graph, placement = placed_graph(self.graph, options) if "placement" in changes else (self.graph, self.plan.placement)
         edges = EdgeUse(before.edge_dir, before.weight, before.time_attr, before.with_edge)
-        plan, backend = options.plan(graph, placement, edges, inputs_on)
+        plan, backend = options.plan(graph, placement, edges, inputs_on, events or self.events)
         if _window_of(self.plan.inputs) is not None and _window_of(plan.inputs) is None and "time_window" not in changes:
             raise PlanError("this loader's time_window is one for each of its own inputs", "say that of the others: time_window=...")
         return _opened(plan, graph, events or self.events, backend, options, self.cache)
@@ -642,10 +658,10 @@ def on_built(source: GraphSource, given: GivenOptions, folders: Sequence[Path], 
 
 def near_data(given: GivenOptions, data: Any) -> GivenOptions:
     """The options with "auto" settled for data on a device of torch's: it is sampled there. A backend that was joined comes first."""
-    own = given.loader
-    if own.backend != "auto" or joined() is not None:
+    own, device = given.loader, device_of(data)
+    if own.backend != "auto" or joined() is not None or cache_device(own.device) not in (None, device):
         return given
-    return replace(given, loader=replace(own, backend=backend_for_data(own.backend, device_of(data), own.sampler)))
+    return replace(given, loader=replace(own, backend=backend_for_data(own.backend, device, own.sampler), device=own.device or device))
 
 
 def on_store(store: Store, given: GivenOptions, events: EventSink) -> Pipeline:
@@ -660,7 +676,7 @@ def on_graph(graph: GraphHandle, given: GivenOptions, placement: Placement | Non
     if taken := sorted(name for name in graph.names() if shown_name(name) != name):
         warn(f"batches have {taken} of their own; the graph's attributes of these names are on them as {[*map(shown_name, taken)]}")
     options, edges = given.loader, EdgeUse(graph.arrays.edge_dir, given.build.weight, given.build.time_attr, bool(with_edge))
-    plan, backend = options.plan(graph, placement, edges, lambda sampling: (given.inputs.resolve(sampling, graph), sampling))
+    plan, backend = options.plan(graph, placement, edges, lambda sampling: (given.inputs.resolve(sampling, graph), sampling), events)
     return _opened(plan, graph, events, backend, options)
 
 

@@ -13,7 +13,7 @@ from gnnkit.backends import backend_from_json
 from gnnkit.backends.base import Backend, joined
 from gnnkit.cluster.hosts import ONE_HOST, find_hosts
 from gnnkit.errors import PlanError, StoreError
-from gnnkit.events import EventSink
+from gnnkit.events import EventSink, ignore_events
 from gnnkit.files import user_path
 from gnnkit.loader.inputs import (
     check_reverses,
@@ -28,6 +28,7 @@ from gnnkit.loader.inputs import (
 )
 from gnnkit.loader.options import LoaderOptions, Site
 from gnnkit.loader.served import is_served, joins_servers, served_store
+from gnnkit.loader.subgraphs import found_on
 from gnnkit.plan import InputAnchors, InputLinks, Inputs, LoaderPlan, NeighborSampling, Placement, Sampling, StoreRef
 from gnnkit.plan.sampling import resolve_fan_outs
 from gnnkit.runtime.graph_memory import GraphHandle
@@ -258,6 +259,7 @@ def checked_plan(plan: LoaderPlan, backend: Backend, store: Store, graph: GraphH
         raise PlanError(f"the plan samples along edge_dir={sampling.edge_dir!r}, and its store is compressed for {store.edge_dir!r}")
     check_store_has(store, sampling.weight, sampling.time_attr, sampling.with_edge)
     inputs, sampling = checked_inputs(plan.inputs, _checked_sampling(sampling, store.schema), graph)
+    sampling = found_on(sampling, inputs, graph, ignore_events)
     if inputs.weights is not None and not batching.shuffle:
         raise PlanError("the plan's inputs have weights, which draw the inputs of an epoch, and its shuffle is false")
     placement = None if is_served(backend) else plan.placement

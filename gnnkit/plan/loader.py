@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.arguments import checks_calls
 from gnnkit.bounds import LARGEST, MOST_SECONDS, check_choice, check_flag, is_real, is_whole, shown
 from gnnkit.errors import PlanError
 from gnnkit.files import user_path
@@ -317,6 +318,7 @@ def _words(value: Mapping[str, Any]) -> dict[NodeType, NDArray[np.uint64]]:
     return found
 
 
+@checks_calls()
 @dataclass(frozen=True)
 class LoaderPlan(Record):
     """Everything a backend needs to produce the batches of a loader.
@@ -351,6 +353,9 @@ class LoaderPlan(Record):
     placement: Placement | None = None
     cached: Mapping[NodeType, NDArray[np.uint64]] = field(default_factory=dict, compare=False, metadata={**OMITTED, **read_by(_words)})
     form: BatchForm = field(default_factory=BatchForm, metadata=OMITTED)
+
+    def __post_init__(self) -> None:
+        self.sampling.check_inputs(self.inputs)
 
     def save(self, path: str | Path) -> None:
         """Writes the plan into a file, all at once. ``LoaderPlan.load`` and ``GraphLoader.from_plan`` read it.

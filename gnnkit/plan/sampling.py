@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import override
 
-from gnnkit.bounds import LARGEST, check_choice, check_flag, check_text, is_real, is_whole, shown
-from gnnkit.errors import PlanError, near_matches
+from gnnkit.bounds import LARGEST, check_choice, check_flag, check_text, is_real, is_whole, keep_whole_number, shown
+from gnnkit.errors import PlanError
+from gnnkit.plan.inputs import Inputs
 from gnnkit.plan.records import OMITTED, Record, column, of_kind
-from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeDir, EdgeType, GraphSchema, NodeType, is_label_edge_type
+from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeDir, EdgeType, GraphSchema, NodeType, is_label_edge_type, near_edge_types
 
 FanOuts: TypeAlias = Sequence[int] | Mapping[EdgeType, Sequence[int]]
 # Room is made for as many edges as may be drawn: beyond this there would be none.
@@ -94,7 +98,7 @@ def resolve_fan_outs(num_neighbors: FanOuts, schema: GraphSchema) -> dict[EdgeTy
     for edge_type in num_neighbors:
         if edge_type not in schema.edge_types:
             raise PlanError(
-                f"num_neighbors names the unknown edge type {edge_type!r}{near_matches(str(edge_type), names)}", f"known: {names}"
+                f"num_neighbors names the unknown edge type {edge_type!r}{near_edge_types(edge_type, schema.edge_types)}", f"known: {names}"
             )
     missing = [edge_type for edge_type in schema.edge_types if edge_type not in num_neighbors]
     if missing:
@@ -193,7 +197,18 @@ class Sampling(Record):
         with_edge: Whether batches carry ``e_id``.
         weight: Name of the edge array that draws follow; None for uniform draws.
         time_attr: Name of the array that keeps later neighbours out; None where time plays no part.
+        rows: The class of what an epoch orders in the place of the inputs, as "module:class", made with plan and graph; empty where not.
+        seeder: The class that finds the seeds of a batch of such, made with inputs and sampling; empty where it is theirs.
+        finder: The function that fills in what follows from the graph when a plan is made; empty where nothing does.
+        unit: What it orders, as a plural noun.
+        draws_inputs: Whether an epoch draws what it orders, whatever ``shuffle`` is: ``rows`` are then ``DrawnRows``.
     """
+
+    rows: ClassVar[str] = ""
+    seeder: ClassVar[str] = ""
+    finder: ClassVar[str] = ""
+    draws_inputs: ClassVar[bool] = False
+    unit: ClassVar[str] = "seeds"
 
     edge_dir: EdgeDir
     with_edge: bool
@@ -212,6 +227,18 @@ class Sampling(Record):
     def walker(self) -> str:
         """The class that chooses nodes and edges, as "module:class": processes import it, with its kernels, where they sample so."""
         raise NotImplementedError
+
+    @property
+    def batch_size(self) -> int | None:
+        """How many of what an epoch orders are in a batch, where the way of sampling says it, and not the loader."""
+        return None
+
+    def check_inputs(self, inputs: Inputs) -> None:
+        """Refuses inputs that batches cannot be sampled around so.
+
+        Raises:
+            PlanError: They are such.
+        """
 
     def __post_init__(self) -> None:
         check_choice("edge_dir", self.edge_dir, EdgeDir)
@@ -414,6 +441,126 @@ def _keep_node_counts(sampling: HGTSampling | LayerSampling, name: str) -> None:
     object.__setattr__(sampling, name, {node_type: node_counts(counts, f"{name}[{node_type!r}]") for node_type, counts in given})
 
 
+_INDUCED = "gnnkit.sampling.walkers.shape:InducedWalker"
+
+
+@dataclass(frozen=True)
+class ClusterNumbers:
+    """The numbers of clusters, in a plan and in what users give."""
+
+    num_clusters: int
+    clusters_per_batch: int = 1
+
+    def __post_init__(self) -> None:
+        hint = "gnnkit.Clusters(1500, clusters_per_batch=20) is usual for graphs of millions of nodes"
+        keep_whole_number(self, "num_clusters", 1, _MOST_DRAWN, hint)
+        keep_whole_number(self, "clusters_per_batch", 1, self.num_clusters, hint)
+
+
+@dataclass(frozen=True, eq=False)
+class ClustersSampling(ClusterNumbers, Sampling):
+    """Sampling of whole clusters of nodes, see ``gnnkit.Clusters``; equal where the JSON is.
+
+    Attributes:
+        num_clusters: Clusters of the graph.
+        clusters_per_batch: How many make a batch.
+        partition: The partitioner that is to cut the graph; None where it is cut.
+        clusters: ``[num_nodes]``, the cluster of each node by the dataset's ids; None until ``partition`` has cut it.
+        edge_dir: The direction in which the store is compressed and sampled.
+        with_edge: Whether batches carry ``e_id``.
+    """
+
+    kind = "clusters"
+    takes_defaults = True
+    walker = _INDUCED
+    rows = "gnnkit.runtime.subgraphs:ClusterRows"
+    finder = "gnnkit.loader.subgraphs:with_clusters"
+    unit = "clusters"
+    num_hops = 0
+
+    partition: str | None = None
+    clusters: NDArray[np.int32] | None = None
+    edge_dir: EdgeDir = "in"
+    with_edge: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Sampling.__post_init__(self)
+        own = self.clusters
+        if own is None:
+            return
+        if own.ndim != 1 or own.dtype.kind not in "iu":
+            raise PlanError(f"clusters of nodes must be whole numbers [num_nodes], got {own.dtype} {list(own.shape)}")
+        if own.size and not 0 <= own.min() <= own.max() < self.num_clusters:
+            wrong = int(own.min() if own.min() < 0 else own.max())
+            raise PlanError(f"a node has the cluster {wrong}, and num_clusters={self.num_clusters}", "clusters count from 0")
+        object.__setattr__(self, "clusters", own.astype(np.int32))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ClustersSampling) and bool(self.to_json() == other.to_json())
+
+    @property
+    def batch_size(self) -> int:
+        """Clusters of a batch."""
+        return self.clusters_per_batch
+
+
+SaintRoots: TypeAlias = Literal["nodes", "edges", "walks"]
+
+
+@dataclass(frozen=True)
+class SaintNumbers:
+    """What GraphSAINT draws, in a plan and in what users give."""
+
+    roots: SaintRoots = "walks"
+    walk_length: int = 2
+    num_steps: int | None = None
+    sample_coverage: int = 0
+
+    def __post_init__(self) -> None:
+        check_choice("roots", self.roots, SaintRoots)
+        keep_whole_number(self, "walk_length", 1, hint="2 to 4 are usual")
+        if self.num_steps is not None:
+            keep_whole_number(self, "num_steps", 1, _MOST_DRAWN, "None is as many as it takes to visit as many nodes as the graph has")
+        keep_whole_number(self, "sample_coverage", 0, hint="50 is usual, 0 gives batches without norms")
+
+    @property
+    def length(self) -> int:
+        """Steps of each root."""
+        return {"nodes": 0, "edges": 1, "walks": self.walk_length}[self.roots]
+
+
+@dataclass(frozen=True)
+class SaintSampling(SaintNumbers, Sampling):
+    """Sampling of the nodes that drawn roots walk over, see ``gnnkit.Saint``.
+
+    Attributes:
+        roots: What is drawn.
+        walk_length: Steps of a walk.
+        num_steps: Batches of an epoch; None is as many as it takes to visit as many nodes as the graph has.
+        sample_coverage: Nodes that are sampled for the norms, in multiples of the graph's; 0 for batches without norms.
+        edge_dir: The direction in which the store is compressed and sampled.
+        with_edge: Whether batches carry ``e_id``.
+    """
+
+    kind = "saint"
+    takes_defaults = True
+    walker = _INDUCED
+    rows = "gnnkit.runtime.subgraphs:SaintRows"
+    seeder = "gnnkit.sampling.seeders.saint:SaintSeeder"
+    finder = "gnnkit.loader.subgraphs:checked_saint"
+    draws_inputs = True
+    unit = "roots"
+    num_hops = 0
+
+    edge_dir: EdgeDir = "in"
+    with_edge: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Sampling.__post_init__(self)
+
+
 # The relation of a typed graph's edges from seeds to the nodes that they keep.
 PPR_RELATION = "ppr"
 
@@ -501,6 +648,107 @@ class PPRSampling(PPRNumbers, Sampling):
     def num_hops(self) -> int:
         """A batch's nodes are all one edge away from their seeds."""
         return 1
+
+
+@dataclass(frozen=True)
+class WalkNumbers:
+    """The numbers of random walks, in a plan and in what users give."""
+
+    length: int
+    per_node: int = 1
+    p: float = 1.0
+    q: float = 1.0
+    num_negatives: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("length", 1), ("per_node", 1), ("num_negatives", 0)):
+            if not is_whole(value := getattr(self, name), least, _MOST_DRAWN):
+                raise PlanError(f"{name} must be a whole number of at least {least}, and below 2**31, got {shown(value)}")
+            object.__setattr__(self, name, int(value))
+        for name in ("p", "q"):
+            if not is_real(value := getattr(self, name)) or not 1 / _MOST_BIAS <= value <= _MOST_BIAS:
+                limit = f"between {1 / _MOST_BIAS:g} and {_MOST_BIAS:g}"
+                raise PlanError(f"{name} must be a number {limit}, got {shown(value)}", "1 is no bias; 0.25, 0.5, 2 and 4 are usual")
+            object.__setattr__(self, name, float(value))
+
+    @property
+    def is_biased(self) -> bool:
+        """Whether a step depends on the one before."""
+        return self.p != 1.0 or self.q != 1.0
+
+
+# Biases are compared as integers of 30 bits.
+_MOST_BIAS = 1e6
+
+
+@dataclass(frozen=True)
+class WalkSampling(WalkNumbers, Sampling):
+    """Random walks, see ``gnnkit.sampling.walkers.walks``.
+
+    Attributes:
+        length: Steps.
+        per_node: Walks from each seed.
+        p: The larger, the less likely a walk goes straight back.
+        q: The larger, the less likely it goes to where the node before has no edge to.
+        num_negatives: Negative walks for each walk.
+        metapath: The types that steps go along, in turn.
+        edge_dir: The direction in which the store is compressed and sampled.
+        weight: Name of the edge array that draws follow, or None for uniform draws.
+        with_edge: Changes nothing: batches have no edges.
+    """
+
+    kind = "walks"
+    walker = "gnnkit.sampling.walkers.walks:RandomWalker"
+
+    metapath: tuple[EdgeType, ...] = field(kw_only=True)
+    edge_dir: EdgeDir = "in"
+    weight: str | None = None
+    with_edge: bool = False
+
+    num_hops = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Sampling.__post_init__(self)
+        near, far = self._ends
+        if not self.metapath:
+            raise PlanError("metapath has no edge type", "give one for each step; they are followed in turn")
+        for edge_type, after in zip(self.metapath, (*self.metapath[1:], self.metapath[0]), strict=True):
+            is_last = edge_type is self.metapath[-1]
+            if edge_type[far] != after[near] and not (is_last and self.length <= len(self.metapath)):
+                raise PlanError(
+                    f"with edge_dir={self.edge_dir!r} a step along {edge_type} leads to {edge_type[far]!r} nodes, "
+                    f"and the next one, along {after}, from {after[near]!r} nodes",
+                    f"edge_dir={'in' if self.edge_dir == 'out' else 'out'!r} walks along edges the other way; "
+                    "walks that are longer than the metapath begin it again, where it must end",
+                )
+        if self.is_biased and (len(set(self.metapath)) > 1 or self.start != self.metapath[0][far]):
+            raise PlanError(
+                f"p={self.p:g} and q={self.q:g} ask for edges between the nodes of a walk, and those of metapath are of several types",
+                "leave p and q out, or walk along one edge type between nodes of one type",
+            )
+
+    @property
+    def _ends(self) -> tuple[int, int]:
+        """The places in an edge type of the types that a step along it starts from and leads to."""
+        return (2, 0) if self.edge_dir == "in" else (0, 2)
+
+    @property
+    def start(self) -> NodeType:
+        """The type of the nodes that walks start from."""
+        return self.metapath[0][self._ends[0]]
+
+    @override
+    def check_inputs(self, inputs: Inputs) -> None:
+        if inputs.kind != "nodes" or inputs.input_type != self.start:
+            what = f"{inputs.input_type!r} nodes" if inputs.kind == "nodes" else inputs.kind
+            raise PlanError(f"walks start from {self.start!r} nodes, and the inputs are {what}", "give input_nodes of that type")
+
+
+def named(place: str) -> Any:
+    """The class or function at "module:name", as forms of sampling name theirs: its module is imported where it is used."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 def sampling_from_json(value: Mapping[str, Any]) -> Sampling:

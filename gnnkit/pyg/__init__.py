@@ -13,5 +13,28 @@ from gnnkit.pyg.loaders import NeighborLoader as NeighborLoader
 from gnnkit.pyg.loaders import ShaDowKHopSampler as ShaDowKHopSampler
 from gnnkit.pyg.samplers import HGTSampler as HGTSampler
 from gnnkit.pyg.samplers import NeighborSampler as NeighborSampler
+from gnnkit.pyg.subgraphs import ClusterData as ClusterData
+from gnnkit.pyg.subgraphs import ClusterLoader as ClusterLoader
+from gnnkit.pyg.subgraphs import GraphSAINTEdgeSampler as GraphSAINTEdgeSampler
+from gnnkit.pyg.subgraphs import GraphSAINTNodeSampler as GraphSAINTNodeSampler
+from gnnkit.pyg.subgraphs import GraphSAINTRandomWalkSampler as GraphSAINTRandomWalkSampler
+from gnnkit.pyg.subgraphs import GraphSAINTSampler as GraphSAINTSampler
+from gnnkit.pyg.walks import MetaPath2Vec as MetaPath2Vec
+from gnnkit.pyg.walks import Node2Vec as Node2Vec
 
-__all__ = ["HGTLoader", "HGTSampler", "LinkNeighborLoader", "NeighborLoader", "NeighborSampler", "ShaDowKHopSampler"]
+__all__ = [
+    "ClusterData",
+    "ClusterLoader",
+    "GraphSAINTEdgeSampler",
+    "GraphSAINTNodeSampler",
+    "GraphSAINTRandomWalkSampler",
+    "GraphSAINTSampler",
+    "HGTLoader",
+    "HGTSampler",
+    "LinkNeighborLoader",
+    "MetaPath2Vec",
+    "NeighborLoader",
+    "NeighborSampler",
+    "Node2Vec",
+    "ShaDowKHopSampler",
+]

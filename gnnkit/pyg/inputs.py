@@ -20,7 +20,7 @@ from gnnkit.errors import PlanError, near_matches
 from gnnkit.graph_loader import GraphLoader
 from gnnkit.loader.inputs import check_no_mapping
 from gnnkit.sampling.subgraph import shown_name
-from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeType, NodeType
+from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeType, NodeType, near_edge_types
 
 # Under this name the values of a sparse matrix ``adj_t`` are an edge array of the graph that is sampled.
 ADJ_VALUE = "adj_t.value"
@@ -591,7 +591,7 @@ def _type_and_links(data: HeteroData, value: Any) -> tuple[EdgeType, Any]:
     ends = [node_type for node_type in edge_type[::2] if node_type not in data.node_types]
     if ends or (value[1] is None and edge_type not in known):
         raise PlanError(
-            f"edge_label_index names the unknown edge type {edge_type}{near_matches(str(edge_type), list(map(str, known)))}",
+            f"edge_label_index names the unknown edge type {edge_type}{near_edge_types(edge_type, known)}",
             f"known: {known}",
         )
     return edge_type, value[1]

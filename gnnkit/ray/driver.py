@@ -59,10 +59,24 @@ _NAMES: dict[str, tuple[str, ...]] = {
 
 
 def failure(error: BaseException) -> str:
-    """Describes an error of Ray's in one line: what was raised in the end, of all the tracebacks that it has for it."""
+    """Describes an error of Ray's in one line: what was raised in the end, of all the tracebacks that it and its causes have for it."""
     lines = [line.strip() for line in _COLOURS.sub("", str(error)).splitlines() if line.strip()]
     raised = [line for line in lines if _RAISED.match(line)]
+    if error.__cause__ is not None and not raised:
+        return failure(error.__cause__)
     return raised[-1] if raised else f"{type(error).__name__}: {lines[0] if lines else 'it says no more'}"
+
+
+def remedy(said: str, other: str | None = None) -> str | None:
+    """What to do about a failure that ``failure`` has described; ``other`` where the cluster itself is not the reason."""
+    if "InvalidAuthToken" in said:
+        return "RAY_AUTH_MODE=token, and the cluster's token in RAY_AUTH_TOKEN, or its file in RAY_AUTH_TOKEN_PATH"
+    if "No module named" in said:
+        return (
+            "nodes of the cluster need what this process has: install it there (`pip install 'gnnkit[ray]'`, the same versions), or have"
+            " Ray install it: gnnkit.Ray(runtime_env={'pip': [...]})"
+        )
+    return other
 
 
 @contextlib.contextmanager
@@ -80,11 +94,14 @@ def connected(options: RayCluster, timeout_s: float) -> Iterator[None]:
 
     if options.joined is not None:
         try:
-            ray.init(options.joined, log_to_driver=False)
+            ray.init(options.joined, log_to_driver=False, runtime_env=options.runtime_env)
         except Exception as error:  # whatever Ray and what it stands on raise
+            said = failure(error)
             raise StartTimeout(
-                f"the Ray cluster at {options.joined!r} cannot be joined: {failure(error)}",
-                "start it with `ray start --head`, and look at `ray status`; both sides need the same versions of Ray and Python",
+                f"the Ray cluster at {options.joined!r} cannot be joined: {said}",
+                remedy(
+                    said, "start it with `ray start --head`, and look at `ray status`; both sides need the same versions of Ray and Python"
+                ),
             ) from error
         try:
             yield
@@ -101,6 +118,7 @@ def connected(options: RayCluster, timeout_s: float) -> Iterator[None]:
                     object_store_memory=options.object_store_memory,
                     include_dashboard=False,
                     log_to_driver=False,
+                    runtime_env=options.runtime_env,
                     _temp_dir=folder,
                 )
                 break
@@ -161,7 +179,8 @@ class RayDriver:
                 self._train(first)
         except BaseException as error:
             logger.error("%s", what, exc_info=error)
-            self._lose(error if isinstance(error, GnnkitError) else StartTimeout(f"{what}: {failure(error)}"))
+            said = failure(error)
+            self._lose(error if isinstance(error, GnnkitError) else StartTimeout(f"{what}: {said}", remedy(said)))
         threading.Event().wait()
 
     def _listen(self) -> NoReturn:
@@ -236,9 +255,10 @@ class RayDriver:
             tokens=plan.body["tokens"],
             timeout_s=body["timeout_s"],
             on_one_host=options.joined is None,
+            variables=body["variables"],
         )
         board = _board()
-        reader = threading.Thread(target=self._read, args=(board,), name="gnnkit-board", daemon=True)
+        reader = threading.Thread(target=self._read, args=(board, options.num_workers), name="gnnkit-board", daemon=True)
         reader.start()
         try:
             _fit(task, board, options, directory, body["max_restarts"], use_gpu=device != "cpu")
@@ -247,21 +267,25 @@ class RayDriver:
             reader.join(_ANSWER_S)
         self._wire.tell("trained")
 
-    def _read(self, board: Any) -> None:
-        """A thread: passes on what ranks say, to the last word."""
+    def _read(self, board: Any, num_workers: int) -> None:
+        """A thread: passes on what ranks say, to the last word, and that Ray has no room for them."""
         import ray
 
-        is_last = False
+        is_last, was_pending = False, False
         while not is_last:
             is_last = self._trained.wait(_POLL_S)
             try:
                 said = ray.get(board.take.remote(), timeout=_ANSWER_S)
             except ray.exceptions.RayActorError as error:
-                self._lose(WorkerDied(f"the ranks cannot be heard any more: {failure(error)}"))
+                words = failure(error)
+                self._lose(WorkerDied(f"the ranks cannot be heard any more: {words}", remedy(words)))
                 return
             except Exception as error:  # the connection is being closed, or slow
                 logger.warning("the ranks cannot be heard: %s", failure(error))
                 continue
+            if (is_pending := _is_pending(num_workers)) or was_pending:
+                self._wire.tell("pending", is_pending=is_pending, resources=ray.cluster_resources(), free=ray.available_resources())
+            was_pending = is_pending
             for kind, *what in said:
                 self._pass_on(kind, what)
 
@@ -321,6 +345,17 @@ def _board() -> Any:
     return ray.remote(num_cpus=0)(Board).options(scheduling_strategy=_here()).remote()
 
 
+def _is_pending(num_workers: int) -> bool:
+    """Whether a request for as many workers waits for room in the cluster.
+
+    Ray Train asks for all of its workers by one placement group, which has no name of its own.
+    """
+    from ray.util import placement_group_table
+
+    groups = placement_group_table().values()
+    return any(group["state"] == "PENDING" and len(group["bundles"]) == num_workers for group in groups)
+
+
 def _fit(task: RayTask, board: Any, options: RayCluster, directory: str, max_restarts: int, *, use_gpu: bool) -> None:
     """Runs the ranks, again and again while they fail and may.
 
@@ -350,7 +385,10 @@ def _fit(task: RayTask, board: Any, options: RayCluster, directory: str, max_res
         train_loop_config={"task": task, "board": board},
         torch_config=OwnGroup(),
         scaling_config=ScalingConfig(
-            num_workers=options.num_workers, use_gpu=use_gpu, resources_per_worker={"CPU": options.cpus_per_worker, "GPU": int(use_gpu)}
+            num_workers=options.num_workers,
+            use_gpu=use_gpu,
+            resources_per_worker={"CPU": options.cpus_per_worker, "GPU": int(use_gpu), **(options.resources or {})},
+            placement_strategy=options.placement_strategy,
         ),
         run_config=RunConfig(
             name=name,

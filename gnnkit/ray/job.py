@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -24,6 +25,8 @@ MODULE = "gnnkit.ray"
 _ADVICE = "launch them again: ctx.restore(...) goes on from the last checkpoint in the directory"
 # That processes of a cluster of this host may take to meet.
 _MEET_MS = 300_000
+# Variables of Ray's own processes, which are not for those of other nodes.
+_RAYS = "RAY_"
 # What Ray takes to end the processes of a cluster on this host.
 STOP_TIMEOUT_S = 20.0
 
@@ -99,8 +102,9 @@ class RayJob(Job):
 
     def __init__(self, engine: RayCluster, spec: LaunchSpec, inputs: RankInputs, events: EventSink) -> None:
         self._engine = engine
-        self._due = Deadline(None)
+        self._due = self._room_due = Deadline(None)
         self._resources: dict[str, float] = {}
+        self._is_pending = False
         # Of ranks that have raised since they were last started: when, and what.
         self._errors: dict[int, tuple[float, GnnkitError]] = {}
         super().__init__(spec, inputs, events)
@@ -126,16 +130,18 @@ class RayJob(Job):
             "timeout_s": spec.start_timeout_s,
             "directory": self.directory,
             "max_restarts": spec.max_restarts,
+            "variables": {name: value for name, value in os.environ.items() if not name.startswith(_RAYS) and name != VISIBLE},
         }
         child.wire.send("setup", (self._code_fd,), **body)
 
     def _watch(self) -> None:
-        self._due = Deadline(self.spec.start_timeout_s)  # however long the graph has taken
+        self._allow()  # however long the graph has taken
         super()._watch()
 
     def _pump(self) -> None:
         self._listen(self._take)
-        if self._due.has_passed and not self.states.failures:
+        due = self._room_due if self._is_pending else self._due
+        if due.has_passed and not self.states.failures:
             self.states.fail(None, time.time(), self._overdue())
         error = self.states.first_failure
         if error is not None:
@@ -159,6 +165,8 @@ class RayJob(Job):
         body = message.body
         if message.kind == "joined":
             self._resources = dict(body["resources"])
+        elif message.kind == "pending":
+            self._take_pending(body)
         elif message.kind == "begins":
             self.states.change(body["rank"], pid=body["pid"] if self._engine.joined is None else 0, state="starting")
         elif message.kind == "ready":
@@ -181,6 +189,20 @@ class RayJob(Job):
             self.states.fail(None, time.time(), error_from_json(body["error"], "Ray", StartTimeout))
         message.close()
 
+    def _allow(self) -> None:
+        """Has the ranks' time begin: that to start, and that to wait for room in the cluster."""
+        self._due = Deadline(self.spec.start_timeout_s)
+        self._room_due = Deadline(self.spec.start_timeout_s + self._engine.pending_timeout_s)
+
+    def _take_pending(self, body: Any) -> None:
+        """Notes that Ray has no room for the ranks, or has it now: their time to start begins then."""
+        self._is_pending, self._resources, free = body["is_pending"], dict(body["resources"]), body["free"]
+        if self._is_pending:
+            self._reporter.wait_for(f"{self._wanted}; the cluster has {_amounts(self._resources)} (free: {_amounts(free)})")
+        else:
+            self._due = Deadline(self.spec.start_timeout_s)
+            self._reporter.wait_for("")
+
     def _take_error(self, body: Any) -> None:
         """Notes the error of a rank. Ray tells when it has seen it, too, and starts all again; for some errors that is of no use."""
         rank = body["rank"]
@@ -202,25 +224,42 @@ class RayJob(Job):
             return
         self._restarts += 1
         self._last_error = str(error).splitlines()[0]
-        self._state, self._due = "restarting", Deadline(self.spec.start_timeout_s)
+        self._state = "restarting"
+        self._allow()
         self._errors.clear()
         self._drop_results()
         self.states.begin({})
         self._reporter.restarting(self._last_error, self._restarts)
 
     def _overdue(self) -> StartTimeout:
-        engine = self._engine
-        wanted = f"{engine.num_workers} rank(s) with {engine.cpus_per_worker} processor(s) each"
+        start_s, log = f"{self.spec.start_timeout_s:g} s", f"its driver's log: {self._driver_log}"
         if not self._resources:
+            return StartTimeout(f"Ray was not there after {start_s}", f"raise start_timeout_s; {log}")
+        if not self._is_pending:
             return StartTimeout(
-                f"Ray was not there after {self.spec.start_timeout_s:g} s", f"raise start_timeout_s; its driver's log: {self._driver_log}"
+                f"Ray has not brought {self._wanted} to their function within {start_s}; the cluster has {_amounts(self._resources)}",
+                f"raise start_timeout_s; `ray status` says who uses what; {log}",
             )
-        has = ", ".join(f"{value:g} {name}" for name, value in sorted(self._resources.items()) if name in ("CPU", "GPU"))
         return StartTimeout(
-            f"Ray has not brought {wanted} to their function within {self.spec.start_timeout_s:g} s; the cluster has {has or 'none'}",
-            "fewer num_workers or cpus_per_worker, a larger cluster, or a longer start_timeout_s; `ray status` says who uses what",
+            f"the Ray cluster had no room for {self._wanted} within {start_s} and pending_timeout_s={self._engine.pending_timeout_s:g};"
+            f" it has {_amounts(self._resources)}",
+            "fewer num_workers or cpus_per_worker, a larger cluster, or a longer pending_timeout_s; `ray status` says who uses what",
         )
+
+    @property
+    def _wanted(self) -> str:
+        """The request of all ranks, in words."""
+        engine = self._engine
+        others = "".join(f", {amount:g} {name}" for name, amount in (engine.resources or {}).items())
+        return f"{engine.num_workers} rank(s) with {engine.cpus_per_worker} processor(s){others} each"
 
     @property
     def _driver_log(self) -> str:
         return str(self.folder.log(self.spec.num_procs))
+
+
+def _amounts(resources: Mapping[str, float]) -> str:
+    """Processors, GPUs and custom resources of a cluster in words, without those that Ray counts for itself."""
+    own = ("memory", "node:", "object_store", "accelerator_")
+    known = {name: value for name, value in resources.items() if not name.startswith(own)}
+    return ", ".join(f"{value:g} {name}" for name, value in sorted(known.items())) or "no processors"

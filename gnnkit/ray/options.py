@@ -6,6 +6,7 @@ import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
+from gnnkit.arguments import checks_calls
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
 from gnnkit.export.job import ExportJob, Instructions, InstructionStep, Port
@@ -23,6 +24,7 @@ from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.store import Store
 
 
+@checks_calls()
 @dataclass(frozen=True)
 class Ray(RayCluster, Engine):
     """The engine that runs ranks of ``gnnkit.launch`` on a Ray cluster, or the tasks of ``gnnkit.partition``.
@@ -36,7 +38,13 @@ class Ray(RayCluster, Engine):
         cpus_per_worker: Processors that Ray reserves for each rank, or each task of a build; sampling threads and processes of a rank
             compete for them.
         num_cpus: Processors that a cluster of this host offers; None: as many as the ranks need.
-        object_store_memory: Bytes of shared memory that a cluster of this host may use for Ray's own objects.
+        object_store_memory: Bytes, or a size such as "1GB", of shared memory that a cluster of this host may use for Ray's own objects.
+        runtime_env: What nodes need for ranks and tasks, as Ray's ``runtime_env``: ``{"pip": [...]}``, ``{"env_vars": {...}}`` ...
+        resources: Custom resources of the cluster that each rank reserves: ``{name: amount}``.
+        placement_strategy: How Ray places ranks: on few nodes ("PACK"), on many ("SPREAD"), or on one or on different ones strictly
+            ("STRICT_PACK", "STRICT_SPREAD").
+        pending_timeout_s: Seconds that ranks of a launch may wait until the cluster has room for all of them, beside ``start_timeout_s``:
+            for other jobs to end, or for an autoscaler to add nodes.
 
     Raises:
         PlanError: A value is unusable.

@@ -54,6 +54,7 @@ class RayTask:
         tokens: ``{address: token}`` of the servers that the plan names.
         timeout_s: Seconds that ranks have to meet.
         on_one_host: Whether the cluster is one of this host alone, so that nothing of gnnkit's need listen beyond it.
+        variables: The environment of the process that launches; a rank takes those that its node does not set.
     """
 
     code: bytes
@@ -63,6 +64,7 @@ class RayTask:
     tokens: Mapping[str, str]
     timeout_s: float
     on_one_host: bool
+    variables: Mapping[str, str]
 
 
 class Board:
@@ -154,11 +156,12 @@ class _RankOnRay:
 
     def _train(self) -> Any:
         task = self._task
+        os.environ.update({name: value for name, value in task.variables.items() if name not in os.environ})
         with without_collections():
             from gnnkit.jobs.running import run_training  # torch
             from gnnkit.sampling.collate import load_batch_classes  # torch
 
-            train, transform, extra = unpack_code(task.code)
+            train, transform, extra, config = unpack_code(task.code)
             load_batch_classes()
         for address, token in task.tokens.items():
             remember_token(address, token)
@@ -192,6 +195,7 @@ class _RankOnRay:
                 store=store,
                 transform=transform,
                 checkpoints=RayCheckpoints(directory, place.rank, place.world_size),
+                config=config,
             )
         del graph
         return result
@@ -289,7 +293,7 @@ class RayCheckpoints(Checkpoints):
     Every rank waits until the checkpoint is there: Ray wants to hear of it from each of them.
     """
 
-    def write(self, objects: Mapping[str, Any], loader: Mapping[str, Any]) -> Path | None:
+    def write(self, objects: Mapping[str, Any], loader: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> Path | None:
         """Writes a checkpoint to the storage; none is left on this host."""
         from ray.train import Checkpoint, report
 
@@ -297,7 +301,7 @@ class RayCheckpoints(Checkpoints):
             report({})
             return None
         with tempfile.TemporaryDirectory(prefix="gnnkit-checkpoint-") as folder:
-            Checkpoints(Path(folder), self.rank, self.world_size).write(objects, loader)
+            Checkpoints(Path(folder), self.rank, self.world_size).write(objects, loader, config)
             report({}, checkpoint=Checkpoint.from_directory(folder))
         return None
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.kernels.keys import batch_key, stream_key
-from gnnkit.plan import InputAnchors, InputLinks, InputNodes, Inputs, LoaderPlan, NeighborSampling
+from gnnkit.plan import InputAnchors, InputLinks, InputNodes, Inputs, LoaderPlan, NeighborSampling, named
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.sampling.owners import Variates
 from gnnkit.sampling.schedule import Schedule, epoch_order
@@ -106,7 +106,7 @@ class LinkArrays:
         return label
 
     def arrays(self, positions: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
-        """See ``InputRows.arrays``, and ``gnnkit.sampling.seeders.links.LinkSeeder`` for what there is.
+        """Returns the arrays of the links at these positions; see ``gnnkit.sampling.seeders.links.LinkSeeder`` for what there is.
 
         Raises:
             StoreError: The split is damaged.
@@ -202,7 +202,7 @@ class InputRows(Protocol):
         ...
 
     def arrays(self, positions: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
-        """Returns the arrays of the inputs at these positions; see ``SampleRequest.arrays``."""
+        """Returns the arrays of the inputs at these positions; see ``SampleRequest``, whose ``input_id`` they may hold, too."""
         ...
 
     def given(self, values: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
@@ -214,6 +214,15 @@ class InputRows(Protocol):
         ...
 
 
+class DrawnRows(InputRows):
+    """Base of ``InputRows`` whose positions an epoch draws, with replacement."""
+
+    @property
+    def draws(self) -> NDArray[np.int64]:
+        """Running sums of the integer weights of all positions."""
+        raise NotImplementedError
+
+
 def input_rows(inputs: Inputs, graph: GraphHandle) -> InputRows:
     """The inputs of a plan on a graph."""
     if isinstance(inputs, InputLinks):
@@ -222,7 +231,7 @@ def input_rows(inputs: Inputs, graph: GraphHandle) -> InputRows:
 
 
 class NodeInputRows:
-    """``InputRows`` of nodes and of anchors.
+    """The nodes or anchors of an epoch, and the arrays that go with them.
 
     Args:
         inputs: The nodes.
@@ -270,7 +279,7 @@ class NodeInputRows:
         return found
 
     def given(self, values: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
-        """See ``InputRows.given``.
+        """Returns the arrays of nodes that a user has given.
 
         Raises:
             PlanError: The labels of anchors came with the loader's own anchors.
@@ -295,7 +304,9 @@ class BatchList:
     """
 
     def __init__(self, plan: LoaderPlan, graph: GraphHandle) -> None:
-        self._plan, self._inputs = plan, input_rows(plan.inputs, graph)
+        rows = plan.sampling.rows
+        self._plan = plan
+        self._inputs: InputRows = named(rows)(plan, graph) if rows else input_rows(plan.inputs, graph)
         self._stream = stream_key(plan.batching.seed, plan.inputs.stream)
         self._now_stream = stream_key(plan.batching.seed, f"{plan.inputs.stream}/sample")
         self._order: tuple[int, NDArray[np.int64] | None] = -1, None
@@ -312,6 +323,8 @@ class BatchList:
 
     @cached_property
     def _weight_sums(self) -> NDArray[np.int64] | None:
+        if isinstance(self._inputs, DrawnRows):
+            return self._inputs.draws
         weights = self._plan.inputs.weights
         return None if weights is None else np.cumsum(integer_weights(weights, self.num_seeds, "seed_weights", "inputs"))
 
@@ -340,7 +353,7 @@ class BatchList:
         order, where = self._order_of(epoch), self._whole.positions(batch_index)
         positions = np.arange(where.start, where.stop, dtype=np.int64) if order is None else np.ascontiguousarray(order[where])
         arrays = self._inputs.arrays(positions)
-        return self.request_of(epoch, batch_index, arrays["node"] if self._shows_nodes else positions, arrays)
+        return self.request_of(epoch, batch_index, arrays.get("node", positions) if self._shows_nodes else positions, arrays)
 
     def arrays(self, positions: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
         """Returns the arrays of the inputs at these positions."""
@@ -363,13 +376,19 @@ class BatchList:
         return order
 
     def request_for(self, epoch: int, index: int, values: NDArray[np.int64]) -> SampleRequest:
-        """Returns the request for a batch around given inputs, see ``InputRows.given``; such batches have a stream of their own."""
+        """Returns the request for a batch around given inputs; such batches have a stream of their own.
+
+        Args:
+            epoch: The epoch.
+            index: The batch's number.
+            values: int64 ``[k]`` node ids, or ``[2 * k]`` sources and then targets.
+        """
         arrays = self._inputs.given(values)
         count = len(next(iter(arrays.values())))
         return self._request(self._now_stream, epoch, index, np.arange(count, dtype=np.int64), arrays)
 
     def _request(self, key: int, epoch: int, index: int, input_id: NDArray[np.int64], arrays: Mapping[str, NDArray[Any]]) -> SampleRequest:
-        sampling = self._plan.sampling
+        sampling, input_id = self._plan.sampling, arrays.get("input_id", input_id)
         labor = sampling.labor if isinstance(sampling, NeighborSampling) else None
         variates = None if labor is None else Variates.of(labor, key, epoch, index)
         return SampleRequest(batch_key(key, epoch, index), input_id, arrays, variates)

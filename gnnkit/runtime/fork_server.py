@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, TypeAlias
 
 from gnnkit.host import leave_no_core
 from gnnkit.runtime.entry import die_with_parent, run
@@ -55,33 +55,8 @@ _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid_for_children", "user", "uts")
 _PADDING = "-" * 160
 
 
-class Process(Protocol):
-    """A child of this process, as ``subprocess.Popen`` has it."""
-
-    @property
-    def pid(self) -> int:
-        """Its number in the system."""
-        ...
-
-    def poll(self) -> int | None:
-        """Returns the exit status as ``Popen`` gives it; None while it runs."""
-        ...
-
-    def wait(self, timeout: float) -> int:
-        """Waits for its end.
-
-        Raises:
-            subprocess.TimeoutExpired: It still runs.
-        """
-        ...
-
-    def send_signal(self, number: int) -> None:
-        """Sends a signal, if it still runs."""
-        ...
-
-
 class Forked:
-    """A ``Process`` that a fork server has forked.
+    """A child of this process that a fork server has forked, with what ``subprocess.Popen`` has.
 
     Args:
         pid: Its number in the system; it is this process's child.
@@ -131,6 +106,9 @@ class Forked:
             if self._returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self.pid, number)
+
+
+Process: TypeAlias = "subprocess.Popen[bytes] | Forked"
 
 
 @dataclass(frozen=True)
@@ -268,7 +246,6 @@ class ForkServer:
             self.end()
 
     def _read(self) -> None:
-        self._wire.flush()
         while (message := self._wire.receive()) is not None:
             self._pids[message.body["number"]] = message.body["pid"]
             self._may_do_better |= message.body["pid"] > 0

@@ -8,7 +8,7 @@ import mmap
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from pathlib import Path
@@ -22,7 +22,6 @@ from gnnkit.host import available_memory
 from gnnkit.plan import StoreRef
 from gnnkit.runtime.limits import copy_budget
 from gnnkit.runtime.ring import HUGE_PAGE, SharedBlock, first_pages, joined, page_start, rounded
-from gnnkit.runtime.supervisor import Supervisor
 from gnnkit.runtime.wire import Message
 from gnnkit.sampling.subgraph import LOOSE_EDGE, by_shown_name, damaged
 from gnnkit.schema import GraphSchema, NodeType
@@ -588,16 +587,24 @@ class GraphSharing:
         self._told.add(rank)
         return (shared.block.fd,), dict(shared.description)
 
-    def spread(self, supervisor: Supervisor, *, ask: bool) -> None:
-        """Tells every process of the copy; where there is none, ``ask`` has one made."""
+    def spread(self, ready: Set[int], send: Callable[..., None], *, ask: bool) -> None:
+        """Tells every process of the copy; where there is none, ``ask`` has one made.
+
+        Args:
+            ready: The processes that are ready.
+            send: ``Supervisor.send``.
+            ask: See above.
+        """
+        if ready <= self._told:  # asked for each batch
+            return
         shared = self.shared
         if shared is not None:
-            for rank in supervisor.ready - self._told:
+            for rank in ready - self._told:
                 self._told.add(rank)
-                supervisor.send(rank, "graph", (shared.block.fd,), description=dict(shared.description))
-        elif ask and self._may_ask and self._copier is None and supervisor.ready and self._graph.wants_copy(self, self._budget):
-            self._copier = min(supervisor.ready)
-            supervisor.send(self._copier, "copy", nbytes=self._graph.copy_nbytes(self._budget))
+                send(rank, "graph", (shared.block.fd,), description=dict(shared.description))
+        elif ask and self._may_ask and self._copier is None and self._graph.wants_copy(self, self._budget):
+            self._copier = min(ready)
+            send(self._copier, "copy", nbytes=self._graph.copy_nbytes(self._budget))
 
     def take(self, rank: int, message: Message) -> None:
         """A process has made the copy, or says that it cannot."""

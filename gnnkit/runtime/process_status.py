@@ -164,11 +164,6 @@ def look_at(name: str, pid: int, log: Path | None = None, busy_s: float = 0.0) -
     return ProcessStatus(name, pid, _in_words(fields[0]), text, cpu_s, resident, max(0, resident - shared), busy_s, int(fields[17]))
 
 
-def lane_of(name: str, thread: int | None) -> str:
-    """Returns the name of the sampler of a batch: a process, or one of its threads where it has several."""
-    return name if thread is None else f"{name}, thread {thread}"
-
-
 def process_state(pid: int) -> str:
     """Returns the state of a process in the system, in words."""
     try:

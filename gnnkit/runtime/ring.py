@@ -261,7 +261,6 @@ def _close(owned: list[int]) -> None:
         os.close(owned.pop())
 
 
-_HUGE_PAGE = 2 << 20
 # cudaHostRegisterPortable.
 _FOR_ALL_DEVICES = 1
 # Left free for everything else when a user holds batch after batch: the kernel's own reserves and the training step. Where
@@ -287,13 +286,13 @@ def _allocate(nbytes: int) -> NDArray[np.uint8]:
     Private: pages of shared memory take 1.6 times as long to come and three times as long to go. No huge pages are asked for: on a virtual
     machine, where the host has to find them, they take several times as long.
     """
-    if nbytes < _HUGE_PAGE:
+    if nbytes < HUGE_PAGE:
         whole = np.empty(nbytes + _PAGE, np.uint8)
         start = -whole.ctypes.data % _PAGE
         return whole[start : start + nbytes]
-    block = mmap.mmap(-1, nbytes + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    block = mmap.mmap(-1, nbytes + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     whole = np.frombuffer(block, np.uint8)
-    start = -whole.ctypes.data % _HUGE_PAGE
+    start = -whole.ctypes.data % HUGE_PAGE
     return whole[start : start + nbytes]
 
 
@@ -365,7 +364,7 @@ class BlockPool:
     def _new_block(self, nbytes: int) -> NDArray[np.uint8]:
         # A little more than asked, so that the next batch, of about the same size, fits too.
         self._largest = max(self._largest, nbytes + nbytes // 8)
-        unit = _PAGE if self._largest < _HUGE_PAGE else _HUGE_PAGE
+        unit = _PAGE if self._largest < HUGE_PAGE else HUGE_PAGE
         size = -(-self._largest // unit) * unit
         free = available_memory()
         # What the user holds must leave room for others; the loader's own blocks must only fit.
@@ -420,7 +419,7 @@ class BlockPool:
         self._free.clear()
         if os.getpid() == self._owner and self._pinned_for is None:
             for lease in list(self._leases.values()):
-                if lease.block.nbytes >= _HUGE_PAGE:  # a mapping of its own; what it has beyond its batch is needed no more
+                if lease.block.nbytes >= HUGE_PAGE:  # a mapping of its own; what it has beyond its batch is needed no more
                     give_back(lease.block.ctypes.data + lease.nbytes, lease.block.nbytes - lease.nbytes)
         self._leases.clear()  # the blocks are not needed any more: each dies with its batch
         self._returned.clear()
@@ -489,7 +488,8 @@ class Ring(Generic[T]):
 
     def take(self, owner: T) -> int | None:
         """Gives a free slot to ``owner``; None when there is none. The slots used before come first: their pages are there already."""
-        self.reclaim()
+        if self._returned:
+            self.reclaim()
         for slot, current in enumerate(self._owners):
             if current is None:
                 self._owners[slot] = owner
@@ -560,7 +560,8 @@ class Ring(Generic[T]):
     @property
     def num_leased(self) -> int:
         """Slots that batches of the user's lie in."""
-        self.reclaim()
+        if self._returned:
+            self.reclaim()
         return len(self._leases)
 
 

@@ -30,7 +30,7 @@ class BatchTimes:
 
     def batches_in(self, seconds: float) -> int:
         """Counts the batches that are sampled in so many seconds; 0 where one takes longer."""
-        return int(seconds / max(self.least_s, 1e-6))
+        return int(seconds / max(min(self._last_s), 1e-6))
 
 
 class Scheduler(Generic[R]):
@@ -63,11 +63,6 @@ class Scheduler(Generic[R]):
     def is_over(self) -> bool:
         """Whether every step was handed out."""
         return self.delivered >= self.num_steps
-
-    @property
-    def is_assigned(self) -> bool:
-        """Whether every step was given to a worker."""
-        return not self._again and self._next >= self.num_steps
 
     @property
     def is_sampled(self) -> bool:

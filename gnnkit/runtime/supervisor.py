@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, WorkerDied, WorkerStopped
 from gnnkit.host import memory_kills
@@ -24,6 +25,9 @@ from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import RunFolder, opened_log, with_tail
 from gnnkit.runtime.wire import Message, Waker, Wire
 from gnnkit.waiting import Deadline
+
+if TYPE_CHECKING:
+    from gnnkit.runtime.graph_memory import GraphSharing
 
 
 def describe_end(returncode: int | None) -> str:
@@ -242,7 +246,9 @@ class ChildProcess:
 
     def has_ended(self) -> bool:
         """Whether the process is gone; its exit status has been collected then."""
-        return self.is_there() and self._process is not None and self._process.poll() is not None
+        if self._process is None and not self.is_there():
+            return False
+        return self._process is not None and self._process.poll() is not None
 
     def is_ending(self) -> bool:
         """Whether its main thread has ended, and the others are about to."""
@@ -355,10 +361,19 @@ class Supervisor:
         options: How they are started.
         folder: Where their logs go.
         set_up: Sends a process that has just been started its first message.
+        sharing: The graph's copy that they share, which is told of what they say of it; None where they share none.
+
+    Attributes:
+        options: See above.
+        folder: See above.
+        vitals: Their signs of life.
+        ready: Those that can be given something to do.
     """
 
-    def __init__(self, options: SupervisorOptions, folder: RunFolder, set_up: Callable[[ChildProcess], None]) -> None:
-        self.options, self.folder = options, folder
+    def __init__(
+        self, options: SupervisorOptions, folder: RunFolder, set_up: Callable[[ChildProcess], None], sharing: GraphSharing | None = None
+    ) -> None:
+        self.options, self.folder, self._sharing = options, folder, sharing
         self.vitals = Vitals.create(options.ranks.stop)
         self.ready: set[int] = set()
         self._set_up = set_up
@@ -419,27 +434,39 @@ class Supervisor:
         A process that ends because it was idle for long says "retired": what it was sent since is to be sent again.
         """
         for rank, child in list(self._children.items()):
-            child.wire.flush()
-            if rank in self._unlisted:
-                self._list(child)
-            if rank in self._deadlines and self._deadlines[rank].has_passed:
-                child.signal(signal.SIGKILL)
+            if self._unlisted or self._deadlines:
+                self._look_at(child)
             for _ in range(_TURN):
-                message, ended = _hear(child)
-                if message is not None and message.kind == "failed":
+                try:
+                    message, ended = child.wire.receive(), False
+                    if message is None and child.has_ended():
+                        message = child.wire.receive()  # what it sent between the two looks
+                        ended = message is None
+                except EOFError:
+                    message, ended = None, True
+                if message is None:
+                    if ended:
+                        yield rank, self._retire(rank) if rank in self._retiring else self._exited(rank)
+                    break
+                if message.kind == "failed":
                     self._failures[rank] = error_from_json(message.body["error"], f"starting {self.name(rank)}", StartTimeout)
-                elif message is not None and message.kind == "idle":
+                elif message.kind == "idle":
                     self._retiring.add(rank)
-                elif message is not None:
+                elif message.kind == "graph" and self._sharing is not None:
+                    self._sharing.take(rank, message)
+                else:
                     if message.kind == "event":
                         child.since = time.monotonic()
                     else:
                         self.ready.add(rank)
                     yield rank, message
-                elif ended:
-                    yield rank, self._retire(rank) if rank in self._retiring else self._exited(rank)
-                if message is None:
-                    break
+
+    def _look_at(self, child: ChildProcess) -> None:
+        """Lists a process that has come, and kills one that has not ended in time."""
+        if child.rank in self._unlisted:
+            self._list(child)
+        if child.rank in self._deadlines and self._deadlines[child.rank].has_passed:
+            child.signal(signal.SIGKILL)
 
     def send(self, rank: int, kind: str, fds: tuple[int, ...] = (), /, **body: object) -> None:
         """Sends a message to a process; one that is gone gets nothing."""
@@ -450,9 +477,7 @@ class Supervisor:
         """Returns a poll object that wakes when something arrives or a process ends."""
         poller = select.poll()
         for child in self._children.values():
-            fd = child.wire.fileno()
-            if fd >= 0:
-                poller.register(fd, select.POLLIN | (0 if child.wire.flush() else select.POLLOUT))
+            child.wire.register(poller)
             if (starter_fd := child.starter_fd) is not None and starter_fd >= 0:
                 poller.register(starter_fd, select.POLLIN)
         return poller
@@ -476,6 +501,8 @@ class Supervisor:
         self._retiring.discard(rank)
         self._deadlines.pop(rank, None)
         del self._children[rank]
+        if self._sharing is not None:
+            self._sharing.lost(rank)
         return returncode
 
     def _retire(self, rank: int) -> Message:
@@ -535,18 +562,6 @@ class Supervisor:
             self.ready.clear()
             self._children.clear()
             self.folder.close()
-
-
-def _hear(child: ChildProcess) -> tuple[Message | None, bool]:
-    """The next message of a process, and whether it is gone and has left no more."""
-    try:
-        message = child.wire.receive()
-        if message is not None or not child.has_ended():
-            return message, False
-        message = child.wire.receive()  # what it sent between the two looks
-        return message, message is None
-    except EOFError:
-        return None, True
 
 
 # Longest time between two looks around.

@@ -5,7 +5,6 @@ If all waited on the source, each message would wake them all, and one that anot
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import weakref
@@ -29,7 +28,10 @@ class Bell:
     def __init__(self, is_due: Callable[[], bool]) -> None:
         self.is_due = is_due
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        weakref.finalize(self, os.close, self.fd).atexit = False
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):  # there was a descriptor left
+            os.close(self.fd)
 
     def ring(self) -> None:
         """Wakes the thread, or has its next wait end at once."""
@@ -37,8 +39,10 @@ class Bell:
 
     def hush(self) -> None:
         """Ends the ringing."""
-        with contextlib.suppress(BlockingIOError):
+        try:
             os.eventfd_read(self.fd)
+        except BlockingIOError:  # it has not rung
+            return
 
 
 class Waiters:

@@ -66,7 +66,10 @@ PARENT_WAIT_S = 3600.0
 _MOST_INLINE = 32 << 10
 _MOST_FDS = 8
 # What one ``recvmsg`` takes: bytes of text and of descriptors, and its flags.
-_MOST_RECEIVED = _MOST_INLINE, socket.CMSG_SPACE(4 * _MOST_FDS), socket.MSG_CMSG_CLOEXEC
+_MOST_RECEIVED = _MOST_INLINE, socket.CMSG_SPACE(4 * _MOST_FDS), int(socket.MSG_CMSG_CLOEXEC)
+_IS_CUT = int(socket.MSG_CTRUNC)  # the enum's operators are slow
+# Made once, and not for each message.
+_encode, _decode = json.JSONEncoder(separators=(",", ":")).encode, json.JSONDecoder().decode
 
 
 @dataclass(frozen=True)
@@ -130,14 +133,20 @@ class Wire:
         Returns:
             Whether nothing is kept.
         """
-        text = json.dumps({"kind": kind, **body}, separators=(",", ":")).encode()
-        handed = [os.dup(fd) for fd in fds]
+        text = _encode({"kind": kind, **body}).encode()
+        handed = list(map(os.dup, fds))
         if len(text) > _MOST_INLINE:
             handed.insert(0, in_memory(text))
             text = b""
         with self._lock:
             self._unsent.append((text, handed))
             return self._flush()
+
+    def register(self, poller: select.poll) -> None:
+        """Has a poll object wake when something arrives, the end of the connection included, or more can be sent of what was kept."""
+        fd = self._end.fileno()
+        if fd >= 0:
+            poller.register(fd, select.POLLIN | (0 if self.flush() else select.POLLOUT))
 
     def flush(self) -> bool:
         """Sends what was kept; whether nothing is left."""
@@ -174,12 +183,14 @@ class Wire:
         return True
 
     def receive(self) -> Message | None:
-        """The next message that has arrived; None while there is none.
+        """The next message that has arrived; None while there is none. First sends what was kept.
 
         Raises:
             EOFError: The other side is gone, and everything that it sent has been received.
             PlanError: The descriptors that came with it do not fit this process's limit, or what has arrived is no message; it is lost.
         """
+        if self._unsent:
+            self.flush()
         try:
             try:
                 text, ancillary, flags, _ = self._end.recvmsg(*_MOST_RECEIVED)
@@ -197,7 +208,7 @@ class Wire:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
         handed = fds.tolist()
-        if flags & socket.MSG_CTRUNC:  # the system has closed what there was no descriptor for
+        if flags & _IS_CUT:  # the system has closed what there was no descriptor for
             for fd in handed:
                 os.close(fd)
             raise PlanError(
@@ -260,7 +271,7 @@ def _understood(text: bytes, fds: list[int]) -> Message:
     try:
         if text == b"\0":
             text = from_memory(fds.pop(0))
-        body = json.loads(text)
+        body = _decode(text.decode())
         kind = body.pop("kind")
     except (AttributeError, LookupError, OSError, MemoryError, RecursionError, TypeError, ValueError) as error:
         raise PlanError(f"what another process says is no message: {type(error).__name__}: {error}") from error

@@ -92,7 +92,7 @@ class Clients:
     def _wait(self, timeout_s: float) -> None:
         poller = select.poll()
         for wire in self._wires.values():
-            poller.register(wire.fileno(), select.POLLIN | (0 if wire.flush() else select.POLLOUT))
+            wire.register(poller)
         self._waker.wait(poller, max(0.0, timeout_s))
 
     def _hear(self, number: int, wire: Wire) -> tuple[Message | None, bool]:

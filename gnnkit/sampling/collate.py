@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import interruptible
+from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.sampling.subgraph import BatchKey, EdgeKey, NodeKey, SampledSubgraph, shown_name
 from gnnkit.schema import (
     ELEMENT_TYPES,
@@ -155,8 +156,13 @@ def with_dims(contents: BatchContents, dims: Mapping[BatchKey, int]) -> BatchCon
 
 
 @interruptible("the import of PyTorch and PyG")
-def load_batch_classes() -> None:
-    """Imports what batches are made of: seconds, the first time in a process.
+def is_importing() -> bool:
+    """Whether a batch waits for the import of what it is made of."""
+    return _classes is not None and not _classes.done()
+
+
+def load_batch_classes(events: EventSink = ignore_events) -> None:
+    """Imports what batches are made of: seconds, the first time in a process, of which ``events`` receives the stage "import".
 
     An interrupt ends the wait, not the import: torch that was imported by half cannot be imported any more. A thread does it, which
     a process that ends waits for.
@@ -168,8 +174,11 @@ def load_batch_classes() -> None:
             threading.Thread(target=_import_classes, args=(importing,), name="gnnkit-import").start()
             _classes = importing  # only once it runs: nothing would end a wait for one that never began
         importing = _classes
-    while not importing.done():  # in slices: an interrupt in the moment in which a wait without an end begins would not end it
-        wait([importing], timeout=_SLICE_S)
+    wait([importing], timeout=_SLICE_S)
+    if not importing.done():
+        with Stage(events, "import", label="torch and PyG, of which batches are made"):
+            while not importing.done():  # in slices: an interrupt in the moment in which a wait without an end begins would not end it
+                wait([importing], timeout=_SLICE_S)
     importing.result()
 
 

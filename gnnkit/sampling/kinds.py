@@ -21,6 +21,7 @@ from gnnkit.plan import (
     Inputs,
     NeighborSampling,
     Sampling,
+    named,
 )
 from gnnkit.sampling import seeders, walkers
 from gnnkit.sampling.batch_writer import BatchWriter, RowWriter
@@ -69,6 +70,9 @@ class NeighborWalker(Walker):
 # Imports inside the following functions register kernels, which are compiled where their kind is used only.
 def seeder_of(inputs: Inputs, sampling: Sampling) -> Seeder:
     """The stage that finds the seeds of batches."""
+    if sampling.seeder:
+        seeder: Seeder = named(sampling.seeder)(inputs, sampling)
+        return seeder
     if isinstance(inputs, InputLinks):
         from gnnkit.sampling.seeders.links import LinkSeeder
 
@@ -84,8 +88,7 @@ def seeder_of(inputs: Inputs, sampling: Sampling) -> Seeder:
 
 def walker_of(sampling: Sampling) -> Walker:
     """The stage that chooses the nodes and edges of batches."""
-    module, _, name = sampling.walker.partition(":")
-    walker: Walker = getattr(importlib.import_module(module), name)(sampling)
+    walker: Walker = named(sampling.walker)(sampling)
     if isinstance(sampling, NeighborSampling) and sampling.subgraph_type != "directional":
         from gnnkit.sampling.walkers.shape import ShapedWalker  # kernels
 

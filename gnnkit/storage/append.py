@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, Stage
 from gnnkit.files import user_path
-from gnnkit.schema import ArraySpec, EdgeType, GraphSchema, NodeType
+from gnnkit.schema import ArraySpec, EdgeType, NodeType
 from gnnkit.source import GraphSource
 from gnnkit.storage.arrays import EdgePart
-from gnnkit.storage.build import existing
+from gnnkit.storage.build import put_in_place
 from gnnkit.storage.convert import ColumnRange, convert_rows, unmeasured
 from gnnkit.storage.edge_values import TIME_NAME, as_times, check_weights, timed_edge_types, weight_exponent, weight_prefix
-from gnnkit.storage.files import ArrayWriter, FileEntry, FileSpec, sync
+from gnnkit.storage.files import ArrayWriter, FileSpec, StoreFiles, sync
 from gnnkit.storage.inputs import EdgeBatch, RowReader, SourceInput
 from gnnkit.storage.kernels import count_degrees, count_parts, insert_rows, places_by_time
 from gnnkit.storage.layout import (
@@ -43,31 +43,25 @@ from gnnkit.storage.layout import (
     split_file,
     store_schema,
 )
-from gnnkit.storage.manifest import Manifest, store_fingerprint, write_manifest
-from gnnkit.storage.staging import check_disk, check_replaceable, default_threads, locked, memory_budget, restore, staged
+from gnnkit.storage.manifest import Manifest, store_fingerprint
+from gnnkit.storage.staging import check_disk, default_threads, memory_budget
 from gnnkit.storage.store import Store
 from gnnkit.storage.writer import BLOCK_BYTES, NO_MAP, checked_metadata, wait_all
 
-_SYNC_THREADS = 16
 # Bytes that a new edge takes while it is sorted, beside its arrays: both ends, its id and time, its place, and the order.
 _EDGE_BYTES = 64
 Recoding = Callable[[NDArray[Any]], NDArray[Any]]
 
 
-class Addition(GraphSource, Protocol):
-    """A source whose schema, splits, metadata, fingerprint and ids are those of a store's rows and the new ones; it yields the new rows."""
-
-    def recoding(self, name: NodeType | EdgeType, array: str) -> Recoding | None:
-        """Makes rows of an array of the store what they are among all rows; None where they stay as they are."""
-        ...
-
-
-def append_to_store(store: Store, addition: Addition, path: Path | None, events: EventSink) -> Store:
+def append_to_store(
+    store: Store, addition: GraphSource, recoding: Callable[[Any, str], Recoding | None], path: Path | None, events: EventSink
+) -> Store:
     """Writes a store of what is in another one, and more.
 
     Args:
         store: The store; it stays as it is.
-        addition: The new rows.
+        addition: The new rows; its schema, splits, metadata, fingerprint and ids are those of the store's rows and the new ones.
+        recoding: Makes rows of an array of a type of the store what they are among all rows; None where they stay as they are.
         path: The new store's folder; None takes a name beside the store.
         events: Receives the stage "append", in bytes.
 
@@ -76,28 +70,15 @@ def append_to_store(store: Store, addition: Addition, path: Path | None, events:
         DatasetError: See ``GraphSource``.
         StoreError: Not all parts are open, a file that is read is damaged, the disk is full, or ``path`` is something else than a store.
     """
-    writer = _AppendWriter(store.require(), _input(store, addition), addition.recoding, events)
+    sizes = {t: edges.num_edges - store.schema.edge_types[t].num_edges for t, edges in addition.schema.edge_types.items()}
+    writer = _AppendWriter(store.require(), SourceInput(addition, sizes), recoding, events)
     fingerprint = writer.draft.fingerprint
     if fingerprint == store.fingerprint:
         return store
     path = version_path(store, fingerprint) if path is None else user_path(path)
     if path == store.path:
         raise PlanError(f"{path} is the store itself, which loaders may have open", "give another folder with out=..., or none")
-    if (found := existing(path, fingerprint)) is not None:
-        return found
-    check_replaceable(path)
-    with locked(path, 0.0, events):
-        restore(path)
-        if (found := existing(path, fingerprint)) is not None:
-            return found
-        with staged(path) as root:
-            write_manifest(root, writer.write(root))
-        return Store.open(path)
-
-
-def _input(store: Store, addition: Addition) -> SourceInput:
-    sizes = {t: edges.num_edges - store.schema.edge_types[t].num_edges for t, edges in addition.schema.edge_types.items()}
-    return SourceInput(addition, sizes)
+    return put_in_place(path, fingerprint, writer.write, events)
 
 
 def version_path(store: Store, fingerprint: str) -> Path:
@@ -145,7 +126,7 @@ class _AppendWriter:
         self.draft = replace(
             old,
             source_fingerprint=graph.fingerprint(),
-            schema=self._stored_schema(),
+            schema=store_schema(graph.schema, store.options, graph.metadata).with_arrays(self._with_scales),
             # New nodes are the last ones of the last part, so they count as its coldest.
             hotness={t: (*rows[:-1], (*rows[-1][:-1], rows[-1][-1] + self.num_new_nodes(t))) for t, rows in old.hotness.items()},
             node_bounds={t: (*bounds[:-1], graph.schema.node_types[t].num_nodes) for t, bounds in old.node_bounds.items()},
@@ -157,8 +138,6 @@ class _AppendWriter:
         kept = self._kept_parts()
         fingerprint = store_fingerprint(self.draft.source_fingerprint, self.draft.options, kept)
         self.draft = replace(self.draft, kept_parts=kept, fingerprint=fingerprint)
-        self._files: dict[str, FileEntry] = {}
-        self._written: list[tuple[str, ArrayWriter]] = []
 
     def write(self, root: Path) -> Manifest:
         """Writes everything but the manifest, and brings it to the disk.
@@ -167,35 +146,33 @@ class _AppendWriter:
             DatasetError: See ``GraphSource``.
             StoreError: The disk is too small.
         """
-        self._root = root
-        self._check_disk()
+        self._check_disk(root)
         total = float(sum(t.num_edges * 16 for t in self.graph.schema.edge_types.values()))
         with (
             Stage(self.events, "append", label=self.draft.name, total=total, unit="B") as self._stage,
             ThreadPoolExecutor(default_threads(), "gnnkit-append") as self.pool,
-            ThreadPoolExecutor(_SYNC_THREADS, "gnnkit-sync") as syncer,
+            StoreFiles(dict.fromkeys((None, *range(self.draft.num_parts)), root)) as self.files,
         ):
             for edge_type in self.draft.schema.edge_types:
-                self._write_edges(edge_type)
+                build = _EdgeTypeAppend(self, edge_type)
+                self.draft = build.counted()
+                build.write()
+                self.draft = build.cut()
                 self._stage.advance(self.graph.schema.edge_types[edge_type].num_edges * 16)
-            syncing = self._start_syncing(syncer)
+            self.files.finish()
             for node_type in self.draft.schema.node_types:
                 self._write_nodes(node_type)
                 self._write_splits(node_type)
                 self._write_keys(node_type)
-            self._link_rest()
-            wait_all([*syncing, *self._start_syncing(syncer)])
-        return replace(self.draft, files=self._files)
+            self.files.finish()
+            self._link_rest(root)
+        return replace(self.draft, files=self.files.entries)
 
     # What it will be -------------------------------------------------------------------------------------------------------
 
-    def _stored_schema(self) -> GraphSchema:
-        old, new = self.store.schema, store_schema(self.graph.schema, self.store.options, self.graph.metadata)
-        return new.with_arrays(lambda owner, arrays: self._with_scales(old.arrays_of(owner), arrays, owner))
-
-    def _with_scales(self, old: Mapping[str, ArraySpec], new: Mapping[str, ArraySpec], owner: NodeType | EdgeType) -> dict[str, ArraySpec]:
+    def _with_scales(self, owner: NodeType | EdgeType, new: Mapping[str, ArraySpec]) -> dict[str, ArraySpec]:
         """Returns specs with the scales of the store; refuses quantised features for which these are not the right ones."""
-        specs = dict(new)
+        old, specs = self.store.schema.arrays_of(owner), dict(new)
         for name in unmeasured(new):
             held = old[name].quantization
             assert held is not None
@@ -230,47 +207,32 @@ class _AppendWriter:
     def num_new_nodes(self, node_type: NodeType) -> int:
         return self.graph.schema.node_types[node_type].num_nodes - self.store.schema.node_types[node_type].num_nodes
 
-    def _check_disk(self) -> None:
+    def _check_disk(self, root: Path) -> None:
         """Refuses to begin where the disk is too small, had all edges and the last part's nodes to be written anew."""
         files = self.store.manifest.files
         last = f"part{self.draft.num_parts - 1}/nodes/"
         new = [t for t in self.draft.schema.node_types if self.num_new_nodes(t)]
         nodes = sum(e.size for name, e in files.items() if any(name.startswith(f"{last}{file_name(t)}/") for t in new))
         edges = sum(e.size for name, e in files.items() if "/edges/" in name)
-        check_disk(self._root, nodes + edges, f"the new version of {self.store.path}")
+        check_disk(root, nodes + edges, f"the new version of {self.store.path}")
 
     # Files -----------------------------------------------------------------------------------------------------------------
 
-    def new_file(self, name: str, spec: FileSpec) -> ArrayWriter:
-        writer = ArrayWriter(self._root, name, spec)
-        self._written.append((name, writer))
-        return writer
-
-    def _start_syncing(self, syncer: ThreadPoolExecutor) -> list[Any]:
-        """Enters what was written into the manifest, and starts to bring it to the disk."""
-        futures = []
-        for name, writer in self._written:
-            self._files[name] = writer.finish()
-            futures.append(syncer.submit(sync, writer.path))
-        self._written.clear()
-        return futures
-
-    def _link_rest(self) -> None:
+    def _link_rest(self, root: Path) -> None:
         """Links the files that were not written: those of the same dtype and shape hold the same rows; others only become wider."""
-        written = {*self._files, *(name for name, _ in self._written)}
         for name, spec in self.draft.file_specs().items():
-            if name in written:
+            if name in self.files.entries:
                 continue
             entry = self.store.manifest.files[name]
             if (entry.dtype, entry.shape) == (spec.dtype.name, spec.shape):
-                _link(self.store.path / name, self._root / name)
-                self._files[name] = entry
+                _link(self.store.path / name, root / name)
+                self.files.entries[name] = entry
             else:
                 self._copy(name, spec)
 
     def _copy(self, name: str, spec: FileSpec, recoding: Recoding | None = None) -> ArrayWriter:
         """Writes the rows of a file of the store to the front of the new one."""
-        writer, rows = self.new_file(name, spec), self.store.file(name)
+        writer, rows = self.files.writer(name, spec), self.store.file(name)
         step = max(1, BLOCK_BYTES // max(1, spec.row_nbytes))
 
         def block(first: int) -> None:
@@ -308,7 +270,7 @@ class _AppendWriter:
         before = self.store.splits.get(node_type, {})
         for split, ids in self.graph.splits.get(node_type, {}).items():
             if split not in before or len(before[split]) != len(ids):
-                self.new_file(split_file(node_type, split), FileSpec(np.dtype(np.int64), (len(ids),))).write(0, ids)
+                self.files.writer(split_file(node_type, split), FileSpec(np.dtype(np.int64), (len(ids),))).write(0, ids)
 
     def _write_keys(self, node_type: NodeType) -> None:
         """Writes the keys of old and new nodes, and the index by which they are found."""
@@ -332,16 +294,8 @@ class _AppendWriter:
         for name, values, dtype in (("word", new.arrays["word"], np.dtype(np.uint64)), ("row", rows, index_dtype(total))):
             specs[name] = FileSpec(dtype, (total,))
             merged = _inserted(old.arrays[name].astype(dtype, copy=False), places, values.astype(dtype))
-            self.new_file(keys_file(node_type, name), specs[name]).write(0, merged)
+            self.files.writer(keys_file(node_type, name), specs[name]).write(0, merged)
         self.draft = replace(self.draft, keys={**self.draft.keys, node_type: (columns, specs)})
-
-    # Edges -----------------------------------------------------------------------------------------------------------------
-
-    def _write_edges(self, edge_type: EdgeType) -> None:
-        build = _EdgeTypeAppend(self, edge_type)
-        self.draft = build.counted()
-        build.write()
-        self.draft = build.cut()
 
 
 class _EdgeTypeAppend:
@@ -362,13 +316,13 @@ class _EdgeTypeAppend:
         self.exponent = self.store.manifest.weight_exponents.get(edge_type, 0)
         self.degree = np.zeros(int(self.owner_bounds[-1]), np.int64)
         self.cuts = np.array(self.store.manifest.cuts[edge_type], np.int64)
-        self._books = [self._book(t) for t in (self.owner_type, self.other_type)]
+        self._books = [partial(_to_store, arrays.checked(t).store_id[t]) for t in (self.owner_type, self.other_type)]
 
     def counted(self) -> Manifest:
         """Counts the new edges of each owner, and returns the draft with what follows from that."""
         draft, owners, others = self.writer.draft, int(self.owner_bounds[-1]), int(self.other_bounds[-1])
         largest = 0.0
-        for batch in self._batches([self.weight] if self.weight else []):
+        for batch in self.graph.edge_batches(self.edge_type, [self.weight] if self.weight else []):
             owner, other = self._ends(batch)
             bad = count_degrees(owner, other, NO_MAP, owners, others, 0, owners, self.degree)
             assert bad < 0, "the tables have found the ids"
@@ -398,13 +352,13 @@ class _EdgeTypeAppend:
             more = np.concatenate([[0], np.cumsum(degree)])
             name = edge_file(part, self.edge_type, "indptr")
             if more[-1] or len(before) < len(indptr):
-                self.writer.new_file(name, specs[name]).write(0, indptr + more)
+                self.writer.files.writer(name, specs[name]).write(0, indptr + more)
             dirty = self._dirty(part, int(more[-1]))
             if not dirty:
                 continue
             self._checked(part, [*dirty, *([self.weight] if self.weight and "weight_prefix" in dirty else [])])
             files = {name: edge_file(part, self.edge_type, name) for name in dirty}
-            writers = {name: self.writer.new_file(file, specs[file]) for name, file in files.items()}
+            writers = {name: self.writer.files.writer(file, specs[file]) for name, file in files.items()}
             for first, last in self._ranges(more):
                 new = self._read(part, first + low, last + low, indptr)
                 counts = np.zeros(self.options.num_parts, np.int64)
@@ -493,7 +447,7 @@ class _EdgeTypeAppend:
         names, found = list(self.schema.arrays), []
         own_times = self.options.time_attr if self.timed and self.time_of is None else None
         before = self.store.schema.edge_types[self.edge_type].num_edges
-        for batch in self._batches(names):
+        for batch in self.graph.edge_batches(self.edge_type, names):
             owner, other = self._ends(batch)
             mine = np.flatnonzero((owner >= low) & (owner < high))
             arrays = {}
@@ -503,7 +457,8 @@ class _EdgeTypeAppend:
             times = as_times(batch.rows[own_times][mine]) if own_times else np.empty(0, np.int64)
             found.append((owner[mine] - self.owner_bounds[part], other[mine], mine + batch.first + before, arrays, times))
         owner, other, edge_id = (np.concatenate([np.empty(0, np.int64), *(piece[k] for piece in found)]) for k in range(3))
-        joined = {name: np.concatenate([self._no_rows(name), *(piece[3][name] for piece in found)]) for name in names}
+        none = {name: np.empty((0, *spec.stored_shape), spec.numpy_dtype) for name, spec in self.stored.items()}
+        joined = {name: np.concatenate([none[name], *(piece[3][name] for piece in found)]) for name in names}
         time = None
         if own_times:
             time = np.concatenate([np.empty(0, np.int64), *(piece[4] for piece in found)])
@@ -519,10 +474,6 @@ class _EdgeTypeAppend:
         places_by_time(indptr, old, owner, time, places)
         return _NewEdges(owner, other, edge_id, places, time, joined)
 
-    def _no_rows(self, name: str) -> NDArray[Any]:
-        spec = self.stored[name]
-        return np.empty((0, *spec.stored_shape), spec.numpy_dtype)
-
     @cached_property
     def _node_times(self) -> NDArray[np.int64]:
         """Times of the nodes at the far ends, by store id."""
@@ -533,18 +484,11 @@ class _EdgeTypeAppend:
         reader = RowReader(self.graph.node_array_chunks(node_type, name), spec, f"{name!r} of {node_type!r}", count)
         return np.concatenate([*pieces, as_times(reader.take(count))])
 
-    def _batches(self, names: list[str]) -> Iterator[EdgeBatch]:
-        return self.graph.edge_batches(self.edge_type, names)
-
     def _ends(self, batch: EdgeBatch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Store ids of owners and others, int64 ``[k]``."""
         ends = (batch.target, batch.source) if self.options.edge_dir == "in" else (batch.source, batch.target)
         owner, other = (book(ids) for book, ids in zip(self._books, ends, strict=True))
         return owner, other
-
-    def _book(self, node_type: NodeType) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
-        store_id = self.store.arrays().checked(node_type).store_id[node_type]
-        return partial(_to_store, store_id)
 
 
 def _to_store(store_id: NDArray[Any] | None, ids: NDArray[np.int64]) -> NDArray[np.int64]:

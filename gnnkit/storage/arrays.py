@@ -62,7 +62,7 @@ class ReadAhead:
         window = min(_WINDOW, max(_LEAST_WINDOW, int(free * _PART_OF_FREE) // mmap.PAGESIZE))
         lately = 1 << (min(_LATELY, max(_LEAST_LATELY, int(free * _PART_LATELY) // mmap.PAGESIZE)).bit_length() - 1)
         self.table = np.zeros(_SETTINGS + 2 * lately, np.int64)
-        self.table[:_SETTINGS] = _address_of_madvise(), mmap.PAGESIZE, window, _advice_of_use()
+        self.table[:_SETTINGS] = address_of("madvise"), mmap.PAGESIZE, window, _advice_of_use()
 
     @property
     def is_on(self) -> bool:
@@ -71,8 +71,9 @@ class ReadAhead:
 
 
 @cache
-def _address_of_madvise() -> int:
-    return ctypes.cast(ctypes.CDLL(None).madvise, ctypes.c_void_p).value or 0
+def address_of(name: str) -> int:
+    """The address of a function of the system's library."""
+    return ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value or 0
 
 
 @cache

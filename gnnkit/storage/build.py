@@ -130,7 +130,7 @@ class BuildJob:
         """Writes parts of the store into folders that exist, see ``StoreWriter``.
 
         Args:
-            roots: See ``BuildContext``.
+            roots: See ``StoreFiles``.
             events: Receives the stages.
             memory_bytes: See ``build_store``.
         """
@@ -151,17 +151,32 @@ def publish(job: BuildJob, events: EventSink, wait_timeout_s: float = 0.0, memor
         wait_timeout_s: See ``build_store``.
         memory_bytes: See ``build_store``.
     """
-    path = user_path(job.path)
-    if (store := existing(path, job.fingerprint)) is not None:
+
+    def write(root: Path) -> Manifest:
+        return job.write(dict.fromkeys((None, *range(job.options.num_parts)), root), events, memory_bytes).manifest
+
+    return put_in_place(user_path(job.path), job.fingerprint, write, events, wait_timeout_s)
+
+
+def put_in_place(path: Path, fingerprint: str, write: Callable[[Path], Manifest], events: EventSink, wait_timeout_s: float = 0.0) -> Store:
+    """Opens the store at a path if it has a fingerprint, and else has one written beside it, which takes its place once it is complete.
+
+    Args:
+        path: The store's folder.
+        fingerprint: Fingerprint of what is written.
+        write: Writes everything but the manifest into a folder that exists.
+        events: Receives one message where another process is waited for.
+        wait_timeout_s: See ``build_store``.
+    """
+    if (store := existing(path, fingerprint)) is not None:
         return store
     check_replaceable(path)
     with locked(path, wait_timeout_s, events):
         restore(path)
-        if (store := existing(path, job.fingerprint)) is not None:
+        if (store := existing(path, fingerprint)) is not None:
             return store
         with staged(path) as root:
-            roots: dict[int | None, Path] = dict.fromkeys((None, *range(job.options.num_parts)), root)
-            write_manifest(root, job.write(roots, events, memory_bytes).manifest)
+            write_manifest(root, write(root))
         return Store.open(path)
 
 
@@ -507,7 +522,10 @@ def _put_together(job: BuildJob, path: Path, folder: Path, parts: list[int], fin
     absent = [part for part in range(job.options.num_parts) if part not in records]
     if absent or None not in records:
         if finish:
-            raise _unfinished(path, absent)
+            what = f"the parts {', '.join(map(str, absent))} of {path} are" if absent else f"what every host has of {path} is"
+            raise StoreError(
+                f"{what} not built, or their records are not here", "build them, or copy <store>.parts/records from the other hosts"
+            )
         return None
     with locked(path, _LOCK_WAIT_S, events):
         restore(path)
@@ -529,11 +547,6 @@ def _clear(folder: Path, store: Store) -> None:
             while folder.exists():
                 with suppress(FileNotFoundError):  # another process has given its lock up meanwhile, and removed the file
                     remove_tree(folder)
-
-
-def _unfinished(path: Path, absent: list[int]) -> StoreError:
-    what = f"the parts {', '.join(map(str, absent))} of {path} are" if absent else f"what every host has of {path} is"
-    return StoreError(f"{what} not built, or their records are not here", "build them, or copy <store>.parts/records from the other hosts")
 
 
 def _place_of(folder: Path, part: int) -> Path:

@@ -152,26 +152,25 @@ def make_store_dir(folder: Path) -> None:
 
 
 def find_or_build(
-    source: GraphSource,
+    graph: GraphSource | Store,
     options: BuildOptions,
     store_dir: Path,
     events: EventSink = ignore_events,
     *,
     shared: Sequence[Path] = (),
-    wait_timeout_s: float = _WAIT_TIMEOUT_S,
     opener: Callable[[Path], Store] = Store.open,
 ) -> Store:
     """Opens the store of a dataset with these options, and builds it if there is none.
 
-    Where the same graph lies there in other parts, it is repartitioned, which gives the same store without reading the dataset.
+    Where the same graph lies there in other parts, it is repartitioned, which gives the same store without reading the dataset. Another
+    process that builds the same store is waited for.
 
     Args:
-        source: The dataset.
+        graph: The dataset, or a store of it.
         options: How to build it.
         store_dir: The folder of stores.
         events: Receives the stages of a build.
         shared: Folders of stores that are read only: a store that lies there is opened there.
-        wait_timeout_s: How long to wait for another process that builds the same store.
         opener: Opens a folder: all of it, or the parts that belong to this host.
 
     Raises:
@@ -179,41 +178,27 @@ def find_or_build(
         PlanError: See ``build_store``.
         DatasetError: See ``build_store``.
     """
-    path = store_path(store_dir, source.name, options, source.fingerprint())
+    fingerprint = graph.manifest.source_fingerprint if isinstance(graph, Store) else graph.fingerprint()
+    path = store_path(store_dir, graph.name, options, fingerprint)
+    if isinstance(graph, Store) and graph.path == path:
+        return graph
+    for place in (*(folder / path.name for folder in shared), path):
+        with contextlib.suppress(StoreError):
+            store = opener(place)
+            if store.fingerprint == store_fingerprint(fingerprint, options):
+                return store
+    with contextlib.suppress(OSError):  # the build says what is wrong there
+        make_store_dir(path.parent)
+    from gnnkit.storage.build import build_store, repartition  # numba
 
-    def build() -> Store:
-        from gnnkit.storage.build import build_store, repartition  # numba
-
+    if not isinstance(graph, Store):
         folders = (store_dir, *shared) if options.partition != "given" else ()
-        others = (store for folder in folders for store in stores_of_graph(source, options, folder, but=path))
-        if (other := next((store for store in others if _is_right(store, events)), None)) is not None:
-            return opener(repartition(other, path, options, events, wait_timeout_s=wait_timeout_s).path)
-        return opener(build_store(source, path, options, events, wait_timeout_s=wait_timeout_s).path)
-
-    return _opened_or((*(folder / path.name for folder in shared), path), options, source.fingerprint(), build, opener)
-
-
-def find_or_repartition(
-    store: Store,
-    options: BuildOptions,
-    store_dir: Path,
-    events: EventSink = ignore_events,
-    *,
-    shared: Sequence[Path] = (),
-    wait_timeout_s: float = _WAIT_TIMEOUT_S,
-) -> Store:
-    """As ``find_or_build``, with a store in the place of the dataset."""
-    fingerprint = store.manifest.source_fingerprint
-    path = store_path(store_dir, store.name, options, fingerprint)
-    if store.path == path:
-        return store
-
-    def build() -> Store:
-        from gnnkit.storage.build import repartition  # numba
-
-        return repartition(store, path, options, events, wait_timeout_s=wait_timeout_s)
-
-    return _opened_or((*(folder / path.name for folder in shared), path), options, fingerprint, build, Store.open)
+        others = (store for folder in folders for store in stores_of_graph(graph, options, folder, but=path))
+        other = next((store for store in others if _is_right(store, events)), None)
+        if other is None:
+            return opener(build_store(graph, path, options, events, wait_timeout_s=_WAIT_TIMEOUT_S).path)
+        graph = other
+    return opener(repartition(graph, path, options, events, wait_timeout_s=_WAIT_TIMEOUT_S).path)
 
 
 def stores_of_graph(source: GraphSource, options: BuildOptions, store_dir: Path, *, but: Path) -> Iterator[Store]:
@@ -226,17 +211,11 @@ def stores_of_graph(source: GraphSource, options: BuildOptions, store_dir: Path,
         but: The wanted store's folder, which is not looked at.
     """
     fingerprint, wanted = source.fingerprint(), uncut(options)
-    found = [
-        entry
-        for entry in list_stores(store_dir)
-        if entry.manifest is not None
-        and entry.path != but
-        and entry.manifest.source_fingerprint == fingerprint
-        and uncut(entry.manifest.options) == wanted
-    ]
-    for entry in sorted(found, key=_count_of_parts):
-        with contextlib.suppress(StoreError):  # damaged, or being removed: the next one, or the dataset itself
-            yield Store.open(entry.path)
+    found = [(entry.manifest, entry.path) for entry in list_stores(store_dir) if entry.manifest is not None and entry.path != but]
+    for manifest, path in sorted(found, key=lambda each: each[0].num_parts):
+        if manifest.source_fingerprint == fingerprint and uncut(manifest.options) == wanted:
+            with contextlib.suppress(StoreError):  # damaged, or being removed: the next one, or the dataset itself
+                yield Store.open(path)
 
 
 def store_path(store_dir: Path, name: str, options: BuildOptions, source_fingerprint: str) -> Path:
@@ -324,25 +303,6 @@ def _is_right(store: Store, events: EventSink) -> bool:
     except StoreError:
         return False
     return True
-
-
-def _count_of_parts(entry: StoreEntry) -> int:
-    return 0 if entry.manifest is None else entry.manifest.num_parts
-
-
-def _opened_or(
-    places: Sequence[Path], options: BuildOptions, source_fingerprint: str, build: Callable[[], Store], opener: Callable[[Path], Store]
-) -> Store:
-    """The store at the first of some places that has it, or else the one that is built at the last."""
-    wanted = store_fingerprint(source_fingerprint, options)
-    for place in places:
-        with contextlib.suppress(StoreError):
-            store = opener(place)
-            if store.fingerprint == wanted:
-                return store
-    with contextlib.suppress(OSError):  # the build says what is wrong there
-        make_store_dir(places[-1].parent)
-    return build()
 
 
 def _reason(path: Path, final: Path) -> str | None:

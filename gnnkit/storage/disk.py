@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import mmap
 import os
@@ -10,10 +9,11 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import numpy as np
+
+from gnnkit.storage.arrays import address_of
 
 # Reads under way at once: what one thread has, what a processor's kernels ask for together, and more than any disk makes use of.
 DEPTHS = (1, 4, 16, 64, 256)
@@ -131,15 +131,10 @@ def _read_until(fd: int, num_pages: int, end: float, seed: int) -> int:
         buffer = np.frombuffer(memory, np.uint8)
         while done == 0 or time.perf_counter() < end:
             begun = time.perf_counter()
-            if read_pages(_address_of_pread(), fd, buffer, random.integers(0, num_pages, count)) < count:
+            if read_pages(address_of("pread"), fd, buffer, random.integers(0, num_pages, count)) < count:
                 raise OSError("the disk could not be read past the page cache")
             done += count
             if time.perf_counter() - begun < _TURN_S / 2:
                 count *= 2
         del buffer  # it holds the memory
     return done
-
-
-@cache
-def _address_of_pread() -> int:
-    return ctypes.cast(ctypes.CDLL(None).pread, ctypes.c_void_p).value or 0

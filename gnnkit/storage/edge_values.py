@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -97,10 +96,10 @@ def check_time_attr(schema: GraphSchema, time_attr: str | None) -> None:
     """
     if time_attr is None:
         return
-    found = list(_arrays_named(schema, time_attr))
+    owners: list[NodeType | EdgeType] = [*schema.node_types, *schema.edge_types]
+    found = [(owner, schema.arrays_of(owner)[time_attr]) for owner in owners if time_attr in schema.arrays_of(owner)]
     if not found:
-        arrays = [t.arrays for t in schema.node_types.values()] + [t.arrays for t in schema.edge_types.values()]
-        known = sorted({name for of_type in arrays for name, spec in of_type.items() if _is_time(spec)})
+        known = sorted({name for owner in owners for name, spec in schema.arrays_of(owner).items() if _is_time(spec)})
         raise PlanError(
             f"time_attr={time_attr!r} names no array of nodes or edges{near_matches(time_attr, known)}",
             f"arrays of one integer a row: {known}" if known else "this graph has no arrays of one integer a row",
@@ -134,15 +133,6 @@ def time_order(indptr: NDArray[Any], times: NDArray[np.int64]) -> NDArray[np.int
     # require() copies what is read-only: kernels are compiled for arrays that may be written.
     moved = sort_within_nodes(np.require(indptr, np.int64, ["C", "W"]), np.require(times, np.int64, ["C", "W"]), order)
     return order if moved else None
-
-
-def _arrays_named(schema: GraphSchema, name: str) -> Iterator[tuple[NodeType | EdgeType, ArraySpec]]:
-    for node_type, nodes in schema.node_types.items():
-        if name in nodes.arrays:
-            yield node_type, nodes.arrays[name]
-    for edge_type, edges in schema.edge_types.items():
-        if name in edges.arrays:
-            yield edge_type, edges.arrays[name]
 
 
 def _is_time(spec: ArraySpec) -> bool:

@@ -12,12 +12,14 @@ import errno
 import itertools
 import mmap
 import os
+import tempfile
 import threading
 import tokenize
 import weakref
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -27,9 +29,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.bounds import is_whole
-from gnnkit.errors import StoreError
+from gnnkit.errors import DatasetError, StoreError
 from gnnkit.files import open_regular
 from gnnkit.host import allow_open_files
+from gnnkit.schema import ArraySpec
+from gnnkit.storage.layout import part_of
 
 if TYPE_CHECKING:
     from gnnkit.kernels.bus_errors import BusErrors
@@ -49,21 +53,17 @@ _gone: set[int] = set()
 _free_rows, _new_rows, _free_threads = deque[int](), itertools.count(), deque(range(_MOST_THREADS))
 
 
-def note_mapping(mapped: np.memmap[Any, Any], path: Path) -> None:
-    """Takes a mapped file down, for as long as its array lives."""
-    _note(mapped, path)
-
-
 def note_again(mapped: NDArray[Any], other: NDArray[Any]) -> None:
     """Takes down that ``other`` maps the file of ``mapped``, too, for as long as it lives."""
     for row in list(_paths):
         start, end, _ = _ranges[row].tolist()
         if start <= mapped.ctypes.data < end and (path := _paths.get(row)) is not None:
-            _note(other, path)
+            note_mapping(other, path)
             return
 
 
-def _note(mapped: NDArray[Any], path: Path) -> None:
+def note_mapping(mapped: NDArray[Any], path: Path) -> None:
+    """Takes a mapped file down, for as long as its array lives."""
     try:
         row = _free_rows.pop()
     except IndexError:
@@ -143,6 +143,9 @@ NPY_DAMAGE = (OSError, EOFError, ValueError, SyntaxError, tokenize.TokenError)
 _MAGIC = b"\x93NUMPY\x01\x00"
 _CRC32_POLYNOMIAL = 0xEDB88320
 _READ_BYTES = 8 << 20
+# A disk brings many small files home together far faster than one after the other.
+_SYNC_THREADS = 16
+_CHUNK_ROWS = 1 << 18
 # Descriptors that stay free for other files.
 _SPARE_FILES = 256
 
@@ -263,6 +266,130 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+class ArrayFile:
+    """Rows of one array; rows may be read and written by several threads at once, appended by one.
+
+    Args:
+        spec: Dtype and row shape.
+        folder: Where the file lies, without a name.
+    """
+
+    def __init__(self, spec: ArraySpec, folder: Path) -> None:
+        self.spec = spec
+        self.num_rows = 0
+        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+
+    def append(self, rows: NDArray[Any]) -> None:
+        """Adds rows ``[k, *row_shape]``."""
+        self.put(self.num_rows, rows)
+
+    def put(self, start: int, rows: NDArray[Any]) -> None:
+        """Writes rows from ``start`` on, which may lie beyond the end of the file."""
+        if rows.size:
+            data = np.ascontiguousarray(rows, self.spec.numpy_dtype).data.cast("B")
+            write_fully(self._file.fileno(), start * self.spec.row_nbytes, data)
+        self.num_rows = max(self.num_rows, start + len(rows))
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Rows ``[start, stop)``."""
+        out = np.empty((stop - start, *self.spec.stored_shape), self.spec.numpy_dtype)
+        view, position = out.reshape(-1).view(np.uint8).data, start * self.spec.row_nbytes
+        while len(view):
+            count = os.preadv(self._file.fileno(), [view], position)
+            if not count:
+                raise DatasetError("a scratch file became shorter while it was being read", "is the disk healthy?")
+            view, position = view[count:], position + count
+        return out
+
+    def chunks(self, rows: int = _CHUNK_ROWS) -> Iterator[NDArray[Any]]:
+        """Yields all rows, some at a time."""
+        for start in range(0, self.num_rows, rows):
+            yield self.read(start, min(start + rows, self.num_rows))
+
+    def mapped(self) -> NDArray[Any]:
+        """All rows, mapped read-only; the mapping outlives this object."""
+        shape = (self.num_rows, *self.spec.stored_shape)
+        if not self.num_rows or not self.spec.row_nbytes:
+            return np.empty(shape, self.spec.numpy_dtype)
+        return np.memmap(self._file, self.spec.numpy_dtype, "r", shape=shape)
+
+    def close(self) -> None:
+        """Gives the disk space back."""
+        self._file.close()
+
+    def __del__(self) -> None:
+        # Sources are dropped rather than closed; without this an unclosed file would warn.
+        if hasattr(self, "_file"):
+            self.close()
+
+
+def append_rows(path: Path, rows: NDArray[Any]) -> None:
+    """Adds rows to the end of a file, which is made where there is none."""
+    with path.open("ab", buffering=0) as file:
+        data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
+        while len(data):
+            data = data[file.write(data) :]
+
+
+def read_rows(path: Path, spec: ArraySpec, start: int, stop: int, hint: str) -> NDArray[Any]:
+    """Reads rows ``[start, stop)`` of a file of rows that all hosts see.
+
+    Raises:
+        DatasetError: It cannot be read, or is too short, about which ``hint`` says what to do.
+    """
+    count = (stop - start) * spec.row_nbytes
+    try:
+        data = np.fromfile(path, np.uint8, count, offset=start * spec.row_nbytes)
+    except OSError as error:
+        raise DatasetError(f"{path} cannot be read: {error.strerror or error}", "all hosts have to see this folder") from error
+    if len(data) < count:
+        raise DatasetError(f"{path} ends early", hint)
+    rows: NDArray[Any] = data.view(spec.numpy_dtype).reshape(stop - start, *spec.stored_shape)
+    return rows
+
+
+class StoreFiles:
+    """The files of a store that is being written, for a ``with`` block: finished ones are brought to the disk, all of them by its end.
+
+    Args:
+        roots: Where to write the files of each part, and under None those that every host has; parts that are not in it are not written.
+
+    Attributes:
+        roots: See above.
+        entries: What the manifest says of the finished files.
+    """
+
+    def __init__(self, roots: Mapping[int | None, Path]) -> None:
+        self.roots = roots
+        self.entries: dict[str, FileEntry] = {}
+        self._open: list[tuple[str, ArrayWriter]] = []
+        self._syncing: list[Future[None]] = []
+
+    def __enter__(self) -> StoreFiles:
+        self._pool = ThreadPoolExecutor(_SYNC_THREADS, "gnnkit-sync")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with self._pool:
+            if kind is None:
+                self.finish()
+                for future in self._syncing:
+                    future.result()
+
+    def writer(self, name: str, spec: FileSpec) -> ArrayWriter:
+        """A writer for one of the files."""
+        writer = ArrayWriter(self.roots[part_of(name)], name, spec)
+        self._open.append((name, writer))
+        return writer
+
+    def finish(self) -> None:
+        """Enters all files so far, which are written, and starts to bring them to the disk."""
+        for name, writer in self._open:
+            self.entries[name] = writer.finish()
+            self._syncing.append(self._pool.submit(sync, writer.path))
+        self._open.clear()
 
 
 def map_array(root: Path, name: str, entry: FileEntry) -> NDArray[Any]:

@@ -15,14 +15,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from gnnkit.errors import DatasetError, PlanError
-from gnnkit.events import EventSink, Stage
+from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.files import open_regular, read_json, user_path
 from gnnkit.schema import (
     HOMOGENEOUS_EDGE_TYPE,
@@ -36,7 +36,7 @@ from gnnkit.schema import (
     edge_type_name,
 )
 from gnnkit.source import LinkSplits
-from gnnkit.storage.arrays import EdgePart, GraphArrays, all_dataset_ids, as_tensor, dtype_name, stored_rows
+from gnnkit.storage.arrays import EdgePart, GraphArrays, all_dataset_ids, as_tensor, dataset_ids, dtype_name, part_edge_ids, stored_rows
 from gnnkit.storage.convert import plain_rows, plain_spec
 from gnnkit.storage.files import NPY_DAMAGE, ArrayWriter, FileSpec
 from gnnkit.storage.layout import EDGE_FEATURE_NAME, FEATURE_NAME, LABEL_NAME, file_name
@@ -107,13 +107,10 @@ class GltLayout:
         """The folder of an edge type's features in a part."""
         return self._folder(self.part(part) / "edge_feat", edge_type_name(edge_type))
 
-    def node_array(self, node_type: NodeType, name: str) -> Path:
-        """A node array that the layout has no other place for."""
-        return self.root / "gnnkit" / "nodes" / node_type / f"{file_name(name)}.npy"
-
-    def edge_array(self, edge_type: EdgeType, name: str) -> Path:
-        """An edge array that the layout has no other place for."""
-        return self.root / "gnnkit" / "edges" / edge_type_name(edge_type) / f"{file_name(name)}.npy"
+    def array(self, owner: NodeType | EdgeType, name: str) -> Path:
+        """An array of nodes or edges that the layout has no other place for."""
+        folder = Path("edges", edge_type_name(owner)) if isinstance(owner, tuple) else Path("nodes", owner)
+        return self.root / "gnnkit" / folder / f"{file_name(name)}.npy"
 
     def split(self, node_type: NodeType, name: str) -> Path:
         """The ids of a split."""
@@ -246,14 +243,6 @@ _WINDOW_BYTES = 64 << 20
 _WINDOW_ROWS = 1 << 20
 
 
-class PartRows(Protocol):
-    """The rows of one part."""
-
-    def take(self, first: int, last: int) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
-        """Yields ``(ids, rows)`` for all ids in ``[first, last)``; the ranges asked for follow one another from 0."""
-        ...
-
-
 class MappedRows:
     """Rows that lie in arrays, any of which can be reached at any time.
 
@@ -325,12 +314,9 @@ class PickledRows:
         return damaged(self._path, f"it holds more rows than the {len(self._ids)} of ids.pkl")
 
 
-def first_row(folder: Path) -> torch.Tensor | None:
-    """The first chunk of a folder's features; None where it has none."""
-    return next(read_pickled_tensors(folder / "feats.pkl"), None)
-
-
-def in_order(parts: Sequence[PartRows], count: int, row_shape: tuple[int, ...], dtype: np.dtype[Any], what: str) -> Iterator[NDArray[Any]]:
+def in_order(
+    parts: Sequence[MappedRows | PickledRows], count: int, row_shape: tuple[int, ...], dtype: np.dtype[Any], what: str
+) -> Iterator[NDArray[Any]]:
     """Yields all ``count`` rows by id, each of which must be in exactly one part.
 
     Args:
@@ -455,7 +441,7 @@ class GltPartitionSource:
         edges = self._edges[edge_type]
         limits = [self.schema.node_types[end].num_nodes for end in (edge_type[0], edge_type[2])]
         parts = [MappedRows(e.ids, e.pairs) for e in edges]
-        for pairs in in_order(parts, self._num_edges(edge_type), (2,), np.dtype(np.int64), f"edges {edge_type}"):
+        for pairs in in_order(parts, self.schema.edge_types[edge_type].num_edges, (2,), np.dtype(np.int64), f"edges {edge_type}"):
             for column, limit in enumerate(limits):
                 ids = pairs[:, column]
                 if ids.min() < 0 or ids.max() >= limit:
@@ -465,11 +451,12 @@ class GltPartitionSource:
 
     def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
         """Yields rows in the order of edge ids; see ``GraphSource.edge_array_chunks``."""
-        spec, count = self.schema.edge_types[edge_type].arrays[name], self._num_edges(edge_type)
-        extra = self._layout.edge_array(edge_type, name)
+        edges = self.schema.edge_types[edge_type]
+        spec, count = edges.arrays[name], edges.num_edges
+        extra = self._layout.array(edge_type, name)
         if extra.exists():
             return _npy_chunks(extra, spec, count)
-        parts: list[PartRows]
+        parts: list[MappedRows | PickledRows]
         if name == WEIGHT_NAME:
             parts = [MappedRows(e.ids, e.weights.__getitem__) for e in self._edges[edge_type] if e.weights is not None]
         else:
@@ -480,7 +467,7 @@ class GltPartitionSource:
     def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
         """Yields rows in the order of node ids; see ``GraphSource.node_array_chunks``."""
         nodes = self.schema.node_types[node_type]
-        spec, extra = nodes.arrays[name], self._layout.node_array(node_type, name)
+        spec, extra = nodes.arrays[name], self._layout.array(node_type, name)
         if name == LABEL_NAME and node_type in self._labels:
             return iter([to_array(read_tensor(self._labels[node_type])).reshape(nodes.num_nodes, *spec.row_shape)])
         if extra.exists():
@@ -488,9 +475,6 @@ class GltPartitionSource:
         folders = (self._layout.node_features(p, node_type) for p in range(self.num_parts))
         parts = [PickledRows(f) for f in folders if f.exists()]
         return in_order(parts, nodes.num_nodes, spec.row_shape, spec.numpy_dtype, f"{name!r} of nodes {node_type!r}")
-
-    def _num_edges(self, edge_type: EdgeType) -> int:
-        return self.schema.edge_types[edge_type].num_edges
 
     def _read_about(self) -> dict[str, Any]:
         path = self._layout.about
@@ -635,7 +619,7 @@ def _size(type_schema: NodeTypeSchema | EdgeTypeSchema) -> int:
 
 def _feature_spec(folders: Iterator[Path]) -> ArraySpec | None:
     for folder in folders:
-        chunk = first_row(folder) if folder.exists() else None
+        chunk = next(read_pickled_tensors(folder / "feats.pkl"), None) if folder.exists() else None
         if chunk is not None:
             return ArraySpec(dtype_name(chunk), tuple(chunk.shape[1:]))
     return None
@@ -662,7 +646,7 @@ def _npy_chunks(path: Path, spec: ArraySpec, count: int) -> Iterator[NDArray[Any
 _CHUNK_ROWS = 10_000
 
 
-def write_glt_partitions(store: Store, out: str | Path, events: EventSink) -> None:
+def write_glt_partitions(store: Store, out: str | Path, events: EventSink = ignore_events) -> None:
     """Writes a store's parts in graphlearn-torch's layout (``gnnkit.storage.glt_format``).
 
     Edges keep the part of the node that owns them: pass the store's ``edge_dir`` to graphlearn-torch's datasets. Where the
@@ -741,7 +725,7 @@ class _Writer:
             if name == LABEL_NAME:
                 _save(self._layout.labels(node_type), to_tensor(whole, spec.dtype))
             else:
-                _save_npy(self._layout.node_array(node_type, name), whole)
+                _save_npy(self._layout.array(node_type, name), whole)
         self._stage.advance(nodes.num_nodes)
 
     def _write_caches(self, node_type: NodeType, spec: ArraySpec) -> None:
@@ -777,7 +761,7 @@ class _Writer:
                     _write_rows(self._layout.edge_features(part, edge_type), edge_ids[part], values, spec.dtype, orders[part])
             elif (name, self._weight, spec) != (WEIGHT_NAME, WEIGHT_NAME, ArraySpec("float32")):
                 columns = [values[order] for values, order in zip(columns, orders, strict=True)]
-                _save_npy(self._layout.edge_array(edge_type, name), _whole(columns, edge_ids, spec, edges.num_edges))
+                _save_npy(self._layout.array(edge_type, name), _whole(columns, edge_ids, spec, edges.num_edges))
 
     def _weights(self, edge_type: EdgeType, arrays: EdgePart) -> NDArray[Any] | None:
         spec = self._graph.schema.edge_types[edge_type].arrays.get(self._weight)
@@ -788,16 +772,9 @@ class _Writer:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Source, target and id of a part's edges, each int64 ``[num_local_edges]``, all in the dataset's numbers."""
         frontier, neighbor = self._graph.frontier_type(edge_type), self._graph.neighbor_type(edge_type)
-        first = int(self._graph.node_bounds[frontier][part])
-        indptr = arrays.indptr.astype(np.int64)
-        degrees = indptr[1:] - indptr[:-1]
-        own = np.repeat(self._dataset_ids[frontier][first : first + len(degrees)], degrees)
+        own = np.repeat(dataset_ids(self._graph, frontier, part), np.diff(arrays.indptr))
         other = self._dataset_ids[neighbor][arrays.indices]
-        if arrays.edge_id is not None:
-            eids = np.array(arrays.edge_id, dtype=np.int64)
-        else:
-            begin, end = self._graph.edge_bounds[edge_type][part : part + 2]
-            eids = np.arange(begin, end, dtype=np.int64)
+        eids = part_edge_ids(self._graph, edge_type, part)
         return (other, own, eids) if self._graph.edge_dir == "in" else (own, other, eids)
 
     def _write_about(self) -> None:

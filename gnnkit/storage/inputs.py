@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from gnnkit.errors import DatasetError
 from gnnkit.events import Stage
-from gnnkit.schema import ArraySpec, EdgeType, GraphSchema, NodeType, edge_type_name
+from gnnkit.schema import ArraySpec, EdgeType, GraphSchema, NodeType
 from gnnkit.source import CHUNK_ROWS, GraphSource, LinkSplits
 from gnnkit.storage.arrays import EdgePart
 from gnnkit.storage.convert import ColumnRange, unmeasured
-from gnnkit.storage.files import write_fully
+from gnnkit.storage.files import ArrayFile
 from gnnkit.storage.keys import NodeKeys
-from gnnkit.storage.layout import BuildOptions, file_name, index_dtype
+from gnnkit.storage.layout import BuildOptions, index_dtype
 from gnnkit.storage.store import Store
 
 # Rows of wide arrays are taken in smaller batches than those of narrow ones.
@@ -420,7 +420,7 @@ class KeptSourceInput(SourceInput):
     def __init__(self, source: GraphSource, folder: Path, kept: Sequence[str]) -> None:
         super().__init__(source)
         self._folder, self._kept = folder, frozenset(kept)
-        self._lengths: dict[tuple[EdgeType, str], list[int]] = {}
+        self._parsed: dict[tuple[EdgeType, str], tuple[ArrayFile, list[int]]] = {}
 
     def cheap_to_reread(self, edge_type: EdgeType, names: Sequence[str]) -> bool:
         """Whether all of these arrays are kept: others would be parsed again."""
@@ -445,21 +445,18 @@ class KeptSourceInput(SourceInput):
         self, key: tuple[EdgeType, str], chunks: Iterator[NDArray[Any]], spec: ArraySpec, shape: tuple[int, ...]
     ) -> Iterator[NDArray[Any]]:
         """Passes the chunks on and keeps them, or replays those of an earlier complete pass."""
-        path = self._folder / file_name(f"{edge_type_name(key[0])}.{key[1]}.parsed")
-        if key in self._lengths:
-            with path.open("rb") as file:
-                for length in self._lengths[key]:
-                    yield np.fromfile(file, spec.numpy_dtype, length).reshape(shape)
+        if key in self._parsed:
+            file, ends = self._parsed[key]
+            for first, last in pairwise([0, *ends]):
+                yield file.read(first, last).reshape(shape)
             return
-        lengths = []
-        with path.open("wb") as file:
-            for chunk in chunks:
-                yield chunk
-                # An id beyond the narrow type wraps here; the reader of the chunk refuses it before anything is replayed.
-                kept = np.ascontiguousarray(chunk).astype(spec.numpy_dtype, copy=False)
-                file.write(kept.reshape(-1).view(np.uint8).data)  # NumPy's own writing does not say why it fails
-                lengths.append(kept.size)
-        self._lengths[key] = lengths
+        file, ends = ArrayFile(ArraySpec(spec.dtype), self._folder), []
+        for chunk in chunks:
+            yield chunk
+            # An id beyond the narrow type wraps here; the reader of the chunk refuses it before anything is replayed.
+            file.append(np.ascontiguousarray(chunk).astype(spec.numpy_dtype, copy=False).reshape(-1))
+            ends.append(file.num_rows)
+        self._parsed[key] = file, ends
 
 
 class BucketSpool:
@@ -472,18 +469,15 @@ class BucketSpool:
     """
 
     def __init__(self, folder: Path, columns: Mapping[str, ArraySpec], starts: NDArray[np.int64]) -> None:
-        self._columns, self._starts = dict(columns), starts
-        self._next = starts[:-1].copy()
-        self._paths = {name: folder / f"bucket.{name}" for name in columns}
-        self._files = {name: os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600) for name, path in self._paths.items()}
+        self._starts, self._next = starts, starts[:-1].copy()
+        self._files = {name: ArrayFile(spec, folder) for name, spec in columns.items()}
 
     def put_column(self, name: str, order: NDArray[np.int64], starts: NDArray[np.int64], values: NDArray[Any]) -> None:
         """Appends a column of some rows: row ``order[k]`` goes to bucket ``b`` for ``k`` in ``[starts[b], starts[b + 1])``."""
-        spec = self._columns[name]
-        data = values.astype(spec.numpy_dtype, copy=False)[order].reshape(-1).view(np.uint8)
+        file = self._files[name]
+        rows = values.astype(file.spec.numpy_dtype, copy=False)[order]
         for bucket in np.flatnonzero(starts[1:] > starts[:-1]):
-            first, last = int(starts[bucket]) * spec.row_nbytes, int(starts[bucket + 1]) * spec.row_nbytes
-            write_fully(self._files[name], int(self._next[bucket]) * spec.row_nbytes, data[first:last].data)
+            file.put(int(self._next[bucket]), rows[starts[bucket] : starts[bucket + 1]])
 
     def advance(self, starts: NDArray[np.int64]) -> None:
         """Ends the rows of one ``order``, once every column of them has been put."""
@@ -491,18 +485,12 @@ class BucketSpool:
 
     def take(self, bucket: int, name: str) -> NDArray[Any]:
         """A column of a bucket, in the order in which its rows were put."""
-        spec = self._columns[name]
-        first, last = int(self._starts[bucket]), int(self._starts[bucket + 1])
-        count = (last - first) * (spec.row_nbytes // spec.numpy_dtype.itemsize)
-        rows: NDArray[Any] = np.fromfile(self._paths[name], spec.numpy_dtype, count, offset=first * spec.row_nbytes)
-        return rows.reshape(last - first, *spec.stored_shape)
+        return self._files[name].read(int(self._starts[bucket]), int(self._starts[bucket + 1]))
 
     def close(self) -> None:
-        """Removes the files."""
-        for name, descriptor in self._files.items():
-            os.close(descriptor)
-            self._paths[name].unlink()
-        self._files.clear()
+        """Gives the disk space back."""
+        for file in self._files.values():
+            file.close()
 
 
 def with_quantizations(graph: BuildInput, schema: GraphSchema, stage: Stage) -> GraphSchema:

@@ -26,7 +26,7 @@ from typing import Any, Literal, NewType, TypeAlias, TypedDict, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.arguments import check_fields
+from gnnkit.arguments import check_fields, checks_calls
 from gnnkit.bounds import keep_whole_number
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.schema import (
@@ -71,6 +71,7 @@ Order = Literal["dataset", "hotness"]
 TRAIN = "train"
 
 
+@checks_calls()
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
     """Everything beside the source that decides a store's bytes; part of its fingerprint.
@@ -474,10 +475,6 @@ class StoreNumbering:
     def map(self) -> NDArray[Any]:
         """The same as kernels take it: empty for the identity."""
         return np.empty(0, np.int32) if self.store_id is None else self.store_id
-
-    def to_store(self, first: int, last: int) -> NDArray[Any]:
-        """Store ids of the dataset ids ``[first, last)``."""
-        return np.arange(first, last) if self.store_id is None else self.store_id[first:last]
 
     def part_of(self, store_ids: NDArray[Any]) -> NDArray[np.int64]:
         """The part of each store id."""

@@ -38,9 +38,18 @@ def check_ids(schema: GraphSchema, edge_type: EdgeType, name: str, values: NDArr
         DatasetError: Names the first such id.
     """
     for ids, count in id_rows(schema, edge_type, name, values):
-        if not 0 <= int(ids.min()) <= int(ids.max()) < count:
-            wrong = int(ids[(ids < 0) | (ids >= count)][0])
-            raise DatasetError(f"{name!r} of {what} holds node {wrong}, but there are {count} nodes")
+        check_range(ids, count, f"{name!r} of {what}")
+
+
+def check_range(ids: NDArray[Any], count: int, what: str) -> None:
+    """Refuses ids that belong to none of ``count`` nodes; ``what`` names them for the error.
+
+    Raises:
+        DatasetError: Names the first such id.
+    """
+    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < count:
+        wrong = int(ids[(ids < 0) | (ids >= count)][0])
+        raise DatasetError(f"{what} holds node {wrong}, but there are {count} nodes")
 
 
 def check_specs(what: str, specs: Mapping[str, FileSpec]) -> None:

@@ -88,11 +88,6 @@ _OWNER_NAME = "owner.json"
 _POLL_S = 0.05
 
 
-def lock_path(path: Path) -> Path:
-    """The lock file of a store, there while the store is built or removed."""
-    return path.with_name(f".{path.name}.lock")
-
-
 def incomplete_path(path: Path) -> Path:
     """Returns the folder in which a store is built before it has its name."""
     return path.with_name(path.name + INCOMPLETE)
@@ -116,7 +111,7 @@ def locked(path: Path, wait_timeout_s: float, events: EventSink, work: str = "bu
     Raises:
         StoreError: Another process holds it; names the process.
     """
-    file, held, told = lock_path(path), None, False
+    file, held, told = path.with_name(f".{path.name}.lock"), None, False
     deadline = Deadline(wait_timeout_s)
     try:
         while held is None:

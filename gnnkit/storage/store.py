@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.arguments import checks_calls
 from gnnkit.errors import PlanError, StoreError, near_matches
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.files import user_path
@@ -58,6 +59,7 @@ class ReplicatedFeatures:
     x: NDArray[Any]
 
 
+@checks_calls()
 class Store:
     """A partitioned graph on disk. Made by ``Store.open``, ``build_store`` and ``partition``.
 

@@ -19,7 +19,7 @@ from gnnkit.schema import ArraySpec, EdgeType, GraphSchema, NodeType
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.convert import bytes_to_measure, convert_rows
 from gnnkit.storage.edge_values import TIME_NAME, as_times, check_weights, time_order, timed_edge_types, weight_exponent, weight_prefix
-from gnnkit.storage.files import ArrayWriter, FileEntry, FileSpec, sync
+from gnnkit.storage.files import ArrayWriter, FileEntry, FileSpec, StoreFiles
 from gnnkit.storage.inputs import BucketSpool, BuildInput, EdgeBatch, RowReader, SortedEdgesInput, edges_only, with_quantizations
 from gnnkit.storage.kernels import bucket_order, count_degrees, count_parts, place_edges
 from gnnkit.storage.layout import (
@@ -40,7 +40,7 @@ from gnnkit.storage.layout import (
     store_schema,
     weighted_edge_types,
 )
-from gnnkit.storage.link_splits import check_ids, check_specs, spec_of
+from gnnkit.storage.link_splits import check_ids, check_range, check_specs, spec_of
 from gnnkit.storage.manifest import Manifest, write_manifest
 from gnnkit.storage.partition import assign_parts, needs_topology
 from gnnkit.storage.partition.hotness import hot_nodes, hotness_levels
@@ -70,7 +70,7 @@ class BuildContext:
     """The state of one build.
 
     Attributes:
-        roots: Where to write the files of each part, and under None those that every host has; parts that are not in it are not written.
+        files: What is written.
         scratch: Folder for the builder's own files, removed before the store is published.
         graph: What is read.
         draft: The manifest so far.
@@ -80,10 +80,9 @@ class BuildContext:
         num_threads: Threads of ``pool``.
         budget_bytes: Memory that buffers of edges may take, over all threads.
         stage: Where progress goes, in bytes.
-        syncer: Threads that bring finished files to the disk.
     """
 
-    roots: Mapping[int | None, Path]
+    files: StoreFiles
     scratch: Path
     graph: BuildInput
     draft: Manifest
@@ -93,31 +92,13 @@ class BuildContext:
     num_threads: int
     budget_bytes: int
     stage: Stage
-    syncer: ThreadPoolExecutor
-    _syncing: list[Future[None]] = field(default_factory=list)
     _times: dict[NodeType, NDArray[np.int64]] = field(default_factory=dict)
     _reading: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def parts(self) -> list[int]:
         """The parts that are written, ascending."""
-        return sorted(part for part in self.roots if part is not None)
-
-    def writer(self, name: str, spec: FileSpec) -> ArrayWriter:
-        """A writer for one of the store's files, of those that are written."""
-        return ArrayWriter(self.roots[part_of(name)], name, spec)
-
-    def put(self, name: str, rows: NDArray[Any], spec: FileSpec) -> None:
-        """Writes one of the store's files whole."""
-        writer = self.writer(name, spec)
-        writer.write(0, rows)
-        self.finish([(name, writer)])
-
-    def finish(self, writers: Iterable[tuple[str, ArrayWriter]]) -> None:
-        """Enters finished files into the manifest and starts to bring them to the disk."""
-        for name, writer in writers:
-            self.tables.files[name] = writer.finish()
-            self._syncing.append(self.syncer.submit(sync, writer.path))
+        return sorted(part for part in self.files.roots if part is not None)
 
     def node_times(self, node_type: NodeType, name: str) -> NDArray[np.int64]:
         """Times of a type's nodes by store id, int64 ``[num_nodes]``; read when first asked for, and kept."""
@@ -131,12 +112,6 @@ class BuildContext:
                 by_store_id[slice(None) if store_id is None else store_id] = times
                 self._times[node_type] = by_store_id
             return self._times[node_type]
-
-    def wait_synced(self) -> None:
-        """Waits until all finished files are on the disk."""
-        for future in self._syncing:
-            future.result()
-        self._syncing.clear()
 
     def write_rows(self, writer: ArrayWriter, row: int, rows: NDArray[Any], specs: tuple[ArraySpec, ArraySpec], name: str) -> None:
         """Writes rows from ``row`` on, converted from the first spec to the second, block by block."""
@@ -235,23 +210,21 @@ def build_nodes(context: BuildContext, node_type: NodeType, hot: list[Mapping[No
             empty: none does.
     """
     schema, numbering = context.graph.schema.node_types[node_type], context.numbering[node_type]
+    # Where rows of one part come alone, they come in the order of the store.
+    low, high = numbering.bounds[context.parts[0] :][:2] if context.parts else (0, 0)
+    own = StoreNumbering(np.clip(numbering.bounds, low, high) - low)
     for name, spec in schema.arrays.items():
         chunks = context.graph.node_array_chunks(node_type, name)
         stored = context.draft.schema.node_types[node_type].arrays[name]
-        if context.graph.totals is not None:
-            _append(context, node_type, name, chunks, (spec, stored))
-            continue
         cached = _cached_rows(context, node_type, hot) if name == FEATURE_NAME else []
-        _scatter(context, node_type, name, chunks, (spec, stored), cached)
-        context.finish([(rows.name, rows.writer) for rows in cached])
+        _scatter(context, node_type, name, chunks, (spec, stored), numbering if context.graph.totals is None else own, cached)
     if numbering.store_id is None:
         return
     id_spec = ArraySpec(index_dtype(numbering.num_nodes).name)
-    _scatter(context, node_type, "global_id", _consecutive(numbering.num_nodes, id_spec.numpy_dtype), (id_spec, id_spec), [])
-    if None not in context.roots:
-        return
-    file = book_file(node_type)
-    context.put(file, numbering.store_id, context.draft.node_specs(node_type)[file])
+    _scatter(context, node_type, "global_id", _consecutive(numbering.num_nodes, id_spec.numpy_dtype), (id_spec, id_spec), numbering, [])
+    if None in context.files.roots:
+        file = book_file(node_type)
+        context.files.writer(file, context.draft.node_specs(node_type)[file]).write(0, numbering.store_id)
 
 
 @dataclass(frozen=True)
@@ -259,7 +232,6 @@ class _CachedRows:
     """The features that one part replicates: ascending dataset ids, and where their rows go."""
 
     ids: NDArray[np.int64]
-    name: str
     writer: ArrayWriter
 
     def within(self, first: int, last: int) -> tuple[int, NDArray[np.int64]]:
@@ -277,8 +249,9 @@ def _cached_rows(context: BuildContext, node_type: NodeType, hot: list[Mapping[N
     for part in context.parts:
         ids = hot[part].get(node_type, np.empty(0, np.int64))
         names = [cache_file(part, node_type, name) for name in ("global_id", FEATURE_NAME)]
-        context.put(names[0], ids, specs[names[0]])
-        found.append(_CachedRows(ids, names[1], context.writer(names[1], specs[names[1]])))
+        files = [context.files.writer(name, specs[name]) for name in names]
+        files[0].write(0, ids)
+        found.append(_CachedRows(ids, files[1]))
     return found
 
 
@@ -288,17 +261,12 @@ def build_splits(context: BuildContext) -> None:
     Raises:
         DatasetError: An id of a split is out of range.
     """
-    for node_type, splits in context.graph.splits.items():
-        num_nodes = context.graph.schema.node_types[node_type].num_nodes
-        for split, ids in splits.items():
-            if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < num_nodes:
-                wrong = int(ids[(ids < 0) | (ids >= num_nodes)][0])
-                raise DatasetError(f"split {split!r} of {node_type!r} holds node {wrong}, but there are {num_nodes} nodes")
     specs = context.draft.file_specs()
     for node_type, splits in context.graph.splits.items():
         for split, ids in splits.items():
+            check_range(ids, context.graph.schema.node_types[node_type].num_nodes, f"split {split!r} of {node_type!r}")
             name = split_file(node_type, split)
-            context.put(name, np.asarray(ids), specs[name])
+            context.files.writer(name, specs[name]).write(0, ids)
 
 
 def build_link_splits(context: BuildContext) -> None:
@@ -310,6 +278,7 @@ def build_link_splits(context: BuildContext) -> None:
         DatasetError: An array is unknown, of a wrong shape or dtype, or an id in it is out of range.
     """
     splits = context.graph.link_splits
+    written = {split_file(node_type, split) for node_type, own in context.graph.splits.items() for split in own}
     for split in dict.fromkeys(split for by_split in splits.values() for split in by_split):
         for edge_type in splits:
             if split not in splits[edge_type]:
@@ -323,9 +292,9 @@ def build_link_splits(context: BuildContext) -> None:
             context.tables.link_splits.setdefault(edge_type, {})[split] = specs
             for name, spec in specs.items():
                 file = link_split_file(edge_type, split, name)
-                if file in context.tables.files:
+                if file in written:
                     raise DatasetError(f"{what} would share the file {file!r} with a split of nodes", "rename the node type or the split")
-                context.put(file, arrays[name], spec)
+                context.files.writer(file, spec).write(0, arrays[name])
 
 
 def build_keys(context: BuildContext) -> None:
@@ -334,23 +303,7 @@ def build_keys(context: BuildContext) -> None:
         specs = {name: FileSpec(rows.dtype, rows.shape) for name, rows in keys.arrays.items()}
         context.tables.keys[node_type] = (dict(keys.columns), specs)
         for name, spec in specs.items():
-            context.put(keys_file(node_type, name), keys.arrays[name], spec)
-
-
-def _append(
-    context: BuildContext, node_type: NodeType, name: str, chunks: Iterator[NDArray[Any]], specs: tuple[ArraySpec, ArraySpec]
-) -> None:
-    """Writes one array of the only part that is written, whose rows come alone and in the order of the store."""
-    for part in context.parts:
-        file, bounds = node_file(part, node_type, name), context.numbering[node_type].bounds
-        writer = context.writer(file, context.draft.node_specs(node_type)[file])
-        label, count = f"{name!r} of {node_type!r}", int(bounds[part + 1] - bounds[part])
-        reader = RowReader(chunks, specs[0], label, count)
-        block = max(1, BLOCK_BYTES // max(1, specs[0].row_nbytes))
-        for first in range(0, count, block):
-            context.write_rows(writer, first, reader.take(min(block, count - first)), specs, label)
-        reader.finish()
-        context.finish([(file, writer)])
+            context.files.writer(keys_file(node_type, name), spec).write(0, keys.arrays[name])
 
 
 def _scatter(
@@ -359,14 +312,15 @@ def _scatter(
     name: str,
     chunks: Iterator[NDArray[Any]],
     specs: tuple[ArraySpec, ArraySpec],
+    numbering: StoreNumbering,
     cached: list[_CachedRows],
 ) -> None:
     """Streams one array into the parts' files, and those of its rows that parts replicate."""
     if not context.parts:
         return
-    numbering, file_specs = context.numbering[node_type], context.draft.node_specs(node_type)
+    file_specs = context.draft.node_specs(node_type)
     names = {part: node_file(part, node_type, name) for part in context.parts}
-    writers = {part: context.writer(file, file_specs[file]) for part, file in names.items()}
+    writers = {part: context.files.writer(file, file_specs[file]) for part, file in names.items()}
     label = f"{name!r} of {node_type!r}"
     reader = RowReader(chunks, specs[0], label, numbering.num_nodes)
     block = max(1, BLOCK_BYTES // max(1, specs[0].row_nbytes))
@@ -377,7 +331,7 @@ def _scatter(
         wait_all([context.pool.submit(_scatter_block, context, numbering, writers, *piece, specs, label, cached) for piece in pieces])
         context.stage.advance(rows.nbytes)
     reader.finish()
-    context.finish((names[part], writer) for part, writer in writers.items())
+    context.files.finish()
 
 
 def _scatter_block(
@@ -402,7 +356,7 @@ def _scatter_block(
             if end > start:
                 context.write_rows(writer, start - int(bounds[part]), rows[start - first : end - first], specs, label)
         return
-    store_ids = numbering.to_store(first, last)
+    store_ids = numbering.store_id[first:last]
     owners = numbering.part_of(store_ids)
     for part in np.flatnonzero(np.bincount(owners, minlength=len(bounds) - 1)).tolist():
         if part not in writers:
@@ -507,7 +461,7 @@ class EdgeTypeBuild:
         else:
             self._fill_by_buckets(ranges)
         self.context.tables.cuts[self.edge_type] = tuple(tuple(map(int, row)) for row in self.cut)
-        self.context.finish(self._writers.items())
+        self.context.files.finish()
 
     def _ends(self, batch: EdgeBatch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         return (batch.target, batch.source) if self.options.edge_dir == "in" else (batch.source, batch.target)
@@ -541,7 +495,8 @@ class EdgeTypeBuild:
         totals, own = self.context.graph.totals, tuple(int(part.sum()) for part in parts)
         self.context.tables.edge_counts[self.edge_type] = own if totals is None else totals.edges[self.edge_type].counts
         specs = self.context.draft.edge_specs(self.edge_type)
-        self._writers = {name: self.context.writer(name, spec) for name, spec in specs.items() if part_of(name) in self.context.roots}
+        files = self.context.files
+        self._writers = {name: files.writer(name, spec) for name, spec in specs.items() if part_of(name) in files.roots}
         ranges: list[OwnerRange] = []
         for part in self.context.parts:
             ends = parts[part]
@@ -727,10 +682,6 @@ class EdgeTypeBuild:
         return self._writers[edge_file(part, self.edge_type, name)]
 
 
-# A disk brings many small files home together far faster than one after the other.
-_SYNC_THREADS = 16
-
-
 @dataclass(frozen=True)
 class Written:
     """The result of writing parts of a store.
@@ -773,7 +724,7 @@ class StoreWriter:
 
         Args:
             graph: The graph.
-            roots: See ``BuildContext``.
+            roots: See ``StoreFiles``.
             scratch: Folder for temporary files.
             fingerprint: Fingerprint of the result.
             topology: See ``BuildJob``.
@@ -824,7 +775,8 @@ class StoreWriter:
         hot: list[Mapping[NodeType, NDArray[np.int64]]],
         fingerprint: str,
     ) -> Written:
-        tables, threads = Tables(), default_threads()
+        files, threads = StoreFiles(roots), default_threads()
+        tables = Tables(files=files.entries)
         schema = store_schema(graph.schema, self.options, graph.metadata)
         if (total := bytes_to_measure(graph.schema, schema)) is not None:
             with Stage(self.events, "quantize", label=graph.name, total=float(total), unit="B") as stage:
@@ -845,8 +797,8 @@ class StoreWriter:
             **vars(tables),
         )
         stage = Stage(self.events, self.stage, label=graph.name, total=_work(graph.schema), unit="B")
-        with stage, ThreadPoolExecutor(threads, "gnnkit-build") as pool, ThreadPoolExecutor(_SYNC_THREADS, "gnnkit-sync") as syncer:
-            context = BuildContext(roots, scratch, graph, draft, tables, numbering, pool, threads, self.budget_bytes, stage, syncer)
+        with stage, ThreadPoolExecutor(threads, "gnnkit-build") as pool, files:
+            context = BuildContext(files, scratch, graph, draft, tables, numbering, pool, threads, self.budget_bytes, stage)
             for edge_type in graph.schema.edge_types:
                 EdgeTypeBuild(context, edge_type).build()
             for node_type in graph.schema.node_types:
@@ -855,7 +807,6 @@ class StoreWriter:
                 build_splits(context)
                 build_link_splits(context)
                 build_keys(context)
-            context.wait_synced()
         return Written(draft, numbering)
 
     def _preflight(self, graph: BuildInput, roots: Mapping[int | None, Path]) -> None:

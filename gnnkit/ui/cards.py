@@ -53,7 +53,7 @@ _MAX_LEAD = 1000
 _NUMBER = re.compile(r"[-+]?[\d][\d,.]*( ?[%a-zA-Z/]{1,4})?")
 _TONES = {
     "gk-ok": ("ready", "built", "open", "done", "running", "ok"),
-    "gk-busy": ("starting", "joining", "building", "sampling", "downloading", "compiling", "partitioning"),
+    "gk-busy": ("importing", "starting", "joining", "building", "sampling", "downloading", "compiling", "partitioning"),
     "gk-warn": ("paused",),
     "gk-bad": ("failed", "degraded", "error", "died", "broken", "damaged", "corrupt"),
 }

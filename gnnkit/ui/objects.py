@@ -12,7 +12,7 @@ from gnnkit.loader.advice.autotune import AutotuneResult, Profile, SearchTrial
 from gnnkit.loader.advice.measuring import LoopMeasurement, workers
 from gnnkit.loader.epoch import EpochStats
 from gnnkit.loader.history import LastError
-from gnnkit.plan import InputAnchors, InputLinks, Inputs, LoaderPlan, NeighborSampling, Sampling
+from gnnkit.plan import InputAnchors, InputLinks, Inputs, LoaderPlan, NeighborSampling, Sampling, WalkSampling
 from gnnkit.runtime.graph_memory import GraphHandle, graph_nbytes
 from gnnkit.schema import ArraySpec, GraphSchema, edge_type_name
 from gnnkit.storage.layout import split_file
@@ -44,7 +44,7 @@ def loader_card(
         ("edges", format_short(schema.num_edges)),
         ("input", _inputs(plan.inputs, schema)),
         _sampling(sampling, schema),
-        ("batches", f"{format_count(num_batches)} an epoch, {format_count(batching.batch_size)} seeds each, {order}"),
+        ("batches", f"{format_count(num_batches)} an epoch, {format_count(batching.batch_size)} {sampling.unit} each, {order}"),
         ("backend", f"{plan.backend['kind']}, {_samplers(plan.backend['kind'], status.workers)}{_drawn_by(status)}"),
     ]
     if error is not None:
@@ -59,6 +59,8 @@ def loader_card(
         rows.append(("on the device", f"{format_bytes(stats.cached_nbytes)} of features, beside {format_bytes(stats.nbytes)} that came"))
     if stats.padding:
         rows.append(("padding", _padding(stats)))
+    if "device_bytes" in status.details:
+        rows.append(("on the device", device_memory(status)))
     rows.append(("memory", _memory(status)))
     if plan.placement is not None:
         rows.append(("placement", describe(plan.placement)))
@@ -103,6 +105,12 @@ def _memory(status: StreamStatus) -> str:
     return ", ".join(words + ([cost_of(others)] if others else []))
 
 
+def device_memory(status: StreamStatus) -> str:
+    """The memory of a loader that samples on a device."""
+    used, predicted = (format_bytes(status.details[name]) for name in ("device_bytes", "predicted_bytes"))
+    return f"{used} of the graph on {status.details['device']}, {predicted} were predicted"
+
+
 def _inputs(inputs: Inputs, schema: GraphSchema) -> str:
     if isinstance(inputs, InputLinks):
         given = inputs.edge_label_index
@@ -119,6 +127,12 @@ def _inputs(inputs: Inputs, schema: GraphSchema) -> str:
 
 
 def _sampling(sampling: Sampling, schema: GraphSchema) -> tuple[str, str]:
+    if isinstance(sampling, WalkSampling):
+        along = "" if schema.is_homogeneous else f" along {', '.join(edge_type_name(t) for t in sampling.metapath)}"
+        words = [f"walks of {sampling.length} steps{along}", f"{sampling.per_node} from each node"]
+        words += [f"p {sampling.p:g}", f"q {sampling.q:g}"] if sampling.is_biased else []
+        words += [f"{sampling.num_negatives} negative"] if sampling.num_negatives else []
+        return "sampler", ", ".join(words)
     if not isinstance(sampling, NeighborSampling):
         return "sampler", type(sampling).__name__.removesuffix("Sampling")
     fan_outs = {",".join(map(str, fan_out)) for fan_out in sampling.num_neighbors.values()}

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
+from gnnkit.arguments import checks_calls
 from gnnkit.errors import PlanError, near_matches
 
 RendererName = Literal["widget", "html", "text", "plain"]
@@ -92,6 +93,7 @@ def get_options() -> Options:
     return _options
 
 
+@checks_calls()
 class set_options:
     """Sets options for this process, or for a ``with`` block.
 

@@ -37,7 +37,7 @@ class Picture(Figure):
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, str], dict[str, Any]]:
         image, (width, height) = self._png()
-        size = {"width": width // _DENSITY, "height": height // _DENSITY}
+        size = {"width": width // _DENSITY, "height": height // _DENSITY, "alt": self.text_form}
         return {"image/png": base64.b64encode(image).decode(), "text/plain": repr(self)}, {"image/png": size}
 
     def _png(self) -> tuple[bytes, tuple[int, int]]:

@@ -20,6 +20,20 @@ from typing import Any, Literal
 from gnnkit.errors import DatasetError
 from gnnkit.vendor.packages import package_folder, undisturbed
 
+OgbName = Literal[
+    "ogbl-biokg",
+    "ogbl-citation2",
+    "ogbl-collab",
+    "ogbl-ddi",
+    "ogbl-ppa",
+    "ogbl-vessel",
+    "ogbl-wikikg2",
+    "ogbn-arxiv",
+    "ogbn-mag",
+    "ogbn-papers100M",
+    "ogbn-products",
+    "ogbn-proteins",
+]
 Task = Literal["node", "link", "graph"]
 
 _FOLDERS: dict[Task, str] = {"node": "nodeproppred", "link": "linkproppred", "graph": "graphproppred"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,11 @@ import numpy as np
 import torch
 
 import gnnkit
-from gnnkit import GraphLoader
+from gnnkit import BuildOptions, GraphLoader, Store
 from gnnkit.backends.base import Backend
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeDir, EdgeType, EdgeTypeSchema, GraphSchema, NodeTypeSchema, opposite_edge_type
 from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions, Order
-from gnnkit.storage.store import Store
+from gnnkit.storage.layout import Order
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, spec_of
 
 BUYS, REV_BUYS, KNOWS = ("user", "buys", "item"), ("item", "rev_buys", "user"), ("user", "knows", "user")
@@ -39,12 +39,21 @@ NODE_KINDS: dict[str, dict[str, Any]] = {
     "ppr": {"sampler": gnnkit.PPR(alpha=0.25, max_ppr_nodes=6, num_neighbors_per_hop=9)},
     "hgt": {"sampler": gnnkit.HGT(num_samples=[7, 5])},
     "layer_wise": {"sampler": gnnkit.LayerWise(num_nodes=[7, 5])},
+    # With so large a p that some steps fail all their tries.
+    "walks": {"sampler": gnnkit.Walks(5, 2, p=50, q=0.5, num_negatives=1), "weight": "weight"},
+}
+# Of homogeneous graphs alone.
+WHOLE_KINDS: dict[str, dict[str, Any]] = {
+    "clusters": {"sampler": gnnkit.Clusters(8, 2, np.arange(NUM_USERS) * 5 % 8), "batch_size": 2},
+    "saint_nodes": {"sampler": gnnkit.Saint("nodes", num_steps=4)},
+    "saint_edges": {"sampler": gnnkit.Saint("edges", num_steps=4)},
+    "saint_walks": {"sampler": gnnkit.Saint("walks", 3, num_steps=4, sample_coverage=2)},
 }
 LINK_KINDS: dict[str, dict[str, Any]] = {
     "link_binary": {**NEIGHBORS, "neg_sampling": "binary", "neg_strict": True, "exclude_edges": "reverse"},
     "link_triplet": {**NEIGHBORS, "neg_sampling": "triplet", "neg_amount": 2, "disjoint": True},
 }
-KINDS = (*NODE_KINDS, *LINK_KINDS, "anchor")
+KINDS = (*NODE_KINDS, *LINK_KINDS, "anchor", *WHOLE_KINDS)
 COMMON: dict[str, Any] = {"batch_size": 6, "seed": 5, "shuffle": True, "progress": False, "with_edge": True}
 
 
@@ -153,7 +162,9 @@ def kind_loader(kind: str, graph: str, path: Path | None, backend: Backend, **ch
         positive, negative = anchor_labels(graph)
         with open_store(input_nodes=(first, input_ids(size)), **NEIGHBORS) as nodes:
             return nodes.for_anchors(positive, negative, input_nodes=input_ids(size // 2), cap=5, shuffle=True)
-    words = dict(NODE_KINDS[kind])
+    words = {**NODE_KINDS, **WHOLE_KINDS}[kind].copy()
+    if kind == "walks" and graph == "typed":
+        words["sampler"] = replace(words["sampler"], metapath=[KNOWS])
     if kind == "temporal_window":
         words["time_window"] = np.arange(5, 45, 2)
     if "time_attr" in words and graph == "homogeneous":  # a typed graph's nodes have times of their own

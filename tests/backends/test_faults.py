@@ -22,15 +22,13 @@ import torch
 from torch_geometric.data import Data
 
 import gnnkit
-from gnnkit import Colocated, GraphLoader, GraphStore, InProcess
+from gnnkit import BuildOptions, Colocated, GraphLoader, GraphStore, InProcess, Store
 from gnnkit.errors import BatchTimeout, MemoryLimitError, PlanError, SamplingError, StartTimeout, StoreError, WorkerDied
 from gnnkit.loader.inspection import batches_digest
 from gnnkit.runtime.graph_memory import graph_nbytes
 from gnnkit.runtime.limits import start_memory
 from gnnkit.runtime.remote import RemoteTraceback
 from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
 from tests.backends.setups import FAULT_S, descendants, is_gone, loader_of, workers
 from tests.helpers.batches import same
 from tests.helpers.graphs import homogeneous_source, random_edges
@@ -321,7 +319,7 @@ def test_a_damaged_store_fails_in_the_batch_that_meets_it(tmp_path: Path) -> Non
 
 
 def test_a_store_that_is_gone(tmp_path: Path) -> None:
-    from gnnkit.storage.store import Store
+    from gnnkit import Store
 
     path = store_of(tmp_path)
     opened = Store.open(path)

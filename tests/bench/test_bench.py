@@ -264,6 +264,8 @@ def test_a_device_is_measured_with_the_cpu_in_its_place(graph: BenchGraph, work_
     for run_of, line in itertools.product(runs, [line for line in LINES if line.row == "device"]):
         assert run_of[line.key] >= 0
     assert all(each["batches"] == each["batches_held"] == 4 and each["ratio"] == each["epoch_s"] / each["resident_s"] for each in runs)
+    (sampled_there,) = said["runs"]["device-sampled"]
+    assert sampled_there["feed_seeds_per_s"] > 0 and {each["digest"] for each in (*runs, sampled_there)} == {sampled_there["digest"]}
     whole, part, none = ((each["nbytes"], each["cached_nbytes"]) for each in runs)
     assert whole[0] > part[0] > none[0] > 0 == whole[1] < part[1] < none[1], "what is kept there does not travel"
 

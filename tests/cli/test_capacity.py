@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gnnkit import BuildOptions, GraphLoader, InProcess, Store, datasets, partition
@@ -126,6 +129,23 @@ def test_a_plan_says_what_is_sampled(store: Store, tmp_path: Path) -> None:
     assert (wanted.num_neighbors, wanted.batch_size, graph.store) == ((4, 2), 48, store.path)
 
 
+@pytest.mark.parametrize("kind", ["nodes", "all nodes", "links"])
+def test_batches_of_a_plan_are_those_of_its_inputs(store: Store, tmp_path: Path, kind: str) -> None:
+    options: dict[str, Any] = {"num_neighbors": [4, 2], "batch_size": 48, "progress": False}
+    if kind == "links":
+        loader = GraphLoader.from_store(store.path, edge_label_index=np.arange(96).reshape(2, 48), neg_sampling="binary", **options)
+    else:
+        loader = GraphLoader.from_store(store.path, input_nodes=np.arange(4000, 4096) if kind == "nodes" else None, **options)
+    with loader:
+        loader.plan.save(tmp_path / "plan.json")
+        batches = list(itertools.islice(loader, 8))
+    graph = sized_graph(str(tmp_path / "plan.json"), BuildOptions(1))
+    size = batch_of(graph, asked(graph, None, None))
+    assert size.num_nodes == pytest.approx(sum(batch.num_nodes for batch in batches) / len(batches))
+    assert size.num_edges == pytest.approx(sum(batch.num_edges for batch in batches) / len(batches))
+    assert batch_of(graph, asked(graph, (1,), None)).num_nodes < size.num_nodes
+
+
 # What follows ---------------------------------------------------------------------------------------------------------------
 
 
@@ -181,11 +201,17 @@ def test_the_command_line(capfd: pytest.CaptureFixture[str]) -> None:
     assert "bottleneck memory" in out and "sizes that OGB publishes" in out and "1,615,685,872 edges" in out
 
 
+def test_fan_outs_are_usual_ones_where_none_are_given_and_memory_has_the_unit_of_its_option(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan-capacity", PAPERS, "--nodes", "4", "--memory", "256GB", "--cpus", "64"]) == 0
+    out = " ".join(capfd.readouterr().out.split())
+    assert f"{PAPERS}, 4 x 1 trainers of 1024 seeds, num_neighbors 15,10,5" in out
+    assert re.search(r"memory [\d.]+ GB of 256 GB", out)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["ogbn-product", "--num-neighbors", "5"], "did you mean"),
-        ([PAPERS], "num_neighbors is missing"),
         ([PAPERS, "--num-neighbors", "a,b"], "no list of whole numbers"),
         ([PAPERS, "--num-neighbors", "5", "--network", "fast"], "is no rate"),
         ([PAPERS, "--num-neighbors", "5", "--memory", "much"], "memory must be"),

@@ -182,6 +182,9 @@ def test_info_knows_datasets(cli: Cli) -> None:
     assert facts["num_classes"] == 47 and facts["found"] is None and facts["stores"] == []
     code, _, err = cli("info", "ogbn-prodcts")
     assert code == 2 and "ogbn-products" in err
+    for verb in (("info", "nope"), ("partition", "nope", "2")):
+        code, _, err = cli(*verb)
+        assert code == 2 and "'nope' is neither a store nor a dataset" in err and "gnnkit stores ls" in err and "did you mean" not in err
     code, _, err = cli("info", "ogbn-products", "--verify")
     assert code == 2 and "stores" in err
 
@@ -331,6 +334,14 @@ def test_partition_refuses_what_makes_no_sense(cli: Cli, store_path: Path, tmp_p
 
 
 # stores ----------------------------------------------------------------------------------------------------------------
+
+
+def test_names_of_stores_are_whole_in_80_columns(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    store = find_or_build(products_like(0.0005), BuildOptions(), default_store_dir())
+    lines = cli("stores", "ls")[1].splitlines()
+    assert max(map(len, lines[:2])) <= 80 and lines[1].split()[0] == store.path.name
+    assert any(line.startswith(f"{store.path.name}: synthetic") for line in lines[2:])
 
 
 def test_stores_are_listed_and_removed(cli: Cli) -> None:

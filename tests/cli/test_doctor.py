@@ -22,8 +22,8 @@ from tests.helpers.system import pretend_free_disk, pretend_free_memory, pretend
 
 ROWS = {
     "gnnkit", "Python", "torch", "torch_geometric", "kernels", "ogb", "torch/GLT pairing", "processors", "memory", "graph copies",
-    "/dev/shm",
-    "disk", "open files", "GPU", "network", "backend InProcess", "backend Colocated", "several hosts", "backend Glt", "backend GraphStore",
+    "/dev/shm", "disk", "open files", "GPU", "network", "backend InProcess", "backend OnDevice", "backend Colocated", "several hosts",
+    "backend Glt", "backend GraphStore",
 }  # fmt: skip
 
 
@@ -36,6 +36,7 @@ def test_this_machine_is_well_and_every_row_is_there() -> None:
     assert rows.keys() == ROWS
     assert report["exit_code"] == done.returncode
     assert rows["backend InProcess"]["value"] == "yes: 4 batches sampled and checked"
+    assert rows["backend OnDevice"]["value"].startswith("yes: 4 batches from the device c")
     assert rows["backend Colocated"]["value"] == "yes: 4 batches from 2 processes and 2 parts, the same as InProcess's"
     assert rows["several hosts"]["value"] == "yes: 4 batches from two hosts on loopback with a part each, the same as InProcess's"
     assert rows["backend GraphStore"]["value"] == "yes: 4 batches from 2 servers and 2 parts, the same as InProcess's"

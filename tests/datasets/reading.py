@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.schema import EdgeType, NodeType
-from gnnkit.source import GraphSource
+from gnnkit.datasets import GraphSource
 from gnnkit.vendor import ogb as vendor_ogb
 
 
-def read_edges(source: GraphSource, edge_type: EdgeType) -> NDArray[np.int64]:
+def read_edges(source: GraphSource, edge_type: tuple[str, str, str]) -> NDArray[np.int64]:
     chunks = list(source.edge_chunks(edge_type))
     edges = np.concatenate([np.empty((2, 0), np.int64), *chunks], axis=1)
     assert all(chunk.dtype == np.int64 for chunk in chunks)
@@ -25,12 +24,12 @@ def read_edges(source: GraphSource, edge_type: EdgeType) -> NDArray[np.int64]:
     return edges
 
 
-def read_node_array(source: GraphSource, node_type: NodeType, name: str) -> NDArray[Any]:
+def read_node_array(source: GraphSource, node_type: str, name: str) -> NDArray[Any]:
     table = source.schema.node_types[node_type]
     return _checked(list(source.node_array_chunks(node_type, name)), table.num_nodes, table.arrays[name])
 
 
-def read_edge_array(source: GraphSource, edge_type: EdgeType, name: str) -> NDArray[Any]:
+def read_edge_array(source: GraphSource, edge_type: tuple[str, str, str], name: str) -> NDArray[Any]:
     table = source.schema.edge_types[edge_type]
     return _checked(list(source.edge_array_chunks(edge_type, name)), table.num_edges, table.arrays[name])
 

@@ -22,8 +22,9 @@ import numpy as np
 import pytest
 
 from gnnkit.datasets import download as unzip
+from gnnkit.datasets import open_ogb
 from gnnkit.datasets.download import RetryPolicy, download
-from gnnkit.datasets.ogb import archive_url, fetch, ogb_info, open_ogb
+from gnnkit.datasets.ogb import archive_url, fetch, ogb_info
 from gnnkit.errors import DatasetError, MemoryLimitError
 from gnnkit.events import Event, Stage, ignore_events
 from gnnkit.files import give_up_lock, take_lock
@@ -219,7 +220,7 @@ with file_server() as server:
             download(server.url + "/file", Path(part), stage=stage, **words)
     except KeyboardInterrupt:
         print(time.monotonic() - times[0])
-    assert wait_until(lambda: not any(thread.name == "gnnkit-download" for thread in threading.enumerate()))
+    assert wait_until(lambda: not any(thread.name == "gnnkit-feed" for thread in threading.enumerate()))
 """
 
 
@@ -234,10 +235,10 @@ def test_an_interrupt_that_does_not_end_a_wait_is_noticed(waits_for: str, tmp_pa
 
 def test_an_interrupt_while_reading_begins_leaves_no_reader(server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server.files["/file"], server.stall_after = bytes(500_000), 200_000
-    interrupt_the_start_of("gnnkit-download", monkeypatch)
+    interrupt_the_start_of("gnnkit-feed", monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         get(server, tmp_path / "part", RetryPolicy(contact_s=300, stall_s=300))
-    assert wait_until(lambda: not any(thread.name == "gnnkit-download" for thread in threading.enumerate()))
+    assert wait_until(lambda: not any(thread.name == "gnnkit-feed" for thread in threading.enumerate()))
 
 
 # ---- the data set

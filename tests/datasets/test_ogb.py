@@ -12,14 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnnkit.datasets import ogb_table
-from gnnkit.datasets.ogb import evaluator, ogb_info, ogb_names, open_ogb
+from gnnkit.datasets import evaluator, ogb_names, ogb_table, open_ogb
+from gnnkit.datasets.ogb import ogb_info
 from gnnkit.datasets.ogb_table import CsvTable
 from gnnkit.errors import DatasetError
 from gnnkit.events import Event
-from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE as EDGES
 from tests.datasets.reading import ask_ogb, read_edge_array, read_edges, read_everything, read_node_array
 from tests.helpers.ogb_trees import read_text, write_csv, write_tree
+
+EDGES = ("node", "to", "node")
 
 UNTYPED = ["ogbn-products", "ogbn-arxiv", "ogbn-proteins", "ogbn-papers100M"]
 EVERY = [*UNTYPED, "ogbn-mag"]
@@ -159,7 +160,7 @@ def test_floats_survive_as_their_shortest_text(
     path.write_bytes(gzip.compress(text.encode()))
     table = CsvTable(path, 3, np.dtype(np.float32), len(values))
     np.testing.assert_array_equal(np.concatenate(list(table.rows())), expected)
-    np.testing.assert_array_equal(np.concatenate(list(table.columns()), axis=1), expected.T)
+    np.testing.assert_array_equal(np.concatenate(list(table.rows(transposed=True)), axis=1), expected.T)
 
 
 @pytest.mark.parametrize("name", EVERY)

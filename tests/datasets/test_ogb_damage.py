@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnnkit.datasets.ogb import open_ogb
+from gnnkit.datasets import open_ogb
 from gnnkit.errors import DatasetError
 from tests.datasets.reading import read_everything
 from tests.helpers.ogb_trees import read_text, rewrite, write_csv, write_tree

@@ -23,16 +23,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gnnkit import GraphLoader
-from gnnkit.datasets.ogb import evaluator, ogb_info, ogb_names, open_ogb
+from gnnkit import BuildOptions, GraphLoader
+from gnnkit.datasets import evaluator, ogb_names, open_ogb
+from gnnkit.datasets.ogb import ogb_info
 from gnnkit.datasets.ogb_binary import read_saved
 from gnnkit.errors import DatasetError
-from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE as EDGES
-from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
 from tests.datasets.reading import read_edge_array, read_edges, read_everything, read_node_array
 from tests.helpers.ogb_link_trees import LINK_NAMES, save_splits, write_link_tree
 from tests.helpers.ogb_trees import rewrite
+from tests.storage.checks import build_store
+
+EDGES = ("node", "to", "node")
 
 SAVED = ("tensors", "arrays", "dict")
 UNTYPED = [name for name in LINK_NAMES if name != "ogbl-biokg"]

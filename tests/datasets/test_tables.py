@@ -25,11 +25,10 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data
 
 import gnnkit
-from gnnkit import GraphLoader
+from gnnkit import BuildOptions, GraphLoader
 from gnnkit.datasets import TableSource
 from gnnkit.errors import DatasetError, GnnkitError, PlanError
 from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
 from tests.datasets.reading import read_edge_array, read_edges, read_node_array
 
 BUYS, FOLLOWS = ("user", "buys", "item"), ("user", "follows", "user")
@@ -335,7 +334,7 @@ def test_a_promise_of_order_that_is_broken_is_named_by_file_and_row(tmp_path: Pa
     rows.loc[300, "to"] = 0
     with pytest.raises(DatasetError, match=r"another order: row 300, has .*a row before it"):
         gnnkit.tables(rows, 500, presorted=True, scratch_dir=tmp_path)
-    with pytest.raises(PlanError, match="presorted='yes': it is True or False"):
+    with pytest.raises(PlanError, match="presorted must be True or False, got 'yes'"):
         gnnkit.tables(rows, 500, presorted="yes")  # type: ignore[arg-type]
 
 

@@ -9,11 +9,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import dask
+import dask.dataframe as dask_frames
 import networkx as nx
 import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 import torch
 from scipy import sparse
@@ -23,6 +26,7 @@ from torch_geometric.datasets import KarateClub
 import gnnkit
 from gnnkit.errors import DatasetError, GnnkitError, PlanError
 from tests.datasets.reading import read_edge_array, read_edges, read_node_array
+from tests.helpers.machine import ROOT
 
 PLAIN = ("node", "to", "node")
 
@@ -189,11 +193,20 @@ def test_one_named_end_finds_its_partner_or_asks() -> None:
     assert pairs(loops) == [(100, 100), (101, 101), (102, 102)]
 
 
-def test_dask_writes_the_index_first() -> None:
-    """As ``ddf.set_index("dst").reset_index()`` of the page on Spark and Dask orders columns."""
-    frame = pd.DataFrame({"src": [4, 0, 3], "dst": [0, 1, 2]}).set_index("dst").reset_index()
-    assert list(frame.columns) == ["dst", "src"]
-    assert pairs(gnnkit.tables(frame, 5, presorted=True)) == [(4, 0), (0, 1), (3, 2)]
+@pytest.mark.filterwarnings("ignore:The inplace keyword")  # of pandas, which Dask uses
+def test_edges_that_dask_has_put_into_order(tmp_path: Path) -> None:
+    """By the line of the page on Spark and Dask; Dask itself writes ``dst`` first, and several files."""
+    line = re.search(r"`ddf\.(.*?)`", (ROOT / "docs/how-to/spark-and-dask.md").read_text(), re.DOTALL)
+    assert line is not None
+    rng = np.random.default_rng(3)
+    frame = pd.DataFrame({"src": rng.integers(0, 300, 4000), "dst": rng.integers(0, 300, 4000)})
+    code = line[0].strip("`").replace('"edges/"', repr(str(tmp_path / "edges")))
+    with dask.config.set(scheduler="synchronous"):
+        exec(code, {"ddf": dask_frames.from_pandas(frame, npartitions=4)})
+    files = sorted((tmp_path / "edges").glob("*.parquet"))
+    assert len(files) > 1 and parquet.read_schema(files[0]).names[0] == "dst"
+    found = pairs(gnnkit.tables(tmp_path / "edges", 300, presorted=True))
+    assert sorted(found) == sorted(zip(frame["src"], frame["dst"], strict=True))
 
 
 def test_appended_columns_in_another_order(tmp_path: Path) -> None:

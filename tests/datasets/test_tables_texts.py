@@ -155,7 +155,7 @@ def test_numbers_and_missing_values_as_options_say(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"header": "yes"}, "header='yes'"),
+        ({"header": "yes"}, "header must be True, False, a dict or None, got 'yes'"),
         ({"sep": ""}, "sep=''"),
         ({"decimal": "x"}, "decimal='x'"),
         ({"null": 5}, "null=5"),

@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from gnnkit.datasets import GraphSource, open_ogb
 from gnnkit.datasets.derived import UndirectedSource
-from gnnkit.datasets.ogb import open_ogb
 from gnnkit.errors import DatasetError, PlanError
 from gnnkit.events import Event
-from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE as EDGES
 from gnnkit.schema import ArraySpec, EdgeTypeSchema, GraphSchema, NodeTypeSchema
-from gnnkit.source import GraphSource
 from tests.datasets.reading import read_edge_array, read_edges, read_node_array
 from tests.helpers.graphs import ArraySource, homogeneous_source
 from tests.helpers.ogb_trees import write_tree
+
+EDGES = ("node", "to", "node")
 
 
 def pyg_undirected(source: GraphSource) -> Any:

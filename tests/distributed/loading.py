@@ -13,7 +13,7 @@ from torch_geometric.data import Data, HeteroData
 
 import gnnkit
 from gnnkit import Store
-from gnnkit.datasets.pyg import PyGSource
+from gnnkit.datasets import PyGSource
 from gnnkit.distributed import DistDataset, message_passing_to_negative_label, message_passing_to_positive_label
 
 needs_glt = pytest.mark.skipif(

@@ -273,19 +273,21 @@ class Workers:
 
     def __init__(self) -> None:
         self.ready: frozenset[int] = frozenset()
-        self.handlers: list[Any] = []
+        self.watchers: list[Any] = []
+        self.channels: dict[int, Any] = {}
         self.sent: list[tuple[int, str, dict[str, Any]]] = []
         self.is_over, self.starts, self._numbers = False, 0, 0
 
-    def start(self) -> None:
+    def start_missing(self) -> None:
         self.is_over, self.starts = False, self.starts + 1
 
-    def open_channel(self, handler: Any) -> int:
+    def enter(self, channel: Any) -> int:
         self._numbers += 1
+        self.channels[self._numbers] = channel
         return self._numbers
 
-    def close_channel(self, number: int) -> None:
-        pass
+    def leave(self, channel: Any) -> None:
+        del self.channels[channel.number]
 
     def send(self, rank: int, kind: str, fds: Any = (), /, **body: Any) -> None:
         self.sent.append((rank, kind, body))
@@ -293,15 +295,19 @@ class Workers:
     def come(self, *ranks: int) -> None:
         for rank in ranks:
             self.ready |= {rank}
-            for handler in self.handlers:
-                handler.on_ready(rank)
+            for channel in list(self.channels.values()):
+                channel.on_ready(rank)
+            for watcher in self.watchers:
+                watcher(rank, None)
 
     def die(self, rank: int, *, for_good: bool = True) -> None:
         self.ready -= {rank}
         self.is_over = for_good and not self.ready
         error = error_from_json(error_to_json(WorkerDied(f"sampling process {rank} ended", "look")), "")
-        for handler in self.handlers:
-            handler.on_lost(rank, error)
+        for channel in list(self.channels.values()):
+            channel.on_lost(rank, error)
+        for watcher in self.watchers:
+            watcher(rank, error)
 
     def jobs(self) -> list[tuple[int, dict[str, Any]]]:
         """Batches to sample that were not asked for before."""
@@ -311,13 +317,15 @@ class Workers:
 
     def answer(self, rank: int, job: dict[str, Any], error: GnnkitError | None = None) -> None:
         """A worker has sampled a batch, which holds its own number."""
-        body = {"c": job["c"], "number": job["number"]}
+        body, channel = {"c": job["c"], "number": job["number"]}, self.channels.get(job["c"])
+        if channel is None:  # given up
+            return
         if error is not None:
-            self.handlers[0].on_message(rank, Message("error", {**body, "error": error_to_json(error)}))
+            channel.on_message(rank, Message("error", {**body, "error": error_to_json(error)}))
             return
         block = np.array([job["epoch"], job["batch"]], np.int64)
         batches = [{"layout": {"nbytes": block.nbytes}}]
-        self.handlers[0].on_message(rank, Message("done", {**body, "batches": batches}, [in_memory(block.data)]))
+        channel.on_message(rank, Message("done", {**body, "batches": batches}, [in_memory(block.data)]))
 
     def work(self) -> int:
         """Answers everything that there is to do, the last first; how much that was."""

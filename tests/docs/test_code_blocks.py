@@ -38,7 +38,13 @@ def blocks_of(page: Path) -> list[str]:
 
 
 PAGES = {page.relative_to(DOCS).as_posix(): page for page in sorted(DOCS.rglob("*.md")) if blocks_of(page)}
-RECIPES = {"Lightning": "lightning", "accelerate": "accelerate", "TensorBoard": "tensorboard", "torch.compile": "torch"}
+RECIPES = {
+    "Lightning": "lightning",
+    "accelerate": "accelerate",
+    "torchdata": "torchdata",
+    "TensorBoard": "tensorboard",
+    "torch.compile": "torch",
+}
 # They start ranks or several sets of processes, which import torch.
 SLOW = {"launching.md", "overview.md", "how-to/several-gpus.md", "exporting.md", "how-to/slurm-and-kubernetes.md", "advice.md"}
 # What a page writes for readers, and what stands in its place on a small machine without a GPU.

@@ -43,18 +43,14 @@ def test_links_move_with_their_pages(page: str, link: str, there: str) -> None:
 
 
 def test_pages_that_stay_the_same_are_not_touched(tmp_path: Path) -> None:
-    for name, text in {
-        "docs/index.md": "# A",
-        "docs/b.md": "# B",
-        "notebooks/1.ipynb": "",
-        "build/notebooks/1.ipynb": '{"cells": []}',
-    }.items():
+    run = json.dumps({"cells": []}, indent=1)
+    for name, text in {"docs/index.md": "# A", "docs/b.md": "# B", "notebooks/1.ipynb": "", "build/notebooks/1.ipynb": run}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     out = tmp_path / "out"
     stage(tmp_path, out)
     assert {path.as_posix() for path in sources(tmp_path).values()} == {"index.md", "b.md", "notebooks/1.ipynb"}
-    assert (out / "notebooks/1.ipynb").read_text() == '{\n "cells": []\n}'
+    assert (out / "notebooks/1.ipynb").read_text() == run
     before = (out / "b.md").stat().st_mtime_ns
     (tmp_path / "docs/index.md").write_text("# Another")
     (tmp_path / "notebooks/1.ipynb").unlink()
@@ -88,3 +84,14 @@ def test_every_page_has_the_version_and_a_way_to_copy() -> None:
 def test_every_test_that_the_page_on_security_names_is_there() -> None:
     named = set(re.findall(r"[a-z0-9_]+(?:/[a-z_]+)*/test_\w+\.py", (ROOT / "docs/development/security-tests.md").read_text()))
     assert named and not [name for name in named if not (ROOT / "tests" / name).is_file()]
+
+
+def test_figures_have_alternative_texts() -> None:
+    """Those of pages, and those of notebooks, which say it of themselves."""
+    pages = [*ROOT.glob("docs/**/*.md"), ROOT / "README.md"]
+    assert not [page.name for page in pages if re.search(r"!\[\s*\]\(|<img (?![^>]*alt=\"[^\"]+\")", page.read_text())]
+    output = {"output_type": "display_data", "data": {"image/png": ""}, "metadata": {"image/png": {"alt": "a timeline of 3 workers"}}}
+    notebook = {"cells": [{"cell_type": "code", "metadata": {}, "outputs": [output]}, {"cell_type": "markdown", "metadata": {}}]}
+    told = json.loads(with_alternative_texts(json.dumps(notebook)))
+    assert told["cells"][0]["metadata"] == {"mystnb": {"image": {"alt": "a timeline of 3 workers"}}}
+    assert told["cells"][1] == notebook["cells"][1]

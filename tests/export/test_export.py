@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnkit import Colocated, GraphLoader, GraphStore, InProcess, LoaderPlan
+from gnnkit import Colocated, GraphLoader, GraphStore, InProcess, LoaderPlan, OnDevice
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.export import writer
 from gnnkit.export.job_files import requirements_text
@@ -28,6 +28,7 @@ BACKENDS: dict[str, Any] = {
     "InProcess": InProcess(),
     "Colocated": Colocated(num_workers=3, threads_per_worker=2),
     "GraphStore": GraphStore(),
+    "OnDevice": OnDevice("cuda:1"),
 }
 COMMON = {"plan.json", "train.py", "requirements.txt", "README.md", "export.json"}
 LAUNCH = {
@@ -82,7 +83,7 @@ def content(directory: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("launcher", LAUNCH)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_job_is_a_few_files_that_a_readme_explains(export: Callable[..., Path], tmp_path: Path, launcher: str, backend: str) -> None:
-    servers = backend == "GraphStore"
+    servers, is_alone = backend == "GraphStore", backend in ("InProcess", "OnDevice")
     if servers and launcher == "skypilot":
         with pytest.raises(PlanError, match="storage servers never end"):
             export(backend, launcher=launcher, storage_nodes=2)
@@ -90,7 +91,7 @@ def test_a_job_is_a_few_files_that_a_readme_explains(export: Callable[..., Path]
         return
     job = export(backend, launcher=launcher, nodes=4, procs_per_node=8, storage_nodes=2 if servers else 0, servers_per_node=2)
     names = {path.name for path in job.iterdir()}
-    extra = ({"stage.sh"} if backend != "InProcess" else set()) | ({"serve.sh"} if servers else set())
+    extra = (set() if is_alone else {"stage.sh"}) | ({"serve.sh"} if servers else set())
     assert names == COMMON | LAUNCH[launcher] | extra
     assert len(names) < 10
     readme = (job / "README.md").read_text()
@@ -119,8 +120,8 @@ def test_a_job_is_a_few_files_that_a_readme_explains(export: Callable[..., Path]
         "interface": None,
         "backend": backend,
         "gpus_per_proc": 0,
-        "placement": "replicate" if backend == "InProcess" else "partition",
-        "cut_from": None if backend == "InProcess" else record["options"]["cut_from"],
+        "placement": "replicate" if is_alone else "partition",
+        "cut_from": None if is_alone else record["options"]["cut_from"],
     }
     assert set(record["files"]) == names - {"export.json"}
     assert not writer.changed_files(job)
@@ -143,6 +144,8 @@ def test_the_plan_is_the_loaders_for_any_number_of_ranks(export: Callable[..., P
     assert (plan.inputs, plan.sampling, plan.batching) == (loader.plan.inputs, loader.plan.sampling, loader.plan.batching)
     assert (plan.batching.rank, plan.batching.world_size, plan.placement) == (0, 1, None)
     assert plan.backend == {**BACKENDS["Colocated"].to_json(), "interface": "eth7"}
+    on_device = LoaderPlan.load(export("OnDevice", "on_device", nodes=2) / "plan.json")
+    assert on_device.backend["device"] == "cuda", "each rank's own"
     served = LoaderPlan.load(export("GraphStore", storage_nodes=1) / "plan.json")
     assert served.backend["address"] is None, "it comes from the launcher's variables"
 

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from gnnkit import GraphLoader
-from gnnkit.export.job import STAGE
+from gnnkit.export.job import PLAN, STAGE
 from gnnkit.export.job_files import stage_script
 from tests.distributed.ranks import TORCHRUN_VARIABLES
 from tests.export.graphs import make_store
@@ -99,7 +99,7 @@ PHASES = {
     "slurm-serve": Phase("slurm", "serve.sh", STORAGE, "gnnkit serve*", 2, served=True),
     "slurm-prepare": Phase("slurm", "job.sbatch", SLURM),
     "slurm-served-prepare": Phase("slurm", "job.sbatch", SLURM, served=True),
-    "slurm-trains": Phase("slurm", "job.sbatch", SLURM, "srun*--train train.py"),
+    "slurm-trains": Phase("slurm", "job.sbatch", SLURM, "srun*--label*"),
     "slurm-serves-and-trains": Phase("slurm", "job.sbatch", SLURM, "srun*--label*", 2, served=True),
     "slurm-requeues": Phase("slurm", "job.sbatch", {**SLURM, "STATUS": "7"}, "scontrol requeue*"),
 }
@@ -136,6 +136,7 @@ class Script:
         self._phase, self.folder = phase, folder
         written = job(phase.launcher, **(SERVED if phase.served else {}))
         write_files(written, folder / "job")
+        (folder / "job" / PLAN).touch()
         stage = folder / "job" / STAGE
         stage.write_text(stage_script(written, "gnnkit partition store 2"))
         stage.chmod(0o755)
@@ -150,8 +151,8 @@ class Script:
         self._terminal, inside = os.openpty()
         self.process = subprocess.Popen(
             ["setsid", "--ctty", *before, "bash", str(folder / "job" / phase.script)],
-            env={**clean, **phase.variables, **told, "SLURM_SUBMIT_DIR": str(folder / "job"), **variables},
-            cwd=folder,
+            env={**clean, **phase.variables, **told, **variables},
+            cwd=folder / "job",
             stdin=inside,
             stdout=inside,
             stderr=inside,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnkit import BuildOptions, Colocated, GraphLoader, GraphStore, Labor, LoaderPlan, Store, verify_export
+from gnnkit import BuildOptions, Colocated, GraphLoader, GraphStore, Labor, LoaderPlan, OnDevice, Store, verify_export
 from gnnkit.cluster import namespaces
 from gnnkit.errors import PlanError, StartTimeout, StoreError, WorkerDied
 from gnnkit.export.exporter import JobOptions, export_plan
@@ -24,7 +24,7 @@ from gnnkit.storage.build import build_store
 from tests.cluster.hosts.setups import OPTIONS, source
 from tests.helpers.command import run as run_cli
 
-BACKENDS = {"colocated": Colocated(num_workers=1), "graph_store": GraphStore(num_servers=1)}
+BACKENDS = {"on_device": OnDevice("cuda"), "colocated": Colocated(num_workers=1), "graph_store": GraphStore(num_servers=1)}
 # 57 seeds in batches of 8.
 NUM_BATCHES = 8
 
@@ -113,6 +113,16 @@ def test_slurm_s_file_and_a_shorter_epoch(export: Export) -> None:
     report = verify_export(export(2, told=told, launcher="slurm", nodes=2), num_batches=3, progress=False)
     assert report.equal and report.batches == 4 and report.epoch_batches == NUM_BATCHES, str(report)
     assert "there is no Slurm here" in report.launcher
+
+
+@pytest.mark.slow(seconds=30)
+@pytest.mark.timeout(600)
+def test_ranks_that_sample_on_devices(export: Export) -> None:
+    """Each its own; where there are no GPUs the same operations run on processors."""
+    job = export(2, "on_device", procs_per_node=2)
+    report = verify_export(job, progress=False)
+    assert report.equal and report.batches == NUM_BATCHES, str(report)
+    assert "Each rank has the graph on its own GPU" in (job / "README.md").read_text()
 
 
 @pytest.mark.slow(seconds=30)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from gnnkit import BuildOptions
 from gnnkit.cluster.service_client import answer_from_value, answer_to_value, picks_from_value, picks_to_value
 from gnnkit.cluster.serving.codec import from_pieces, to_pieces
 from gnnkit.cluster.serving.network_calls import walk_from_value
@@ -30,7 +31,6 @@ from gnnkit.sampling.subgraph import SampleRequest
 from gnnkit.sampling.tables import GraphTables, address_of
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
 from tests.cluster.parts.several_hosts import OwnersHere, inputs_of, part_of_graph, sampled, sampler_on
 from tests.fuzz.mutations import mutated, mutated_json
 from tests.fuzz.running import Case, Target

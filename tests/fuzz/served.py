@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from gnnkit import GraphLoader
+from gnnkit import BuildOptions, GraphLoader, Store, serve
 from gnnkit.cluster.membership import SERVING_VERSION
 from gnnkit.cluster.parts.gate import first_line, second_line
 from gnnkit.cluster.service_client import PROTOCOL_VERSION, ServiceClient, rows_to_args
@@ -27,10 +27,8 @@ from gnnkit.cluster.serving.codec import encode
 from gnnkit.runtime.ring import SharedBlock
 from gnnkit.runtime.wire import Wire
 from gnnkit.sampling.owners import RowsRequest
-from gnnkit.serving import GraphStoreServers, serve
+from gnnkit.serving import GraphStoreServers
 from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
 from tests.cluster.parts.services import CALL, HEAD, Speaker, said_of, told
 from tests.cluster.serving.setups import ANSWER_S, Caller, Trainer, hear, server_pids, worker_pids
 from tests.fuzz.mutations import mutated, mutated_json

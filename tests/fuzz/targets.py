@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gnnkit import GraphLoader
+from gnnkit import BuildOptions, GraphLoader, LoaderPlan, Store
 from gnnkit.capacity import from_bench
 from gnnkit.cluster.membership import Membership, ServerMember, members_of
 from gnnkit.cluster.network_wire import Broken, Failed, NetworkWire, OutOfTime, Request
@@ -40,14 +40,13 @@ from gnnkit.cluster.service_client import (
 from gnnkit.cluster.serving.codec import decode, encode, from_pieces, to_pieces
 from gnnkit.cluster.serving.network_calls import walk_from_value
 from gnnkit.cluster.serving.spec import read_token
-from gnnkit.datasets.ogb import open_ogb
+from gnnkit.datasets import open_ogb
 from gnnkit.datasets.ogb_binary import npz_members, read_saved
 from gnnkit.distributed.process_group import read_ip_config
 from gnnkit.errors import GnnkitError, PlanError
 from gnnkit.export.recording import read_record as read_recording
 from gnnkit.export.writer import read_record as read_export
 from gnnkit.jobs.context import Checkpoints
-from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.remote import error_from_json, error_to_json, layout_from_json, layout_to_json
 from gnnkit.runtime.runs import RunFolder, find_runs, logs_of
 from gnnkit.runtime.wire import Wire, in_memory
@@ -55,9 +54,7 @@ from gnnkit.sampling.owners import BadRequest, Expansion, Question, RowsRequest
 from gnnkit.storage.build import build_store, missing_parts, read_records
 from gnnkit.storage.catalog import list_stores
 from gnnkit.storage.glt_format import read_pickled_tensors, read_plain_pickle, read_tensor
-from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.manifest import checksum
-from gnnkit.storage.store import Store
 from gnnkit.ui.runs import run_facts
 from gnnkit.waiting import Deadline
 from tests.datasets.reading import read_everything
@@ -202,7 +199,7 @@ def plan_samples(root: Path) -> list[dict[str, Any]]:
 
 
 def plain_source() -> Any:
-    from gnnkit.datasets.pyg import PyGSource
+    from gnnkit.datasets import PyGSource
 
     return PyGSource(plain())
 
@@ -328,7 +325,7 @@ def run_records(root: Path) -> tuple[bytes, Callable[[bytes], None]]:
 
 def build_records(root: Path) -> tuple[bytes, Callable[[bytes], None]]:
     """A record of a part that a host has built."""
-    from gnnkit.partitioning import partition
+    from gnnkit import partition
     from gnnkit.storage.staging import parts_path
 
     partition(plain(), 2, out=root / "store", parts=[0])

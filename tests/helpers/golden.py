@@ -14,6 +14,7 @@ import numpy as np
 from gnnkit.schema import EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from tests.helpers.batches import digest, to_pyg
 from tests.helpers.graphs import ArraySource, spec_of
+from tests.helpers.subgraphs import subgraph_digests
 
 
 def golden_source() -> ArraySource:
@@ -49,6 +50,17 @@ GOLDEN_CASES: dict[str, dict[str, Any]] = {
         "labor": {"layer_dependency": True, "batch_dependency": 4},
     },
 }
+# What ``Walks`` is told, and the loader beside.
+GOLDEN_WALKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "walks": (
+        {"length": 6, "per_node": 2, "p": 0.25, "q": 4.0, "num_negatives": 1, "metapath": [("user", "follows", "user")]},
+        {"edge_dir": "out"},
+    ),
+    "walks, metapath, weight": (
+        {"length": 5, "metapath": [("item", "rev_likes", "user"), ("user", "likes", "item")]},
+        {"weight": "weight"},
+    ),
+}
 
 
 def as_options(case: dict[str, Any]) -> dict[str, Any]:
@@ -61,18 +73,24 @@ def as_options(case: dict[str, Any]) -> dict[str, Any]:
     return {**left, "sampler": Labor(case["num_neighbors"], **case["labor"])}
 
 
-def golden_digests() -> dict[str, str]:
-    """What a ``GraphLoader`` gives here."""
+def golden_epoch(case: dict[str, Any]) -> list[Any]:
+    """The batches of a case that a ``GraphLoader`` gives here."""
     from gnnkit import GraphLoader
 
-    data, input_nodes, digests = to_pyg(golden_source()), ("user", np.array(GOLDEN_INPUT_NODES)), {}
-    for name, case in GOLDEN_CASES.items():
-        options = as_options({**GOLDEN_OPTIONS, **case})
-        epoch = options.pop("epoch")
-        with GraphLoader.from_pyg(data, input_nodes=input_nodes, with_edge=True, progress=False, **options) as loader:
-            loader.set_epoch(epoch)
-            digests[name] = digest(list(loader))
-    return digests
+    options = {**GOLDEN_OPTIONS, **case}
+    epoch, input_nodes = options.pop("epoch"), ("user", np.array(GOLDEN_INPUT_NODES))
+    with GraphLoader.from_pyg(to_pyg(golden_source()), input_nodes=input_nodes, with_edge=True, progress=False, **options) as loader:
+        loader.set_epoch(epoch)
+        return list(loader)
+
+
+def golden_digests() -> dict[str, str]:
+    """What a ``GraphLoader`` gives here."""
+    from gnnkit import Walks
+
+    cases = {name: as_options(case) for name, case in GOLDEN_CASES.items()}
+    cases |= {name: {"sampler": Walks(**walks), **options} for name, (walks, options) in GOLDEN_WALKS.items()}
+    return {name: digest(golden_epoch(case)) for name, case in cases.items()} | subgraph_digests()
 
 
 if __name__ == "__main__":

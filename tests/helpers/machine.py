@@ -161,6 +161,11 @@ def _missing_ray() -> str | None:
     return None if importlib.util.find_spec("ray") else "needs Ray, which the constraints pin for Python 3.11 and newer"
 
 
+def _missing_slurm() -> str | None:
+    absent = [name for name in ("slurmctld", "slurmd", "sbatch", "munged") if not shutil.which(name)]
+    return f"needs Slurm: {', '.join(absent)}" if absent else _missing_netns()
+
+
 def _missing_shellcheck() -> str | None:
     return None if shutil.which("shellcheck") else "needs shellcheck"
 
@@ -173,6 +178,7 @@ REQUIREMENTS = {
     "cgroup": Requirement(_missing_cgroup, "run as root on Linux, with a memory controller that may be written to"),
     "netns": Requirement(_missing_netns, "run as root; apt-get install iproute2"),
     "ray": Requirement(_missing_ray, "pip install 'gnnkit[ray]'"),
+    "slurm": Requirement(_missing_slurm, "run as root; apt-get install slurm-wlm munge iproute2"),
     "users": Requirement(_missing_users, "run as root; apt-get install passwd util-linux"),
     "shellcheck": Requirement(_missing_shellcheck, "apt-get install shellcheck"),
 }

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from gnnkit import GraphLoader
+from gnnkit import GraphLoader, OnDevice
 from tests import reference_rooted, reference_sampler
 from tests.helpers.batches import items, to_pyg, to_reference
 from tests.helpers.graphs import ArraySource
@@ -44,6 +44,10 @@ def check(
     fan_outs = num_neighbors if isinstance(num_neighbors, Mapping) else dict.fromkeys(source.edges, list(num_neighbors))
     words = {name: value for name, value in options.items() if name in SHARED}
     batches = reference_sampler.epoch_batches(len(ids), batch_size, seed=seed, name=f"node/{input_type}/ids", epoch=0, shuffle=False)
+    made = epoch_of(
+        source, input_type, ids, num_neighbors=num_neighbors, batch_size=batch_size, seed=seed, backend=OnDevice("cpu"), **options
+    )
+    assert [found(batch) for batch in made] == [found(batch) for batch in got], "with a device's operations"
     graph, times, windows = to_reference(source), options.get("input_time"), options.get("time_window")
     assert len(got) == len(batches)
     for batch, (key, positions) in zip(got, batches, strict=True):

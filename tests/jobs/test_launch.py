@@ -151,7 +151,7 @@ def test_the_text_of_a_cell_goes_with_its_function() -> None:
         exec(compile(text, cell, "exec"), defined)
         packed = pack_code(defined["train"], None, None)  # type: ignore[arg-type]
         del linecache.cache[cell]  # as in another process
-        train, _, _ = unpack_code(packed)
+        train, _, _, _ = unpack_code(packed)
         with pytest.raises(ValueError) as caught:
             train(None, None)
         shown = "".join(traceback.format_exception(caught.value))

@@ -13,6 +13,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from gnnkit import GraphLoader
+from gnnkit.errors import PlanError
 from tests.helpers.batches import items, raw, same
 from tests.helpers.graphs import homogeneous_source, random_edges
 from tests.loader.graphs import make, plain, typed
@@ -44,13 +45,17 @@ def test_the_page_names_every_attribute_of_data() -> None:
         (torch.arange(100) % 4, 4),
         ((torch.arange(100) % 4).unsqueeze(1), 4),
         (torch.zeros(100, 7), 7),
-        (torch.rand(100), 0),
         (None, 0),
     ],
 )
 def test_num_classes_are_those_of_the_input_nodes_labels(y: torch.Tensor | None, classes: int) -> None:
     with make(Data(edge_index=plain().edge_index, num_nodes=100, y=y)) as loader:
         assert loader.num_classes == classes
+    with (
+        make(Data(edge_index=plain().edge_index, num_nodes=100, y=torch.rand(100))) as loader,
+        pytest.raises(PlanError, match="no classes"),
+    ):
+        _ = loader.num_classes
     data = typed()
     with make(data, input_nodes="paper") as papers, make(data, input_nodes="tag") as tags:
         assert (papers.num_classes, tags.num_classes) == (3, 0)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -19,16 +19,19 @@ from torch_geometric.data import Data, HeteroData
 
 import gnnkit
 from gnnkit import GraphLoader
-from gnnkit.datasets import PyGSource
+from gnnkit.datasets import PyGSource, ogb_names
 from gnnkit.errors import PlanError
 from gnnkit.loader.option_table import GROUPS, option_table
+from gnnkit.vendor.ogb import OgbName
 
 ROOT = Path(__file__).parents[2]
-CONSTRUCTORS = (GraphLoader.from_ogb, GraphLoader.from_source, GraphLoader.from_pyg, GraphLoader.from_store)
+CONSTRUCTORS = (GraphLoader.from_ogb, GraphLoader.from_tables, GraphLoader.from_source, GraphLoader.from_pyg, GraphLoader.from_store)
 NOT_BUILT = (GraphLoader.from_pyg, GraphLoader.from_store)
 
 # Lines and the names that a type checker must mention for them; none where the line is right.
 CALLS = """
+import gnnkit
+import numpy as np
 from gnnkit import Colocated, GraphLoader, PPR
 from gnnkit import Store
 from torch_geometric.data import Data
@@ -39,6 +42,17 @@ GraphLoader.from_ogb("ogbn-products", num_neighbours=[15, 10])  # num_neighbours
 GraphLoader.from_ogb("ogbn-products", batch_sizee=4)  # batch_sizee
 GraphLoader.from_ogb("ogbn-products", batch_size="4")  # batch_size
 GraphLoader.from_ogb("ogbn-products", partition="metiss")  # partition
+GraphLoader.from_ogb("ogbn-product", num_neighbors=[15, 10])  # ogbn-product
+GraphLoader.from_pyg(data, backend="colocate")  # colocate
+GraphLoader.from_pyg(data, input_nodes={"train": [1]})  # input_nodes
+GraphLoader.from_pyg(data, seed_weights="balance")  # balance
+GraphLoader.from_pyg(data, sampler=PPR)  # sampler
+GraphLoader.from_pyg(data, pad="buckets")  # pad
+GraphLoader.from_pyg(data, input_nodes=np.arange(3), seed_weights=np.ones(3), time_window=3, memory_budget="2GB")  # right
+GraphLoader.from_tables("edges.csv", "nodes.csv", label="y", undirected=True, standardize=True, fill="mean", num_neighbors=[5])  # right
+GraphLoader.from_tables("edges.csv", labels="y")  # labels
+GraphLoader.from_tables("edges.csv", fill="median")  # fill
+gnnkit.tables("edges.csv", time_unit="m")  # time_unit
 GraphLoader.from_pyg(data, num_neighbors={("a", "to", "b"): [2]}, backend=Colocated(num_workers=2), sampler=PPR())  # right
 GraphLoader.from_pyg(data, num_parts=2)  # num_parts
 GraphLoader.from_pyg(data, subgraph_type="directed")  # subgraph_type
@@ -48,7 +62,7 @@ loader = GraphLoader.from_store("here")
 loader.for_split("valid", batch_size=8, seed=3)  # right
 loader.for_split("valid", batchsize=8)  # batchsize
 loader.for_links(None, neg_amount=2.0, batch_size=3)  # right
-loader.with_backend("in_process", prefetch=1)  # right
+loader.with_backend("inprocess", prefetch=1)  # right
 found: Store | None = loader.store  # right
 number: int = loader.store  # Store
 """.strip().splitlines()
@@ -70,11 +84,43 @@ def test_a_constructor_spells_out_what_it_takes(constructor: Any) -> None:
     signature, documented = inspect.signature(constructor), inspect.getdoc(constructor) or ""
     listed = re.findall(r"^    (\w+): ", documented.partition("Args:\n")[2].partition("\n\n")[0], re.MULTILINE)
     assert set(listed) == set(signature.parameters) and "**options" not in documented
-    wanted = [name for name, row in option_table().items() if constructor not in NOT_BUILT or row.group != "The store that is built"]
+    without = {"Tables"} if constructor != GraphLoader.from_tables else set()
+    without |= {"The store that is built"} if constructor in NOT_BUILT else set()
+    wanted = [name for name, row in option_table().items() if row.group not in without]
     assert [name for name in signature.parameters if name in wanted and name not in ("weight", "time_attr", "edge_dir")] == [
         name for name in wanted if name not in ("weight", "time_attr", "edge_dir")
     ]
     assert all(len(line) <= 140 for line in documented.splitlines())
+
+
+@pytest.mark.parametrize("constructor", [*CONSTRUCTORS, GraphLoader.from_plan], ids=lambda each: each.__name__)
+def test_the_page_has_every_parameter_of_a_constructor(constructor: Any) -> None:
+    page = (ROOT / "docs" / "options.md").read_text()
+    listed = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    assert set(inspect.signature(constructor).parameters) <= listed
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "texts"),
+    [
+        (GraphLoader.from_ogb, "name", ["ogbn-products", "ogbl-collab"]),
+        (GraphLoader.from_ogb, "backend", ["inprocess", "colocated"]),
+        (GraphLoader.from_pyg, "edge_dir", ["in", "out"]),
+        (GraphLoader.from_pyg, "remainder", ["drop", "uneven"]),
+        (GraphLoader.from_pyg, "seed_weights", ["balanced"]),
+        (GraphLoader.from_tables, "time_unit", ["ms", "ns"]),
+        (GraphLoader.from_store, "progress", ["epoch", "plain"]),
+        (gnnkit.partition, "partition", ["metis", "ldg"]),
+        (gnnkit.tables, "dangling", ["error", "drop"]),
+    ],
+)
+def test_signatures_show_the_texts_that_are_permitted(function: Any, name: str, texts: list[str]) -> None:
+    shown = str(inspect.signature(function).parameters[name].annotation)
+    assert "Literal[" in shown and all(repr(text) in shown for text in texts)
+
+
+def test_names_of_datasets_are_those_that_there_are() -> None:
+    assert list(get_args(OgbName)) == ogb_names()
 
 
 def test_written_files_are_those_of_the_table() -> None:

@@ -38,6 +38,7 @@ from gnnkit.plan import (
     PPRSampling,
     RuntimeOptions,
     StoreRef,
+    WalkSampling,
 )
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, stored
 
@@ -138,12 +139,20 @@ PPR = st.builds(
     include_sampled_edges=st.booleans(),
     edge_dir=DIRECTIONS,
 )
+WALKS = st.builds(
+    WalkSampling,
+    *(st.integers(1, 1 << 30), st.integers(1, 9), st.floats(1e-6, 1e6), st.floats(1e-6, 1e6), st.integers(0, 9)),
+    metapath=st.just((("user", "knows", "user"),)),
+    edge_dir=DIRECTIONS,
+    weight=st.none() | NAMES,
+)
 BACKENDS = st.sampled_from([InProcess(2), Colocated(1), GraphStore(), GraphStore(address="10.0.0.1:7000", token=TOKEN), Glt()])
+PARTS = st.tuples(nodes() | links() | anchors(), NEIGHBORS | LATEST | LABOR | HGT | LAYERS | PPR)
+PARTS |= st.tuples(nodes().map(lambda inputs: replace(inputs, node_type="user")), WALKS)
 PLANS = st.builds(
-    LoaderPlan,
+    lambda store, parts, *others: LoaderPlan(store, *parts, *others),
     st.builds(StoreRef, NAMES.filter(lambda name: name.isalnum()).map("/data/stores/{}".format), NAMES, NAMES),
-    nodes() | links() | anchors(),
-    NEIGHBORS | LATEST | LABOR | HGT | LAYERS | PPR,
+    PARTS,
     st.builds(Batching, st.integers(1, 9999), st.booleans(), seed=st.integers(0, (1 << 64) - 1), rank=st.just(2), world_size=st.just(3)),
     BACKENDS.map(lambda backend: backend.to_json()),
     st.builds(RuntimeOptions, st.floats(0.1, 1e6), prefetch=st.integers(0, 9), memory_budget=st.none() | st.integers(0, 1 << 50)),

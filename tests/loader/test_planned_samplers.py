@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gnnkit import HGT, PPR, BuildOptions, Glt, GraphLoader, Labor, LayerWise, Store
+from gnnkit import HGT, PPR, BuildOptions, Glt, GraphLoader, Labor, LayerWise, Store, Walks
 from gnnkit.errors import PlanError
 from gnnkit.samplers import Sampler, to_options
 from tests.backends.kinds import BUYS, KNOWS, REV_BUYS, source_of
@@ -23,6 +23,8 @@ SAMPLERS: dict[str, Any] = {
     "HGT": HGT({"user": [3, 2], "item": [2, 0]}),
     "layer-wise": LayerWise({"item": [4, 3]}),
     "PPR": PPR(0.25, 1e-3, 5, False, 7, 4, edge_types=[BUYS, REV_BUYS]),
+    "walks": Walks(4, 2, 0.5, 2, 1, metapath=[KNOWS]),
+    "metapath": Walks(4, metapath=[REV_BUYS, BUYS]),
     "PPR with channels": PPR(max_ppr_nodes=5, typed_channel_ratios=CHANNELS, include_sampled_edges=True),
 }
 
@@ -53,6 +55,9 @@ def test_a_plan_in_a_file_gives_the_same_batches(name: str, store: Store, tmp_pa
         ("HGT", {"num_samples": {"shop": [3, 2]}}, "shop"),
         ("layer-wise", {"num_nodes": {"item": [-1, 2]}}, "-1"),
         ("PPR", {"alpha": 2.0}, "alpha"),
+        ("walks", {"per_node": 0}, "per_node"),
+        ("walks", {"metapath": [["user", "sells", "item"]]}, "sells|leads to"),
+        ("metapath", {"q": 2.0}, "several types"),
         ("PPR with channels", {"channels": [{"edge_types": [list(KNOWS)], "ratio": 0.5, "target": 3}]}, "sum to 1"),
     ],
 )

@@ -38,7 +38,7 @@ PLAIN: dict[str, tuple[dict[str, Any], str, str]] = {
     "seed node too large": ({"input_nodes": TOO_LARGE}, "holds node 100", "0 to 99"),
     "seed node negative": ({"input_nodes": [5, -3]}, "holds node -3", "0 to 99"),
     "seed nodes are floats": ({"input_nodes": torch.rand(4)}, "float32", "whole numbers"),
-    "seed nodes are text": ({"input_nodes": ["a", "b"]}, "<U1", "whole numbers"),
+    "seed nodes are text": ({"input_nodes": ["a", "b"]}, "'a'", "whole numbers"),
     "seed nodes of two dimensions": ({"input_nodes": torch.zeros(2, 2, dtype=torch.long)}, r"\(2, 2\)", "one-dimensional"),
     "mask of another length": ({"input_nodes": torch.ones(7, dtype=torch.bool)}, "mask of 7", "100 nodes"),
     "unknown split": ({"input_nodes": "trian"}, "'trian'", "'train'"),

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import gnnkit
-from gnnkit import HGT, PPR, Colocated, GraphLoader, GraphStore, InProcess, Labor, LayerWise
+from gnnkit import HGT, PPR, Colocated, GraphLoader, GraphStore, InProcess, Labor, LayerWise, Walks
 from gnnkit.datasets import PyGSource
 from gnnkit.errors import GnnkitError, PlanError
 from gnnkit.pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, ShaDowKHopSampler
@@ -93,7 +93,7 @@ def makers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Calla
     }
     for kind in (InProcess, Colocated, GraphStore, PPR):
         found[kind.__name__] = (kind, (), {})
-    found |= {"Labor": (Labor, ([2],), {}), "HGT": (HGT, ([2],), {}), "LayerWise": (LayerWise, ([2],), {})}
+    found |= {"Labor": (Labor, ([2],), {}), "HGT": (HGT, ([2],), {}), "LayerWise": (LayerWise, ([2],), {}), "Walks": (Walks, (2,), {})}
     with GraphLoader.from_pyg(data, **base) as loader:
         loader_of: Any = {"for_split": (loader.for_split, (None,), {}), "with_backend": (loader.with_backend, ("inprocess",), {})}
         loader_of["for_links"] = (loader.for_links, (data.edge_index[:, :10],), {})
@@ -120,7 +120,7 @@ def arguments(name: str, maker: Callable[..., Any]) -> list[str]:
     ["from_pyg", "links", "times", "times of links", "typed", "typed links", "from_store", "from_source", "from_ogb", "partition"]
     + ["NeighborLoader", "LinkNeighborLoader", "HGTLoader", "ShaDowKHopSampler"]
     + ["for_split", "for_links", "for_anchors", "with_backend"]
-    + ["InProcess", "Colocated", "GraphStore", "PPR", "Labor", "HGT", "LayerWise"],
+    + ["InProcess", "Colocated", "GraphStore", "PPR", "Labor", "HGT", "LayerWise", "Walks"],
 )
 def test_an_argument_of_the_wrong_kind(name: str, makers: dict[str, Any]) -> None:
     maker, given, base = makers[name]
@@ -152,7 +152,7 @@ def test_an_argument_of_the_wrong_kind(name: str, makers: dict[str, Any]) -> Non
         ({"remainder": 3}, "remainder must be 'drop', 'pad', 'uneven' or None"),
         ({"batch_timeout_s": None}, "batch_timeout_s must be a number"),
         ({"transform": 3}, "transform must be a function or None"),
-        ({"input_nodes": torch.tensor(3)}, r"input_nodes must be one-dimensional, got shape \(\)"),
+        ({"input_nodes": torch.tensor(3)}, r"input_nodes must be several, got tensor\(3\)"),
         ({"input_nodes": 3}, "input_nodes must be several, got 3"),
     ],
 )

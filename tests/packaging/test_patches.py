@@ -54,7 +54,6 @@ REASONS = {
     ("tests/datasets/test_ogb.py", "gnnkit.datasets.ogb_table._BLOCK_BYTES"): "seams between blocks at every few rows, of every dataset",
     ("tests/datasets/test_ogb.py", "gnnkit.datasets.ogb_table._SAMPLE_BYTES"): "256 kB of text",
     ("tests/export/test_verify.py", "gnnkit.cluster.namespaces.why_not"): "a machine whose root may make no namespaces",
-    ("tests/sampling/test_on_device.py", "gnnkit.sampling.device.graph.available_memory"): "a device without room",
     ("tests/ui/test_magic.py", "gnnkit.runtime.runs.known_roots"): "runs of all processes of this user are known, those of other tests too",
 }
 _METHODS = ("setattr", "delattr", "setitem", "delitem", "object", "dict", "multiple")

@@ -6,13 +6,14 @@ They are no children of the tests: some of them begin with the first job, and st
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -47,13 +48,21 @@ class RayCluster:
         self._sessions: list[int] = []
         self.address = ""
 
-    def start_node(self, cpus: int = 1, enter: Sequence[str] = (), ip: str | None = None, **variables: str) -> int:
+    def start_node(
+        self,
+        cpus: int = 1,
+        enter: Sequence[str] = (),
+        ip: str | None = None,
+        resources: Mapping[str, float] | None = None,
+        **variables: str,
+    ) -> int:
         """Starts a node, the first time that of the head; its number for ``kill_node``.
 
         Args:
             cpus: Its processors.
             enter: Words that run a command where it is to be.
             ip: Its address; None is that of this host.
+            resources: Its custom resources.
             variables: Variables of its processes beside those of all.
         """
         words = [f"--address={self.address}"]
@@ -61,7 +70,7 @@ class RayCluster:
             words = ["--head", "--port=0", f"--temp-dir={self._folder}", "--include-dashboard=false", "--disable-usage-stats"]
         words += [] if ip is None else [f"--node-ip-address={ip}"]
         command = [*enter, sys.executable, "-m", "ray.scripts.scripts", "start", *words, f"--num-cpus={cpus}"]
-        command += [f"--object-store-memory={_STORE_BYTES}"]
+        command += [f"--object-store-memory={_STORE_BYTES}", f"--resources={json.dumps(resources or {})}"]
         deadline, environment = Deadline(PATIENCE_S), {**self.environment, **variables}
         while True:  # on a busy machine Ray gives up its own processes after some seconds
             with open(self._folder / "out", "w+b") as out:
@@ -89,7 +98,7 @@ class RayCluster:
 
 
 @contextlib.contextmanager
-def started_cluster(cpus: int, enter: Sequence[str] = (), ip: str | None = None) -> Iterator[RayCluster]:
+def started_cluster(cpus: int, enter: Sequence[str] = (), ip: str | None = None, **variables: str) -> Iterator[RayCluster]:
     """Yields a cluster of one node, see ``RayCluster.start_node``; drivers of this process find its token."""
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # sockets are below it, whose paths must be short
     told = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16), "RAY_USAGE_STATS_ENABLED": "0"}
@@ -97,7 +106,7 @@ def started_cluster(cpus: int, enter: Sequence[str] = (), ip: str | None = None)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in told.items():
             patch.setenv(name, value)
-        cluster = RayCluster(folder, {**os.environ, "PYTHONPATH": SEARCH_PATH})
+        cluster = RayCluster(folder, {**os.environ, "PYTHONPATH": SEARCH_PATH, **variables})
         try:
             cluster.start_node(cpus, enter, ip)
             yield cluster

@@ -23,7 +23,7 @@ import gnnkit
 from gnnkit import GraphLoader, Ray
 from gnnkit.cli.app import app
 from gnnkit.datasets import papers_like, products_like, write_ogb_layout
-from gnnkit.errors import DatasetError, PlanError, TrainingFailed, WorkerDied
+from gnnkit.errors import DatasetError, GnnkitError, PlanError, StartTimeout, TrainingFailed, WorkerDied
 from tests.helpers.waiting import wait_until
 from tests.jobs.setups import Steps, epochs, planned
 from tests.ray.clusters import PATIENCE_S, STILL_S, RayCluster, started_cluster
@@ -238,6 +238,21 @@ def fail(loader: GraphLoader, ctx: gnnkit.TrainContext) -> None:
     raise ValueError(f"no such thing on {ctx.device}")
 
 
+def variables(loader: GraphLoader, ctx: gnnkit.TrainContext) -> Any:
+    return os.environ.get("EPOCHS"), os.environ.get("FROM_RAY")
+
+
+# Has Python find no gnnkit, as on a host where it is not installed.
+LACKING = """
+import sys
+class Lacking:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "gnnkit":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Lacking())
+"""
+
+
 @pytest.mark.ray
 @pytest.mark.slow(seconds=40)
 @pytest.mark.timeout(2 * PATIENCE_S)
@@ -267,6 +282,44 @@ class TestTraining:
                 with pytest.raises(TrainingFailed, match="rank 0 failed: ValueError: no such thing on cpu") as found:
                     run.result()
                 assert "in fail" in str(found.value.__cause__) and run.state == "failed"
+
+    def test_ranks_wait_for_room_and_start_once_a_node_has_come(
+        self, cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """The launch says what it waits for, as long as ``pending_timeout_s`` allows; variables of this process reach the ranks."""
+        monkeypatch.setenv("EPOCHS", "7")
+        options: dict[str, Any] = {"num_workers": 3, "address": cluster.address, "placement_strategy": "SPREAD"}
+        options |= {"runtime_env": {"env_vars": {"FROM_RAY": "1"}}, "resources": {"licence": 0.5}}
+        with GraphLoader.from_plan(planned(tmp_path), progress=False) as loader:
+            engine = Ray(**options)
+            with gnnkit.launch(variables, loader, engine=engine, start_timeout_s=PATIENCE_S, progress="plain") as run:
+                assert wait_until(lambda: run.status.waits_for, PATIENCE_S), run.error
+                assert "the cluster has 2 CPU (free: " in run.status.waits_for and "waits for" in repr(run)
+                number = cluster.start_node(3, resources={"licence": 2})
+                assert run.results() == [("7", "1")] * 3
+                assert not run.status.waits_for
+        cluster.kill_node(number)
+        assert "variables, 3 ranks: waits for 3 rank(s) with 1 processor(s), 0.5 licence each" in capsys.readouterr().err
+
+    def test_a_wrong_token_is_named(self, cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 32)
+        with pytest.raises(StartTimeout, match=r"InvalidAuthToken(.|\n)*-> RAY_AUTH_MODE=token"):
+            gnnkit.partition(products_like(0.001), 2, out=tmp_path / "store", engine=Ray(address=cluster.address))
+
+
+@pytest.mark.ray
+@pytest.mark.slow(seconds=20)
+@pytest.mark.timeout(2 * PATIENCE_S)
+def test_a_cluster_without_gnnkit_is_told_what_to_install(tmp_path: Path) -> None:
+    """In launches and builds alike."""
+    (tmp_path / "sitecustomize.py").write_text(LACKING)
+    with started_cluster(cpus=1, PYTHONPATH=str(tmp_path)) as cluster:
+        engine, remedy = Ray(num_workers=1, address=cluster.address), r"No module named 'gnnkit'\n *-> .*runtime_env"
+        with pytest.raises(GnnkitError, match=remedy):
+            gnnkit.partition(products_like(0.001), 2, out=tmp_path / "store", engine=engine)
+        loader = GraphLoader.from_plan(planned(tmp_path), progress=False)
+        with loader, pytest.raises(GnnkitError, match=remedy):
+            gnnkit.launch(variables, loader, engine=engine, start_timeout_s=PATIENCE_S, progress=False).result()
 
 
 class TestRefused:

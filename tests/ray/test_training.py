@@ -111,6 +111,11 @@ class TestOptions:
             ({"num_workers": 4, "num_cpus": 3}, "num_cpus"),
             ({"object_store_memory": 1}, "object_store_memory"),
             ({"address": "ray://head:10001"}, "no address of a Ray cluster"),
+            ({"placement_strategy": "PACKED"}, "no strategy of Ray.*\n.*STRICT_SPREAD"),
+            ({"resources": {"GPU": 1}}, "'GPU' is 1"),
+            ({"resources": {"licence": 0}}, "'licence' is 0"),
+            ({"runtime_env": {"pip": {1, 2}}}, "no JSON"),
+            ({"pending_timeout_s": -1}, "pending_timeout_s"),
         ],
     )
     def test_a_value_is_refused(self, options: dict[str, Any], words: str) -> None:

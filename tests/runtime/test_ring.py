@@ -90,7 +90,7 @@ def test_a_block_is_shared_by_descriptor() -> None:
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000), st.booleans())
 def test_graphs_are_found_again(seed: int, knows_graph: bool) -> None:
-    from gnnkit.datasets.pyg import graph_from_pyg
+    from gnnkit.datasets import graph_from_pyg
 
     source = random_source(np.random.default_rng(seed))
     graph = graph_from_pyg(to_pyg(source), weight="weight", with_edge=bool(seed % 2))

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import HeteroData
 
-from gnnkit import GraphLoader, InProcess
+from gnnkit import GraphLoader, InProcess, OnDevice
+from gnnkit.loader.inspection import batches_digest
 from gnnkit.schema import EdgeType, EdgeTypeSchema, GraphSchema
 from tests import reference_anchors, reference_sampler
 from tests.helpers.batches import expected_batch, same, to_pyg, to_reference
@@ -83,6 +84,8 @@ def check(
         nodes.for_anchors(positive, negative, input_nodes=np.array(ids), cap=cap, output=output, shuffle=shuffle) as loader,  # type: ignore[arg-type]
     ):
         batches: Any = list(loader)
+        with loader.with_backend(OnDevice("cpu")) as there:
+            assert batches_digest(there) == batches_digest(batches), "with a device's operations"
     assert len(batches) == len(expected)
     for batch, (key, positions) in zip(batches, expected, strict=True):
         sampled = reference_anchors.sample(

@@ -8,19 +8,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gnnkit import BuildOptions
 from gnnkit.errors import SamplingError
-from gnnkit.plan import InputLinks, NegativeSampling, NeighborSampling
+from gnnkit.plan import Batching, InputLinks, LoaderPlan, NegativeSampling, NeighborSampling
 from gnnkit.runtime.batches import LinkArrays
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.sampling.collate import collate, contents_of
-from gnnkit.sampling.kinds import BatchSampler
+from gnnkit.sampling.device.graph import DeviceGraph
+from gnnkit.sampling.device.sampler import DevicePlace, DeviceSampler
+from gnnkit.sampling.kinds import BatchSource
 from gnnkit.sampling.structure import WalkedRequest
 from gnnkit.sampling.subgraph import SampledSubgraph, SampleRequest
+from gnnkit.sampling.tables import GraphTables
 from gnnkit.schema import find_reverse
+from gnnkit.storage.arrays import GraphArrays
 from tests import reference_links
 from tests.cluster.parts.several_hosts import sampled, sampler_on, spread_samplers
 from tests.helpers.batches import to_reference
@@ -106,10 +111,18 @@ def weights_of(case: dict[str, Any]) -> list[Any]:
     ]
 
 
-def batch_of(sampler: BatchSampler, request: SampleRequest, source: ArraySource) -> dict[str, Any]:
-    layout, block, *_ = sampler.sample_into(request, lambda nbytes: np.zeros(max(1, nbytes), np.uint8))
-    found = contents_of(SampledSubgraph(0, 0, False, layout, block))
+def batch_of(sampler: BatchSource, request: SampleRequest, source: ArraySource) -> dict[str, Any]:
+    (own,) = sampler.sample_all([request], lambda nbytes: np.zeros(max(1, nbytes), np.uint8))
+    found = contents_of(SampledSubgraph(0, 0, False, own.layout, own.block, tensors=own.tensors))
     return contents(collate(found, {}, {}, homogeneous=source.schema.is_homogeneous))
+
+
+def on_device(graph: GraphArrays, sampling: NeighborSampling, inputs: InputLinks) -> DeviceSampler:
+    """A sampler that has the graph on the device "cpu"."""
+    copy = DeviceGraph(graph, torch.device("cpu"))
+    copy.prepare(sampling, skips_features=False, beside=0)
+    place = DevicePlace(copy, LoaderPlan(None, inputs, sampling, Batching(1)), 0)
+    return DeviceSampler(GraphTables(graph, weighted=sampling.weight is not None), place)
 
 
 @pytest.mark.slow
@@ -134,12 +147,16 @@ def test_random_links_of_random_graphs(tmp_path_factory: pytest.TempPathFactory,
     placement = {0: (0,), 1: tuple(range(1, case["num_parts"]))}
     spread = spread_samplers(graph, sampling, placement, inputs=inputs)
     here, expected = sampler_on(graph, sampling, inputs=inputs), wanted(case)
+    there = on_device(graph, sampling, inputs)
     if expected is None:
         for sampler in (here, spread[0][0], spread[1][0]):
             with pytest.raises(SamplingError, match="no negative can be drawn for node|there is no node that a negative"):
                 sampled(sampler, request)
+        with pytest.raises(SamplingError, match="no negative can be drawn for node|there is no node that a negative"):
+            batch_of(there, request, source)
         return
-    check(batch_of(here, request, source), expected, source, edge_type)
+    for sampler in (here, there):
+        check(batch_of(sampler, request, source), expected, source, edge_type)
     for sampler, _ in spread.values():
         assert sampled(sampler, request) == sampled(here, request)
     structure = walked(sampler_on(graph, sampling, inputs=inputs, walks_only=True), request)

@@ -16,7 +16,7 @@ from torch_geometric.data import Data, HeteroData
 import gnnkit
 from gnnkit import GraphLoader, Store, partition
 from gnnkit.cli.app import run
-from gnnkit.datasets.ogb import open_ogb
+from gnnkit.datasets import open_ogb
 from gnnkit.errors import GnnkitError, StoreError
 from gnnkit.printable import clean, clean_block, printable
 from gnnkit.runtime.remote import error_from_json

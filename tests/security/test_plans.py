@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnkit import HGT, PPR, GraphLoader, Labor, LayerWise, LoaderPlan, partition
+from gnnkit import HGT, PPR, GraphLoader, Labor, LayerWise, LoaderPlan, Walks, partition
 from gnnkit.errors import GnnkitError, PlanError
 from gnnkit.plan.files import array_from_json, array_to_json
 from tests.loader.graphs import plain
@@ -105,6 +105,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "hgt": {"sampler": HGT([3, 2])},
     "ppr": {"sampler": PPR(max_ppr_nodes=3, include_sampled_edges=False)},
     "layers": {"sampler": LayerWise([3, 2])},
+    "walks": {"sampler": Walks(3, 2, 0.5, 2, 1)},
     "labor": {"sampler": Labor([2]), "pad": [(400, 900)], "prefetch": 1},
     "links": {"num_neighbors": [2], "edge_label_index": np.array([[0, 1], [2, 3]]), "neg_sampling": "binary"},
 }

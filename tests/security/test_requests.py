@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnkit import HGT, PPR, GraphLoader, LayerWise, Store, serve
+from gnnkit import HGT, PPR, GraphLoader, LayerWise, Store, Walks, serve
 from gnnkit.cluster.service_client import PROTOCOL_VERSION
 from gnnkit.cluster.serving.codec import from_pieces
 from gnnkit.serving import GraphStoreServers
@@ -102,7 +102,11 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 @pytest.mark.slow(seconds=60)
-@pytest.mark.parametrize("sampler", [None, HGT([3, 2]), PPR(max_ppr_nodes=3), LayerWise([3, 2])], ids=["fan-outs", "hgt", "ppr", "layers"])
+@pytest.mark.parametrize(
+    "sampler",
+    [None, HGT([3, 2]), PPR(max_ppr_nodes=3), LayerWise([3, 2]), Walks(3, p=2)],
+    ids=["fan-outs", "hgt", "ppr", "layers", "walks"],
+)
 def test_a_plan_that_cannot_be_sampled_is_its_senders_error(servers: GraphStoreServers, store: Store, sampler: Any) -> None:
     """Whatever a plan says: the server refuses it, a batch of it is an error, or there is a batch; the workers stay."""
     before = server_pids(servers), worker_pids(servers)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit import BuildOptions
-from gnnkit.schema import ArraySpec, EdgeType, GraphSchema, NodeType
+from gnnkit.schema import ArraySpec, GraphSchema
 from gnnkit.storage.build import build_store, repartition
 
 ROWS, NODE_ROWS = 1 << 16, 1 << 10
@@ -32,16 +32,16 @@ class Generated:
     def fingerprint(self) -> str:
         return f"{self.num_nodes} {self.num_edges} {self.width}"
 
-    def edge_chunks(self, edge_type: EdgeType) -> Iterator[NDArray[np.int64]]:
+    def edge_chunks(self, edge_type: tuple[str, str, str]) -> Iterator[NDArray[np.int64]]:
         for first in range(0, self.num_edges, ROWS):
             rng = np.random.default_rng(first)
             yield rng.integers(0, self.num_nodes, (2, min(ROWS, self.num_edges - first)))
 
-    def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
+    def edge_array_chunks(self, edge_type: tuple[str, str, str], name: str) -> Iterator[NDArray[Any]]:
         for first in range(0, self.num_edges, ROWS):
             yield np.full((min(ROWS, self.num_edges - first), 4), first, np.float32)
 
-    def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
+    def node_array_chunks(self, node_type: str, name: str) -> Iterator[NDArray[Any]]:
         for first in range(0, self.num_nodes, NODE_ROWS):
             yield np.full((min(NODE_ROWS, self.num_nodes - first), self.width), first, np.float32)
 

@@ -12,16 +12,12 @@ from hypothesis import strategies as st
 
 from gnnkit import BuildOptions, Store
 from gnnkit.errors import DatasetError, PlanError
-from gnnkit.schema import (
-    ELEMENT_TYPES,
-    HOMOGENEOUS_EDGE_TYPE,
-    HOMOGENEOUS_NODE_TYPE,
-    ArraySpec,
-    GraphSchema,
-)
+from gnnkit.schema import ELEMENT_TYPES, ArraySpec, GraphSchema
 from gnnkit.storage.build import build_store, repartition
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source, typed_source
 from tests.storage.checks import assert_holds, fast_folder, files_of
+
+EDGES = ("node", "to", "node")
 
 RING = np.array([[0, 1, 2, 3], [1, 2, 3, 0]], np.int64)
 
@@ -96,7 +92,7 @@ def test_neighbours_keep_the_dataset_order_when_edge_dir_is_turned(tmp_path: Pat
     turned = repartition(store, tmp_path / "out", BuildOptions(2, edge_dir="out"))
     assert_holds(turned, source)
     without = repartition(store, tmp_path / "without", BuildOptions(2))
-    assert without.arrays().edges[HOMOGENEOUS_EDGE_TYPE][0].edge_id is None
+    assert without.arrays().edges[EDGES][0].edge_id is None
     with pytest.raises(PlanError, match="needs edge ids"):
         repartition(without, tmp_path / "x", BuildOptions(2, edge_dir="out"))
     with pytest.raises(PlanError, match="without edge ids"):
@@ -132,12 +128,12 @@ def test_hot_features_of_other_parts_are_replicated(tmp_path: Path) -> None:
     store.verify()
     total = 0
     for part in range(4):
-        cached = store.cache(part)[HOMOGENEOUS_NODE_TYPE]
-        own = store.arrays().nodes[HOMOGENEOUS_NODE_TYPE][part].global_id
+        cached = store.cache(part)["node"]
+        own = store.arrays().nodes["node"][part].global_id
         assert 0 < len(cached.global_id) <= 20 and not np.isin(cached.global_id, own).any()
         np.testing.assert_array_equal(cached.x, x[cached.global_id])
-        total += store.report().parts[part].num_cached[HOMOGENEOUS_NODE_TYPE]
-    assert total == sum(len(store.cache(part)[HOMOGENEOUS_NODE_TYPE].x) for part in range(4))
+        total += store.report().parts[part].num_cached["node"]
+    assert total == sum(len(store.cache(part)["node"].x) for part in range(4))
     assert build_store(source, tmp_path / "none", BuildOptions(4)).cache(0) == {}
 
 
@@ -150,13 +146,13 @@ def test_features_are_stored_narrow_and_labels_are_not(dtype: str, tmp_path: Pat
     edge_arrays = {"edge_attr": rng.random((4, 2)), "weight": rng.random(4)}
     source = homogeneous_source(RING, 50, x=x, y=y, edge_arrays=edge_arrays)
     store = build_store(source, tmp_path / "store", BuildOptions(2, feature_dtype=dtype))  # type: ignore[arg-type]
-    arrays = store.schema.node_types[HOMOGENEOUS_NODE_TYPE].arrays
+    arrays = store.schema.node_types["node"].arrays
     assert arrays == {"x": ArraySpec(dtype, (8,)), "y": ArraySpec("float32", (3,))}
-    assert {k: s.dtype for k, s in store.schema.edge_types[HOMOGENEOUS_EDGE_TYPE].arrays.items()} == {
+    assert {k: s.dtype for k, s in store.schema.edge_types[EDGES].arrays.items()} == {
         "edge_attr": dtype,
         "weight": "float64",
     }
-    stored = np.concatenate([part.arrays["x"] for part in store.arrays().nodes[HOMOGENEOUS_NODE_TYPE]])
+    stored = np.concatenate([part.arrays["x"] for part in store.arrays().nodes["node"]])
     if dtype == "float16":
         np.testing.assert_array_equal(stored, x.astype(np.float16))
     else:
@@ -295,7 +291,7 @@ def test_the_same_store_is_opened_and_another_is_replaced(tmp_path: Path) -> Non
     first = build_store(source, path, BuildOptions(2))
     stamp = path.stat().st_ino
     assert build_store(source, path, BuildOptions(2)).fingerprint == first.fingerprint and path.stat().st_ino == stamp
-    held = first.arrays().nodes[HOMOGENEOUS_NODE_TYPE][0].arrays["x"]
+    held = first.arrays().nodes["node"][0].arrays["x"]
     second = build_store(source, path, BuildOptions(1))
     assert second.num_parts == 1 and path.stat().st_ino != stamp
     assert (held == 1).all()

@@ -19,7 +19,6 @@ from gnnkit.storage.catalog import (
     default_root,
     default_store_dir,
     find_or_build,
-    find_or_repartition,
     list_stores,
     prune,
     remove_store,
@@ -195,7 +194,7 @@ def test_partition_takes_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert made.num_parts == 2 and made.edge_dir == "out"
     kept = partition(built, 2)
     assert kept.path.parent == tmp_path / "home" / "stores" and kept.edge_dir == "in" and kept.options.with_edge
-    assert partition(built, 2).path == kept.path == find_or_repartition(kept, kept.options, kept.path.parent).path
+    assert partition(built, 2).path == kept.path == find_or_build(kept, kept.options, kept.path.parent).path
     assert_holds(partition(source(), 1), source())
     again = source()
     assert_holds(partition(again, 4, out=tmp_path / "beside"), source())

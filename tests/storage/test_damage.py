@@ -15,13 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gnnkit
-from gnnkit import Store
+from gnnkit import BuildOptions, Store
 from gnnkit.errors import StoreError
-from gnnkit.events import ignore_events
 from gnnkit.runtime.batches import edges_in_order
 from gnnkit.storage.arrays import node_values
 from gnnkit.storage.glt_format import GltPartitionSource, write_glt_partitions
-from gnnkit.storage.layout import FORMAT_VERSION, BuildOptions, part_of
+from gnnkit.storage.layout import FORMAT_VERSION, part_of
 from tests.helpers.graphs import homogeneous_source, random_edges, random_source
 from tests.storage.checks import assert_holds, build_store, fast_folder
 
@@ -312,7 +311,7 @@ def appended(store: Store, out: Path) -> list[bytes] | None:
 
 
 def glt_folder(store: Store, out: Path) -> list[bytes]:
-    write_glt_partitions(store, out, ignore_events)
+    write_glt_partitions(store, out)
     source, (edge_type,) = GltPartitionSource(out), store.schema.edge_types
     edges, rows = source.edge_chunks(edge_type), source.node_array_chunks("node", "x")
     arrays = np.concatenate(list(edges), axis=1), np.concatenate(list(rows)), *source.parts.values()
@@ -343,6 +342,7 @@ SAMPLERS: dict[str, dict[str, Any]] = {
     "induced": {"num_neighbors": [3, 3], "subgraph_type": "induced"},
     "hgt": {"sampler": gnnkit.HGT([5, 5])},
     "layer-wise": {"sampler": gnnkit.LayerWise([5, 5])},
+    "walks": {"sampler": gnnkit.Walks(4, 2, 50, 0.5), "weight": "edge_weight"},
     "labor": {"sampler": gnnkit.Labor([3, 3])},
     "ppr": {"sampler": gnnkit.PPR()},
     "links": {"num_neighbors": [3], "edge_label_index": np.arange(60).reshape(2, 30), "neg_sampling": "binary"},

@@ -18,19 +18,13 @@ from hypothesis.extra import numpy as hnp
 
 from gnnkit import BuildOptions, Store
 from gnnkit.errors import DatasetError, PlanError, StoreError
-from gnnkit.schema import (
-    ELEMENT_TYPES,
-    HOMOGENEOUS_EDGE_TYPE,
-    HOMOGENEOUS_NODE_TYPE,
-    ArraySpec,
-    GraphSchema,
-    Quantization,
-    reverse_edge_type,
-)
+from gnnkit.schema import ELEMENT_TYPES, ArraySpec, GraphSchema, Quantization, reverse_edge_type
 from gnnkit.storage.convert import dequantize_rows
 from gnnkit.storage.manifest import write_manifest
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, typed_source
 from tests.storage.checks import build_store, fast_folder, files_of
+
+EDGES = ("node", "to", "node")
 
 needs_glt = pytest.mark.skipif(
     importlib.util.find_spec("graphlearn_torch") is None, reason="graphlearn-torch is not installed; to enable: Python 3.10 or 3.11"
@@ -70,9 +64,9 @@ def packed(columns: list[list[int]], bits: int) -> list[list[int]]:
 
 
 def column(store: Store, name: str = "x", dtype: str = "quint8") -> tuple[np.ndarray, Quantization]:
-    spec = store.schema.node_types[HOMOGENEOUS_NODE_TYPE].arrays[name]
+    spec = store.schema.node_types["node"].arrays[name]
     assert spec.dtype == dtype and spec.quantization is not None and spec.quantization.bits == BITS[dtype]
-    return np.concatenate([part.arrays[name] for part in store.arrays().nodes[HOMOGENEOUS_NODE_TYPE]]), spec.quantization
+    return np.concatenate([part.arrays[name] for part in store.arrays().nodes["node"]]), spec.quantization
 
 
 @pytest.mark.parametrize("dtype", BITS)
@@ -160,21 +154,21 @@ def test_what_is_no_feature_keeps_every_bit_and_parts_agree(tmp_path: Path) -> N
     options = BuildOptions(3, "random", feature_dtype="quint8", with_edge=True, weight="weight", cache_ratio=0.2)
     store = build_store(source, tmp_path / "store", options, events.append)
     store.verify()
-    nodes, edges = store.schema.node_types[HOMOGENEOUS_NODE_TYPE].arrays, store.schema.edge_types[HOMOGENEOUS_EDGE_TYPE].arrays
+    nodes, edges = store.schema.node_types["node"].arrays, store.schema.edge_types[EDGES].arrays
     assert {name: spec.dtype for name, spec in nodes.items()} == {"x": "quint8", "y": "float32", "grid": "float16"}
     assert {name: s.dtype for name, s in edges.items()} == {"edge_attr": "quint8", "weight": "float32", "kind": "uint8"}
     whole = build_store(source, tmp_path / "whole", BuildOptions(feature_dtype="quint8", with_edge=True, weight="weight"))
     assert whole.schema.to_json() == store.schema.to_json(), "scales do not depend on the parts"
-    (one,) = whole.arrays().nodes[HOMOGENEOUS_NODE_TYPE]
-    for number, part in enumerate(store.arrays().nodes[HOMOGENEOUS_NODE_TYPE]):
+    (one,) = whole.arrays().nodes["node"]
+    for number, part in enumerate(store.arrays().nodes["node"]):
         for name in nodes:
             np.testing.assert_array_equal(part.arrays[name], one.arrays[name][part.global_id])
-        np.testing.assert_array_equal(part.arrays["y"], source.node_arrays[HOMOGENEOUS_NODE_TYPE]["y"][part.global_id])
-        cached = store.cache(number)[HOMOGENEOUS_NODE_TYPE]
+        np.testing.assert_array_equal(part.arrays["y"], source.node_arrays["node"]["y"][part.global_id])
+        cached = store.cache(number)["node"]
         assert cached.x.dtype == np.uint8 and len(cached.x)
         np.testing.assert_array_equal(cached.x, one.arrays["x"][cached.global_id])
-    (edge_part,) = whole.arrays().edges[HOMOGENEOUS_EDGE_TYPE]
-    attr = source.edge_arrays[HOMOGENEOUS_EDGE_TYPE]["edge_attr"]
+    (edge_part,) = whole.arrays().edges[EDGES]
+    attr = source.edge_arrays[EDGES]["edge_attr"]
     for c in range(2):
         assert edge_part.arrays["edge_attr"][:, c].tolist() == np.array(reference(attr[:, c].tolist())[2])[edge_part.edge_id].tolist()
     stages = [event.stage for event in events if event.kind == "start"]
@@ -230,7 +224,7 @@ def test_a_float_that_is_too_large_is_refused(dtype: Any, sign: int, of_edges: b
 
     def held(store: Store) -> Any:
         arrays = store.arrays()
-        part = arrays.edges[HOMOGENEOUS_EDGE_TYPE][0] if of_edges else arrays.nodes[HOMOGENEOUS_NODE_TYPE][0]
+        part = arrays.edges[EDGES][0] if of_edges else arrays.nodes["node"][0]
         return part.arrays[name]
 
     for value in (LARGEST[dtype] * 1.01, 1e39, 1e300):
@@ -271,9 +265,9 @@ def test_empty_arrays(tmp_path: Path) -> None:
     empty = homogeneous_source(np.empty((2, 0), np.int64), 3, edge_arrays={"edge_attr": np.empty((0, 2))}, x=np.empty((3, 0), np.float32))
     store = build_store(empty, tmp_path / "store", QUINT8)
     store.verify()
-    spec = store.schema.edge_types[HOMOGENEOUS_EDGE_TYPE].arrays["edge_attr"]
+    spec = store.schema.edge_types[EDGES].arrays["edge_attr"]
     assert spec == ArraySpec("quint8", (2,), Quantization((0.0, 0.0), (0.0, 0.0)))
-    assert store.schema.node_types[HOMOGENEOUS_NODE_TYPE].arrays["x"].quantization == Quantization((), ())
+    assert store.schema.node_types["node"].arrays["x"].quantization == Quantization((), ())
     assert dequantize_rows(np.empty((3, 0), np.uint8), Quantization((), ())).shape == (3, 0)
     with pytest.raises(StoreError, match="have 1 bytes and must have 2"):
         dequantize_rows(np.zeros((3, 1), np.uint8), Quantization((1.0,) * 3, (0.0,) * 3, 4))
@@ -359,7 +353,7 @@ def test_each_type_has_its_own(tmp_path: Path) -> None:
     named: Any = {"node": {"dtype": "quint2x4", "whole": ["sort", "at", 0]}}
     made = gnnkit.partition(table, 1, out=tmp_path / "table", feature_dtype=named)
     stored, quantization = column(made, "x", "quint2x4")
-    (wanted,) = table.node_array_chunks(HOMOGENEOUS_NODE_TYPE, "x")
+    (wanted,) = table.node_array_chunks("node", "x")
     assert quantization.whole == (0, 1, 2, 4, 5, 6)
     np.testing.assert_array_equal(np.delete(dequantize_rows(stored, quantization), 3, 1), np.delete(wanted, 3, 1))
     more = made.append(
@@ -525,9 +519,7 @@ def test_graphlearn_torch_directories_have_floats(tmp_path: Path, feature_dtype:
     write_glt_partitions(store, tmp_path / "glt", lambda event: None)
     read = GltPartitionSource(tmp_path / "glt")
     for name in ("x", "y"):
-        rows = np.concatenate(list(read.node_array_chunks(HOMOGENEOUS_NODE_TYPE, name)))
-        assert raw(torch.from_numpy(rows)) == raw(expected_rows(source.node_arrays[HOMOGENEOUS_NODE_TYPE][name], name, feature_dtype))
-    rows = np.concatenate(list(read.edge_array_chunks(HOMOGENEOUS_EDGE_TYPE, "edge_attr")))
-    assert raw(torch.from_numpy(rows)) == raw(
-        expected_rows(source.edge_arrays[HOMOGENEOUS_EDGE_TYPE]["edge_attr"], "edge_attr", feature_dtype)
-    )
+        rows = np.concatenate(list(read.node_array_chunks("node", name)))
+        assert raw(torch.from_numpy(rows)) == raw(expected_rows(source.node_arrays["node"][name], name, feature_dtype))
+    rows = np.concatenate(list(read.edge_array_chunks(EDGES, "edge_attr")))
+    assert raw(torch.from_numpy(rows)) == raw(expected_rows(source.edge_arrays[EDGES]["edge_attr"], "edge_attr", feature_dtype))

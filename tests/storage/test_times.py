@@ -16,11 +16,13 @@ import gnnkit
 from gnnkit import BuildOptions, Store
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.runtime.graph_memory import SharedGraph, share
-from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, ArraySpec
+from gnnkit.schema import ArraySpec
 from gnnkit.storage.build import build_store, repartition
 from gnnkit.storage.manifest import write_manifest
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, typed_source
 from tests.storage.checks import assert_holds, effective_times, fast_folder, files_of
+
+EDGES = ("node", "to", "node")
 
 WRITES, CITES, HAS = ("author", "writes", "paper"), ("paper", "cites", "paper"), ("paper", "has", "venue")
 
@@ -245,7 +247,7 @@ def test_times_in_another_order_are_damage(tmp_path: Path) -> None:
     store = build_store(source, tmp_path / "store", BuildOptions(time_attr="time"))
     name = "part0/edges/node__to__node/effective_time.npy"
     stored = np.load(store.path / name)
-    assert stored.tolist() == [1, 2, 3] and store.arrays().edges[HOMOGENEOUS_EDGE_TYPE][0].indices.tolist() == [1, 2, 0]
+    assert stored.tolist() == [1, 2, 3] and store.arrays().edges[EDGES][0].indices.tolist() == [1, 2, 0]
     content = (store.path / name).read_bytes()
     (store.path / name).write_bytes(content[: -stored.nbytes] + stored[::-1].tobytes())
     with pytest.raises(StoreError, match=r"effective_time.npy was changed"):

@@ -205,6 +205,12 @@ def test_a_snapshot_as_text() -> None:
     assert empty.splitlines() == ["Dashboard of tiny (ready): InProcess, 1 thread", "  memory  0 B"]
 
 
+def test_the_memory_of_a_device_is_beside_the_hosts() -> None:
+    assert "graph on the device" not in page(FULL)
+    sampled_there = replace(FULL, on_device=3_000_000)
+    assert "graph on the device" in page(sampled_there) and "3.00 MB" in page(sampled_there) and "106 MB" in page(sampled_there)
+
+
 def test_a_column_that_says_nothing_is_left_out() -> None:
     head, *rows = process_table([replace(process, busy=math.nan, cpu=math.nan) for process in FULL.processes])
     assert head == ["process", "state", "pid", "CPU", "own memory", "shared"] and [len(row) for row in rows] == [6, 6]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import gnnkit
-from gnnkit import BuildOptions, GraphLoader, Store, set_options
+from gnnkit import BuildOptions, GraphLoader, OnDevice, Store, set_options
 from gnnkit.errors import PlanError
 from gnnkit.storage.build import build_store
 from gnnkit.ui.cards import MAX_HTML_BYTES
@@ -106,6 +106,8 @@ def test_loaders_of_a_graph_in_memory() -> None:
     assert shown(loader)[0].startswith("<GraphLoader Data (closed)")
     with make(typed(), input_nodes="paper") as loader:
         assert "tag__on__paper" in shown(loader)[1]
+    with make(backend=OnDevice("cpu")) as loader:
+        assert "OnDevice, 1 thread" in shown(loader)[1] and " of the graph on cpu, " in shown(loader)[1]
 
 
 def test_servers_and_a_loader_of_theirs_and_what_went_wrong(store: Store) -> None:

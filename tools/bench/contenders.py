@@ -376,9 +376,9 @@ class Contender:
         return _LEAST_GROUP_BYTES + self.in_background * _PROCESSES_BYTES
 
 
-def _of_device(cache: int) -> Contender:
-    """Epochs of training on the device, with so many percent of the features there."""
-    return Contender(lambda a: a.own("device_epoch", a.graph.store(), "--device", a.options.device, "--cache", str(cache)), on_device=True)
+def _of_device(*words: str) -> Contender:
+    """Epochs of training on the device."""
+    return Contender(lambda a: a.own("device_epoch", a.graph.store(), "--device", a.options.device, *words), on_device=True)
 
 
 def _of_disk(divisor: int, task: str, *more: str) -> Contender:
@@ -426,7 +426,8 @@ CONTENDERS = {
     "wire-labor": Contender(lambda a: a.wire("--labor"), on_hosts=True),
     "serving": Contender(lambda a: a.serving()),
     "serving-servers": Contender(lambda a: a.serving(*_SERVERS)),
-    **{f"device-{cache}": _of_device(cache) for cache in CACHES},
+    **{f"device-{cache}": _of_device("--cache", str(cache)) for cache in CACHES},
+    "device-sampled": _of_device("--on-device"),
     "disk-probe": _of_disk(2, "disk_probe"),
     "disk-hotness-4": Contender(lambda a: a.in_group(4, a.disk("disk_epoch", order="hotness")), memory_divisor=4),
     **{f"disk-ahead-{divisor}": _of_disk(divisor, "disk_ahead") for divisor in MEMORY_DIVISORS},

@@ -25,8 +25,10 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
+from gnnkit.backends.on_device import OnDevice
 from gnnkit.host import available_memory
 from gnnkit.loader.feature_cache import feature_specs
+from gnnkit.loader.inspection import batches_digest
 from gnnkit.storage.disk import probe_disk
 from gnnkit.storage.store import Store
 from gnnkit.waiting import Deadline
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 
 
 HIDDEN = 256
+# Batches that are compared before the timing begins.
+_COMPARED = 20
 # How often a copy is timed.
 _COPIES = 8
 
@@ -95,7 +99,7 @@ class Timing:
 
 
 def device_epoch(options: argparse.Namespace) -> dict[str, Any]:
-    """Trains GraphSAGE on ``options.device``, with ``options.cache`` percent of the features kept there.
+    """Trains GraphSAGE on ``options.device``, with ``options.cache`` percent of the features kept there, or with all of the graph.
 
     Returns:
         Medians of ``options.epochs`` epochs each, in seconds: ``epoch_s`` with everything; ``resident_s`` the same number of steps with
@@ -107,7 +111,9 @@ def device_epoch(options: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     device = torch.device(options.device)
-    with make_loader(options, device=options.device, feature_cache=_cache_bytes(options)) as loader:
+    where = {"backend": OnDevice(options.device)} if options.on_device else {"feature_cache": _cache_bytes(options)}
+    with make_loader(options, device=options.device, **where) as loader:
+        digest = _checked_digest(loader, options)
         marks, step = Marks(device), _step_of(loader, len(options.fanout), device)
         warm = _timed(loader, step, marks)  # pages are locked and memory of the device is taken in the first epoch
         held = _held(loader, device)
@@ -122,17 +128,20 @@ def device_epoch(options: argparse.Namespace) -> dict[str, Any]:
             feeds.append(_timed(loader, lambda batch: None, marks))
         copy_s = _copy_s(stats.nbytes // len(loader), marks) * len(loader)
     epoch_s, resident_s = median(timing.elapsed_s for timing in epochs), median(timing.elapsed_s for timing in stays)
+    feed_s = median(timing.elapsed_s for timing in feeds)
     compute_s, gap_s = median(timing.compute_s for timing in epochs), median(timing.gap_s for timing in epochs)
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
         "cache_percent": options.cache,
+        "digest": digest,
         "batches": len(resident),
         "batches_held": len(held),
         "first_epoch_s": warm.elapsed_s,
         "epoch_s": epoch_s,
         "resident_s": resident_s,
         "ratio": epoch_s / resident_s,
-        "feed_s": median(timing.elapsed_s for timing in feeds),
+        "feed_s": feed_s,
+        "feed_seeds_per_s": len(resident) * options.batch_size / feed_s,
         "compute_s": compute_s,
         "compute_share": compute_s / epoch_s,
         "gap_s": gap_s,
@@ -143,6 +152,15 @@ def device_epoch(options: argparse.Namespace) -> dict[str, Any]:
         "cached_nbytes": stats.cached_nbytes,
         "seeds_per_s": len(resident) * options.batch_size / epoch_s,
     }
+
+
+def _checked_digest(loader: Any, options: argparse.Namespace) -> str:
+    """The digest of the first batches, which must be that of those that threads of this process sample: a wrong batch has no speed."""
+    with make_loader(options) as reference:
+        wanted = batches_digest(islice(reference, _COMPARED))
+    if batches_digest(batch.cpu() for batch in islice(loader, _COMPARED)) != wanted:
+        raise RuntimeError(f"the first {_COMPARED} batches are not those that threads sample")
+    return wanted
 
 
 def _cache_bytes(options: argparse.Namespace) -> int:

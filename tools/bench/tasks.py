@@ -243,6 +243,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=400.0, help="questions a second")
     parser.add_argument("--device", default="cuda", help="where batches are trained on")
     parser.add_argument("--cache", type=int, default=0, help="percent of the features that are kept there")
+    parser.add_argument("--on-device", action="store_true", help="batches are sampled there, too")
     parser.add_argument("--arrays", help="folder of the arrays that the peers read")
     parser.add_argument("--batches", type=int, default=40)
     parser.add_argument("--epochs", type=int, default=2)

@@ -6,8 +6,9 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from gnnkit.backends.base import BatchStream, folder_or_none, size_in_bytes
-from gnnkit.bounds import MOST_SECONDS, MOST_THREADS, is_real, is_whole, keep_whole_number, shown
+from gnnkit.arguments import checks_calls
+from gnnkit.backends.base import BatchStream, folder_or_none
+from gnnkit.bounds import MOST_SECONDS, MOST_THREADS, is_real, is_whole, keep_whole_number, shown, size_in_bytes
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
 from gnnkit.plan import InputNodes, LoaderPlan, NeighborSampling, Sampling
@@ -19,6 +20,7 @@ _GRAPH_MODES = ("CPU", "ZERO_COPY", "CUDA")
 DRAWN_BY = "graphlearn-torch"
 
 
+@checks_calls()
 @dataclass(frozen=True)
 class Glt:
     """Samples with graphlearn-torch's own loaders and RPC, in processes that the loader starts and ends.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,27 @@ def encode(value: Any) -> tuple[Any, list[int]]:
     arrays: list[NDArray[Any]] = []
     tree = _write(value, arrays)
     return tree, [in_memory(b"".join(_pieces(arrays)))] if arrays else []
+
+
+def send_value(send: Callable[..., Any], kind: str, key: str, value: Any, /, **body: Any) -> None:
+    """Sends a message with a value in it.
+
+    Args:
+        send: ``Wire.send`` or the like.
+        kind: The message's kind.
+        key: The value's key in the message.
+        value: See ``encode``.
+        **body: What else the message says.
+
+    Raises:
+        PlanError: See ``encode``.
+    """
+    tree, fds = encode(value)
+    try:
+        send(kind, fds, **{key: tree}, **body)
+    finally:
+        for fd in fds:
+            os.close(fd)
 
 
 def decode(tree: Any, fds: Sequence[int] = ()) -> Any:

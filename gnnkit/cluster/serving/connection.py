@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.cluster.membership import SERVING_VERSION
-from gnnkit.cluster.serving.codec import decode, encode
+from gnnkit.cluster.serving.codec import decode, send_value
 from gnnkit.cluster.serving.listener import socket_name
 from gnnkit.cluster.serving.spec import TOKEN_NAME, UNIX_PREFIX, required, token_for
 from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError, StartTimeout, StoreError, WorkerDied
@@ -139,17 +139,14 @@ class Calls:
         """
         number = next(self._numbers)
         bell = Bell(lambda: self._ended is not None or self._answers.get(number) is not None)
-        tree, fds = encode(args)
         try:
             with self._lock:
                 if self._ended is not None:
                     raise self._ended
                 self._answers[number] = None
-            self._send("call", fds, number=number, name=name, args=tree, **body)
+            send_value(self._send, "call", "args", args, number=number, name=name, **body)
             message = self._wait_for(number, bell, deadline, late)
         finally:
-            for fd in fds:
-                os.close(fd)
             with self._lock:
                 self._answers.pop(number, None)
                 self._waiters.awake(bell)
@@ -209,7 +206,6 @@ class ServedProcess:
 
     def hear(self) -> Iterator[Message]:
         """Yields what it has said, up to a limit."""
-        self.wire.flush()
         try:
             for _ in range(_TURN):
                 message = self.wire.receive()
@@ -313,9 +309,9 @@ class ServerConnection(Calls):
         """Waits until the server says something."""
         return self._wire.wait(timeout_s)
 
-    def flush(self) -> bool:
-        """Sends what was kept; whether nothing is left."""
-        return self._wire.flush()
+    def register(self, poller: select.poll) -> None:
+        """Has a poll object wake when the server says something; see ``Wire.register``."""
+        self._wire.register(poller)
 
     # Calls -------------------------------------------------------------------------------------------------------------------
 
@@ -354,7 +350,7 @@ class ServerConnection(Calls):
 
     def _poller(self) -> select.poll:
         poller = select.poll()
-        poller.register(self._wire.fileno(), select.POLLIN | (0 if self._wire.flush() else select.POLLOUT))
+        self._wire.register(poller)
         return poller
 
     def _arrived(self) -> Iterator[Message]:
@@ -405,7 +401,6 @@ class ServerConnection(Calls):
     def hear(self) -> None:
         """Takes what the server has said of its processes."""
         try:
-            self._wire.flush()
             while (message := self._wire.receive()) is not None:
                 if message.kind == "worker":
                     self._announced.append(message)

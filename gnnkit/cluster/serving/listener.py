@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from gnnkit.cluster.membership import SERVING_VERSION
 from gnnkit.cluster.parts.gate import BACKLOG, MOST_PENDING, MOST_SAID, PAUSE_S, PENDING_S, next_connection
-from gnnkit.cluster.serving.codec import decode, encode
+from gnnkit.cluster.serving.codec import decode, send_value
 from gnnkit.cluster.serving.pool import ServedWorkers
 from gnnkit.errors import GnnkitError, PlanError
 from gnnkit.files import user_path, why_unwritable
@@ -285,10 +285,6 @@ class ClientSessions:
         self._host, self._welcome = host, welcome
         self._numbers = itertools.count(1)
         self._sessions: dict[int, ClientSession] = {}
-        self._obey: dict[str, Callable[[ClientSession, Message], None]] = {
-            "enlist": self._enlist,
-            "call": self._call,
-        }
 
     def enter(self, wire: Wire, body: Mapping[str, Any]) -> None:
         """Takes a pending in.
@@ -300,7 +296,7 @@ class ClientSessions:
         session = ClientSession(next(self._numbers), str(body.get("client")), wire)
         self._sessions[wire.fileno()] = session
         logger.info("client %s (pid %s, %s) has come", session.client, body.get("pid"), body.get("name"))
-        self._tell(session, "welcome", **self._welcome())
+        wire.send("welcome", **self._welcome())
         self._host.came(session.client)
 
     def filenos(self) -> dict[int, bool]:
@@ -328,11 +324,13 @@ class ClientSessions:
                 self._leave(session)
 
     def _hear(self, session: ClientSession, message: Message) -> None:
-        obey = self._obey.get(message.kind)
-        if obey is None:
-            message.close()
+        if message.kind == "call":
+            self._call(session, message)
+            return
+        message.close()
+        if message.kind != "enlist":
             raise PlanError(f"there is no message {message.kind!r}")
-        obey(session, message)
+        self._enlist(session)
 
     def _leave(self, session: ClientSession) -> None:
         """Gives up everything of a client's connection."""
@@ -346,42 +344,31 @@ class ClientSessions:
 
     # What they are told -----------------------------------------------------------------------------------------------------
 
-    def _tell(self, session: ClientSession, kind: str, **body: Any) -> None:
-        session.wire.send(kind, **body)
-
     def fail(self, error: BaseException) -> None:
         """Tells all clients that the server has to end."""
         for session in self._sessions.values():
             session.wire.send("failed", error=error_to_json(error))
 
-    def on_ready(self, rank: int) -> None:
-        """Introduces a worker to all clients that have enlisted."""
-        for session in list(self._sessions.values()):
-            self._introduce(session, rank)
-
-    def on_lost(self, rank: int, error: GnnkitError) -> None:
-        """Tells of a worker's death, and whether the server starts another one by itself."""
-        again = self._host.pool is not None and self._host.pool.starts_again
-        for session in self._sessions.values():
-            if session.enlisted:
-                session.introduced.pop(rank, None)
-                session.wire.send("lost", worker=rank, error=error_to_json(error), again=again)
-
-    def on_message(self, rank: int, message: Message) -> None:
-        """ClientSessions have no channels of their own."""
-        message.close()
-
     def workers_are_there(self) -> None:
         """Begins to tell of workers, once the server has some."""
         assert self._host.pool is not None
-        self._host.pool.handlers.append(self)
+        self._host.pool.watchers.append(self._on_worker)
 
-    def _enlist(self, session: ClientSession, message: Message) -> None:
-        message.close()
+    def _on_worker(self, rank: int, error: GnnkitError | None) -> None:
+        """Introduces a worker to clients that have enlisted, or tells of its death, and whether the server starts another one by itself."""
+        again = self._host.pool is not None and self._host.pool.starts_again
+        for session in list(self._sessions.values()):
+            if error is None:
+                self._introduce(session, rank)
+            elif session.enlisted:
+                session.introduced.pop(rank, None)
+                session.wire.send("lost", worker=rank, error=error_to_json(error), again=again)
+
+    def _enlist(self, session: ClientSession) -> None:
         session.enlisted, pool = True, self._host.pool
         if pool is None:  # the other servers are still awaited
             return
-        pool.start()
+        pool.start_missing()
         for rank in pool.ready:
             self._introduce(session, rank)
 
@@ -389,7 +376,7 @@ class ClientSessions:
         pool = self._host.pool
         if pool is None or not session.enlisted:
             return
-        pid = pool.supervisor.alive[rank].pid
+        pid = pool.alive[rank].pid
         if session.introduced.get(rank) != pid:
             session.introduced[rank] = pid
             try:
@@ -408,7 +395,7 @@ class ClientSessions:
         def reply(value: Any) -> None:
             if not isinstance(value, BaseException):
                 try:
-                    _answer(session.wire, number, value)
+                    send_value(session.wire.send, "answer", "value", value, number=number)
                     return
                 except (GnnkitError, OSError, MemoryError) as error:  # it cannot be sent: one client's trouble, not the server's
                     value = error
@@ -424,18 +411,3 @@ class ClientSessions:
         for session in self._sessions.values():
             session.wire.close()
         self._sessions.clear()
-
-
-def _answer(wire: Wire, number: int, value: Any) -> None:
-    """Sends a call's value.
-
-    Raises:
-        PlanError: There is something in it that cannot be sent.
-        OSError: There is no memory or no descriptor for it.
-    """
-    tree, fds = encode(value)
-    try:
-        wire.send("answer", tuple(fds), number=number, value=tree)
-    finally:
-        for fd in fds:
-            os.close(fd)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.cluster.serving.listener import ClientListener, ClientSessions
-from gnnkit.cluster.serving.pool import ServedWorkers, ServedWorkersOptions
+from gnnkit.cluster.serving.pool import ServedWorkers
 from gnnkit.errors import StoreError
 from gnnkit.runtime.entry import ParentWatch
 from gnnkit.runtime.remote import error_to_json
@@ -111,20 +111,11 @@ class ServerLoop:
     def _open_pool(self, parts: tuple[int, ...] | None, hosts: dict[str, Any] | None, holders: list[list[int]] | None) -> None:
         setup = self._setup
         store = Store.open(setup["store"]["path"], parts)
-        options = ServedWorkersOptions(
-            setup["rank"],
-            setup["workers"],
-            setup["threads"],
-            setup["max_restarts"],
-            setup["start_timeout_s"],
-            setup["log_root"],
-            setup["memory_budget"],
-        )
-        self.pool = pool = ServedWorkers(options, store, hosts, self._forward)
+        self.pool = pool = ServedWorkers(setup, store, hosts, self._forward)
         self._store, self._holders = store, holders
         self._sessions.workers_are_there()
-        pool.start()
-        self.tell("vitals", (pool.supervisor.vitals.block.fd,), workers=setup["workers"])
+        pool.start_missing()
+        self.tell("vitals", (pool.vitals.block.fd,), workers=setup["workers"])
 
     @property
     def api(self) -> ServerApi | None:
@@ -230,14 +221,14 @@ class ServerLoop:
             self.tell("state", **details)
 
     def _wait(self) -> set[int]:
-        poller = select.poll() if self.pool is None else self.pool.supervisor.poller()
-        poller.register(self._wire.fileno(), select.POLLIN | (0 if self._wire.flush() else select.POLLOUT))
+        poller = select.poll() if self.pool is None else self.pool.poller()
+        self._wire.register(poller)
         for fd, owes in self._sessions.filenos().items():
             poller.register(fd, select.POLLIN | (select.POLLOUT if owes else 0))
         for fd in [] if self._listener is None else self._listener.filenos():
             poller.register(fd, select.POLLIN)
         waits = [None if self._listener is None else self._listener.wait_s]
-        waits += [_LOOK_S] if self.pool is not None and self.pool.supervisor.starting else []
+        waits += [_LOOK_S] if self.pool is not None and self.pool.starting else []
         known = [wait_s for wait_s in waits if wait_s is not None]
         return set(self._waker.wait(poller, min(known) if known else None))
 
@@ -249,7 +240,7 @@ class ServerLoop:
                 self._ended = True
             elif message.kind == "revive":
                 if self.pool is not None:
-                    self.pool.start()
+                    self.pool.start_missing()
             elif message.kind == "copy":
                 self._owes_copy = True
             else:

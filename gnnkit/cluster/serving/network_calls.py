@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
-import os
 import threading
-import weakref
-from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,16 +19,17 @@ from gnnkit.cluster.membership import CLIENT_PREFIX, LeaseTable, Membership, Ser
 from gnnkit.cluster.network_wire import NotYet
 from gnnkit.cluster.parts.service import PENDING, Answer, Answers, Stream, lease_calls
 from gnnkit.cluster.service_client import ids_of
+from gnnkit.cluster.serving.pool import Channel, Sampled, ServedJob
 from gnnkit.errors import BatchTimeout, GnnkitError, PlanError, SamplingError, StartTimeout
 from gnnkit.files import open_regular
 from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.beats import BEAT_S, SESSION_SILENCE_S
 from gnnkit.runtime.graph_memory import GraphHandle
-from gnnkit.runtime.remote import error_from_json, fresh, layout_from_json
-from gnnkit.runtime.ring import Ring, mapped, roomy_slot_size
+from gnnkit.runtime.remote import fresh, layout_from_json
+from gnnkit.runtime.ring import Ring, roomy_slot_size
 from gnnkit.runtime.scheduler import MOST_CONCURRENT
-from gnnkit.runtime.wire import Message, in_memory
+from gnnkit.runtime.wire import Message
 from gnnkit.sampling.owners import BadRequest
 from gnnkit.sampling.structure import Structure
 from gnnkit.storage.layout import MANIFEST_NAME
@@ -68,160 +65,107 @@ def walk_from_value(value: Any) -> Structure:
 _SENDING = 4
 
 
-@dataclass(eq=False)
-class Walk:
-    """A batch whose structure a client waits for.
-
-    Attributes:
-        epoch: The epoch.
-        batch: Index in its list of batches.
-        seeds: int64 ``[k]`` dataset ids of a batch outside the epoch, or None.
-        answer: The layout as JSON and the bytes, or why there are none; set before ``done``.
-        done: Whether there is an answer.
-    """
-
-    epoch: int
-    batch: int
-    seeds: NDArray[np.int64] | None
-    answer: tuple[dict[str, Any], NDArray[np.uint8]] | GnnkitError | None = None
-    done: threading.Event = field(default_factory=threading.Event)
-    rank: int = -1
-    slot: int = -1
-    ring: Ring[Walk] | None = None
-
-    def settle(self, answer: tuple[dict[str, Any], NDArray[np.uint8]] | GnnkitError) -> None:
-        """Answers."""
-        self.answer = answer
-        self.done.set()
-
-    def give_back(self) -> None:
-        """Frees its slot, whose content is not needed."""
-        if self.ring is not None:
-            self.ring.free(self.slot, self)
-        self.rank, self.ring = -1, None
-
-
-class RemoteSession:
-    """One loader of one client.
+class RemoteSession(Channel):
+    """One loader of one client on another host. Structures come back in the slots of a ring, which is made once their size is known.
 
     Args:
-        number: What workers know it by.
+        sessions: All of them.
         plan: Its plan.
         as_sent: The plan as it came, to compare with.
-        batches: The plan's batches.
 
     Attributes:
-        number: See above.
         as_sent: See above.
-        told: Workers that know it.
-        waiting: Walks that no worker has been given.
-        sent: Walks that workers have been given, by number.
-        opening: Registrations that wait for the channel to be of use.
         epoch: The epoch of the last walk.
     """
 
-    def __init__(self, number: int, plan: LoaderPlan, as_sent: dict[str, Any], batches: BatchList) -> None:
-        self.number, self.as_sent = number, as_sent
-        self.told: set[int] = set()
-        self.waiting: deque[Walk] = deque()
-        self.sent: dict[int, Walk] = {}
-        self.opening: list[Future[int]] = []
+    def __init__(self, sessions: RemoteSessions, plan: LoaderPlan, as_sent: dict[str, Any]) -> None:
+        self.as_sent = as_sent
         self.epoch: int | None = None
-        self._plan, self._schedule = plan.to_json(), batches.schedule()
-        self._ring: Ring[Walk] | None = None
-        self._numbers = itertools.count(1)
-        self._concurrency = _concurrency(plan)
+        self._sessions, self._schedule = sessions, BatchList(plan, sessions.graph).schedule()
+        self._ring: Ring[ServedJob] | None = None
+        self._opening: list[Future[int]] = []
+        super().__init__(sessions.pool, plan, _concurrency(plan))
 
-    @property
-    def is_open(self) -> bool:
-        """Whether walks can be dealt."""
-        return self._ring is not None
-
-    def introduction(self, rank: int) -> dict[str, Any]:
-        """Returns the message that introduces the session to a worker, with a batch to try while the size of batches is unknown."""
-        count = len(self._schedule)
-        trial = None if self.is_open or not count else self._schedule.step(rank % count).batch_index
-        return {"c": self.number, "plan": self._plan, "trial": trial, "mode": "structure"}
-
-    def make_ring(self, largest: int, workers: int) -> None:
-        """Makes a ring for structures of up to ``largest`` bytes and somewhat more; walks under way keep the one before.
-
-        Raises:
-            OSError: There is no memory for it.
-        """
-        self._ring = Ring(workers * self._concurrency + _SENDING, roomy_slot_size(largest))
-
-    def ring_message(self) -> tuple[tuple[int, ...], dict[str, Any]]:
-        """Returns the message that hands the ring to a worker: descriptors and body."""
-        assert self._ring is not None
-        return (self._ring.block.fd,), {"c": self.number, "slot_bytes": self._ring.slot_bytes}
-
-    def is_larger(self, nbytes: int) -> bool:
-        """Whether a structure is larger than the slots."""
-        return self._ring is None or nbytes > self._ring.slot_bytes
-
-    def next_walk(self, ready: frozenset[int]) -> tuple[int, Walk] | None:
-        """Gives the next walk to the worker with least to do, and takes a slot for it: its number, or None where there is no room."""
-        loads = {rank: 0 for rank in sorted(self.told & ready)}
-        for walk in self.sent.values():
-            if walk.rank in loads:
-                loads[walk.rank] += 1
-        rank = min(loads, key=loads.__getitem__, default=None)
-        if self._ring is None or not self.waiting or rank is None or loads[rank] >= self._concurrency:
-            return None
-        walk = self.waiting[0]
-        if walk.seeds is None:
-            slot = self._ring.take(walk)
-            if slot is None:
-                return None
-            walk.slot, walk.ring = slot, self._ring
-        self.waiting.popleft()
-        walk.rank, number = rank, next(self._numbers)
-        self.sent[number] = walk
-        return number, walk
-
-    def take(self, number: int, body: Mapping[str, Any], message: Message, freed: Callable[[], None]) -> None:
-        """Handles what a worker says about a walk; ``freed`` is called, from anywhere, once the slot is free again."""
-        walk = self.sent.pop(number, None)
-        if walk is None or walk.done.is_set():  # its client waits no more
-            if walk is not None:
-                walk.give_back()
-            message.close()
-        elif "error" in body:
-            walk.give_back()
-            walk.settle(error_from_json(body["error"], "sampling a batch"))
-        elif message.fds:  # it was too large for its slot, or has none
-            walk.give_back()
-            try:
-                walk.settle((body["layout"], mapped(message.fds[0])[: body["layout"]["nbytes"]]))
-            except OSError as error:
-                walk.settle(GnnkitError(f"a batch of {body['layout']['nbytes'] / 1e6:.0f} MB cannot be mapped: {error}"))
+    def opened(self) -> Future[int]:
+        """The channel's number, once walks can be asked for."""
+        opened: Future[int] = Future()
+        if self._ring is not None:
+            opened.set_result(self.number)
         else:
-            assert walk.ring is not None
-            nbytes = body["layout"]["nbytes"]
-            walk.settle((body["layout"], walk.ring.lease(walk.slot, nbytes, freed)[:nbytes]))
+            self._opening.append(opened)
+            self._pool.start_missing()
+        return opened
 
-    def lost(self, rank: int, error: GnnkitError | None) -> None:
-        """A worker is gone: what it had is dealt again, or fails with ``error``."""
-        self.told.discard(rank)
-        for number in [number for number, walk in self.sent.items() if walk.rank == rank]:
-            walk = self.sent.pop(number)
-            walk.give_back()
-            if not walk.done.is_set():
-                if error is None:
-                    self.waiting.appendleft(walk)
-                else:
-                    walk.settle(fresh(error))
+    def on_message(self, rank: int, message: Message) -> None:
+        """Handles what a worker says; the first who has sampled a batch to try says how large the slots have to be."""
+        if message.kind != "opened":
+            super().on_message(rank, message)
+        elif self._ring is None:
+            self._use_ring_for(message.body["nbytes"])
+            self.deal()
 
     def fail(self, error: GnnkitError) -> None:
         """Fails all walks and registrations that are under way."""
-        for walk in [*self.waiting, *self.sent.values()]:
-            if not walk.done.is_set():
-                walk.settle(fresh(error))
-        self.waiting.clear()
-        for opening in self.opening:
+        for job in [*self._waiting, *self._given.values()]:
+            if job.is_wanted:
+                job.is_wanted = False
+                job.settle(fresh(error))
+        self._waiting.clear()
+        for opening in self._opening:
             opening.set_exception(fresh(error))
-        self.opening.clear()
+        self._opening.clear()
+
+    def _introduction(self, rank: int) -> dict[str, Any]:
+        count = len(self._schedule)
+        trial = None if self._ring is not None or not count else self._schedule.step(rank % count).batch_index
+        return {"trial": trial, "mode": "structure"}
+
+    def _introduce(self, rank: int) -> None:
+        super()._introduce(rank)
+        if self._ring is not None:
+            self._send_ring(rank, self._ring)
+
+    def _place(self, job: ServedJob) -> bool:
+        if self._ring is None:
+            return False
+        if job.seeds is None:
+            slot = self._ring.take(job)
+            if slot is None:
+                return False
+            job.slot, job.ring = slot, self._ring
+        return True
+
+    def _goes_on_without(self, rank: int) -> bool:
+        """A worker that is started again does the lost one's work; no other one does."""
+        return rank in self._pool.alive
+
+    def _read(self, job: ServedJob, batch: Mapping[str, Any], message: Message) -> Sampled:
+        found = super()._read(job, batch, message)
+        nbytes = batch["layout"]["nbytes"] if "layout" in batch else 0
+        if self._ring is not None and nbytes > self._ring.slot_bytes:
+            self._use_ring_for(nbytes)
+        return found
+
+    def _freed(self) -> None:
+        self._sessions.deal_later(self)
+
+    def _use_ring_for(self, largest: int) -> None:
+        """Makes a ring for structures of up to ``largest`` bytes and somewhat more; walks under way keep the one before."""
+        try:
+            ring = self._ring = Ring(self._pool.count * self._most_each + _SENDING, roomy_slot_size(largest))
+        except OSError as error:
+            if self._ring is None:  # the next registration tries again
+                self.fail(GnnkitError(f"there is no memory for batches of {largest / 1e6:.1f} MB: {error}"))
+                self.close()
+            return
+        for rank in self._told:
+            self._send_ring(rank, ring)
+        for opening in self._opening:
+            opening.set_result(self.number)
+        self._opening.clear()
+
+    def _send_ring(self, rank: int, ring: Ring[ServedJob]) -> None:
+        self._pool.send(rank, "ring", (ring.block.fd,), c=self.number, slot_bytes=ring.slot_bytes)
 
 
 def _concurrency(plan: LoaderPlan) -> int:
@@ -240,13 +184,16 @@ class RemoteSessions:
         loop: The server.
         pool: Its workers.
         graph: The graph.
+
+    Attributes:
+        pool: See above.
+        graph: See above.
     """
 
     def __init__(self, loop: ServerLoop, pool: ServedWorkers, graph: GraphHandle) -> None:
-        self._loop, self._pool, self._graph = loop, pool, graph
+        self._loop, self.pool, self.graph = loop, pool, graph
         self._channels: dict[tuple[str, str], RemoteSession] = {}
         self._leases = LeaseTable[str, None](SESSION_SILENCE_S)
-        pool.handlers.append(self)
 
     def heard(self, what: str, client: str) -> None:
         """A client says that it is there, or that it leaves."""
@@ -266,155 +213,48 @@ class RemoteSessions:
             self.release(name, key)
         self._leases.bye(client)
 
-    def register(self, client: str, key: str, plan: dict[str, Any]) -> Future[int]:
-        """Opens a channel, or finds the one that is there.
-
-        Returns:
-            The channel's number, once walks can be asked for.
+    def register(self, client: str, key: str, sent: dict[str, Any]) -> Future[int]:
+        """Opens a channel, or finds the one that is there; see ``RemoteSession.opened``.
 
         Raises:
             PlanError: The plan is of no use here, or another one was registered under this key.
         """
         self.heard("here", client)
         channel = self._channels.get((client, key))
-        if channel is None:
-            channel = self._open(client, key, plan)
-        elif channel.as_sent != plan:
+        if channel is None or channel.is_closed:
+            plan = LoaderPlan.from_json(sent)
+            _check_plan(plan, self.graph)
+            channel = self._channels[client, key] = RemoteSession(self, plan, sent)
+        elif channel.as_sent != sent:
             raise PlanError(f"the loader {key!r} of {client} was registered with another plan", "give each loader a key of its own")
-        opened: Future[int] = Future()
-        if channel.is_open:
-            opened.set_result(channel.number)
-        else:
-            channel.opening.append(opened)
-            self._pool.start()
-        return opened
-
-    def _open(self, client: str, key: str, sent: dict[str, Any]) -> RemoteSession:
-        plan = LoaderPlan.from_json(sent)
-        _check_plan(plan, self._graph)
-        batches = BatchList(plan, self._graph)
-        channel = self._channels[client, key] = RemoteSession(self._pool.open_channel(self), plan, sent, batches)
-        for rank in self._pool.ready:
-            self._introduce(rank, channel)
-        return channel
+        return channel.opened()
 
     def release(self, client: str, key: str) -> None:
         """Gives a channel up, if there is one: its ring goes with the last structure in it."""
         channel = self._channels.pop((client, key), None)
         if channel is not None:
-            self._give_up(channel, UnknownChannel(f"the loader {key!r} of {client} was given up"))
+            channel.fail(UnknownChannel(f"the loader {key!r} of {client} was given up"))
+            channel.close()
 
-    def _give_up(self, channel: RemoteSession, error: GnnkitError) -> None:
-        channel.fail(error)
-        for rank in channel.told & self._pool.ready:
-            self._pool.send(rank, "close", c=channel.number)
-        self._pool.close_channel(channel.number)
-
-    def begin(self, client: str, key: str, walk: Walk) -> RemoteSession:
+    def begin(self, client: str, key: str, walk: ServedJob) -> RemoteSession:
         """Has a batch walked.
 
         Raises:
             UnknownChannel: It is not registered.
         """
         channel = self._channels.get((client, key))
-        if channel is None:
+        if channel is None or channel.is_closed:
             raise UnknownChannel(f"there is no loader {key!r} of {client}")
         self.heard("here", client)
-        if channel.epoch != walk.epoch or self._pool.is_over:  # missing workers are started when an epoch begins
+        if channel.epoch != walk.epoch or self.pool.is_over:  # missing workers are started when an epoch begins
             channel.epoch = walk.epoch
-            self._pool.start()
-        channel.waiting.append(walk)
-        self.deal(channel)
+            self.pool.start_missing()
+        channel.give(walk)
         return channel
 
-    def end(self, channel: RemoteSession, walk: Walk) -> None:
-        """The answer of a walk has been sent, or is not needed any more."""
-        if walk in channel.waiting:
-            channel.waiting.remove(walk)
-        walk.done.set()
-        walk.answer = None
-
-    def _later(self, channel: RemoteSession) -> Callable[[], None]:
-        loop, weak = self._loop, weakref.ref(self)
-
-        def deal() -> None:
-            channels = weak()
-            if channels is not None:
-                channels.deal(channel)
-
-        return lambda: loop.call(deal)
-
-    def deal(self, channel: RemoteSession) -> None:
-        """Gives the workers as many walks as there is room for."""
-        while (dealt := channel.next_walk(self._pool.ready)) is not None:
-            number, walk = dealt
-            place = {"c": channel.number, "epoch": walk.epoch}
-            if walk.seeds is None:
-                self._pool.send(walk.rank, "sample", g=0, steps=[[number, walk.batch, walk.slot]], **place)
-                continue
-            fd = in_memory(np.ascontiguousarray(walk.seeds).data)
-            try:
-                self._pool.send(walk.rank, "now", (fd,), number=number, batch=walk.batch, **place)
-            finally:
-                os.close(fd)
-
-    # What workers say -----------------------------------------------------------------------------------------------------
-
-    def on_message(self, rank: int, message: Message) -> None:
-        """Handles what a worker says about a channel."""
-        body = message.body
-        channel = next((found for found in self._channels.values() if found.number == body["c"]), None)
-        if channel is None:
-            message.close()
-        elif message.kind == "opened":
-            if not channel.is_open:
-                self._give_ring(channel, body["nbytes"])
-            self.deal(channel)
-        else:
-            (batch,) = body.get("batches", [body])  # a walk is a job of its own
-            nbytes = batch["layout"]["nbytes"] if "layout" in batch else 0
-            channel.take(body.get("number", batch.get("step", 0)), batch, message, self._later(channel))
-            if channel.is_larger(nbytes):
-                self._give_ring(channel, nbytes)
-            self.deal(channel)
-
-    def _give_ring(self, channel: RemoteSession, largest: int) -> None:
-        try:
-            channel.make_ring(largest, self._pool.options.workers)
-        except OSError as error:
-            if not channel.is_open:  # the next registration tries again
-                self._channels = {name: found for name, found in self._channels.items() if found is not channel}
-                self._give_up(channel, GnnkitError(f"there is no memory for batches of {largest / 1e6:.1f} MB: {error}"))
-            return
-        for rank in channel.told:
-            self._send_ring(rank, channel)
-        for opening in channel.opening:
-            opening.set_result(channel.number)
-        channel.opening.clear()
-
-    def on_ready(self, rank: int) -> None:
-        """Introduces every channel to a worker that is there."""
-        for channel in self._channels.values():
-            self._introduce(rank, channel)
-            self.deal(channel)
-
-    def on_lost(self, rank: int, error: GnnkitError) -> None:
-        """Has a worker that is started again do the lost one's work, or fails it: no other worker does."""
-        for channel in self._channels.values():
-            channel.lost(rank, None if rank in self._pool.supervisor.alive else error)
-            if self._pool.is_over:
-                channel.fail(error)
-            self.deal(channel)
-
-    def _introduce(self, rank: int, channel: RemoteSession) -> None:
-        channel.told.add(rank)
-        self._pool.send(rank, "open", **channel.introduction(rank))
-        if channel.is_open:
-            self._send_ring(rank, channel)
-
-    def _send_ring(self, rank: int, channel: RemoteSession) -> None:
-        fds, body = channel.ring_message()
-        self._pool.send(rank, "ring", fds, **body)
+    def deal_later(self, channel: RemoteSession) -> None:
+        """Has a channel's jobs dealt in the main thread; may be called from anywhere."""
+        self._loop.call(channel.deal)
 
 
 def _check_plan(plan: LoaderPlan, graph: GraphHandle) -> None:
@@ -535,25 +375,20 @@ class NetworkCalls:
         epoch, batch, seeds = args.get("epoch"), args.get("batch"), args.get("seeds")
         if not is_whole(epoch, 0, MOST_BATCHES) or not is_whole(batch, 0, MOST_BATCHES):
             raise BadRequest(f"there is no batch {shown(batch)} of epoch {shown(epoch)}")
-        walk = Walk(epoch, batch, None if seeds is None else ids_of(seeds))
+        done: Future[Any] = Future()
+        walk = ServedJob(epoch, batch, partial(_settle, done), seeds=None if seeds is None else ids_of(seeds))
         channel: RemoteSession = self._on_main(lambda: self._known().begin(client, key, walk))
-        return Stream(self._answer(channel, walk, timeout_s))
+        return Stream(self._answer(channel, walk, done, timeout_s))
 
-    def _answer(self, channel: RemoteSession, walk: Walk, timeout_s: float) -> Generator[Any, None, None]:
+    def _answer(self, channel: RemoteSession, walk: ServedJob, done: Future[Any], timeout_s: float) -> Generator[Any, None, None]:
         """Waits for a batch, and gives it; a client that has gone ends this."""
-        deadline = Deadline(timeout_s)
+        late = BatchTimeout(f"no sampling process has sampled the batch within {timeout_s:g} s")
         try:
-            while not walk.done.wait(deadline.within(BEAT_S)):
-                if deadline.has_passed:
-                    raise BatchTimeout(f"no sampling process has sampled the batch within {timeout_s:g} s")
-                yield PENDING
-            if isinstance(walk.answer, GnnkitError):
-                raise walk.answer
-            assert walk.answer is not None, "only this takes it away"
-            layout, block = walk.answer
+            yield from _waited(done, timeout_s, late)
+            layout, block = done.result()
             yield json.dumps(layout, separators=(",", ":")), block
         finally:
-            self._tell(lambda sessions: sessions.end(channel, walk))
+            self._tell(lambda _: channel.forget(walk))
 
     # Calls, files, and other servers --------------------------------------------------------------------------------------
 
@@ -583,11 +418,7 @@ class NetworkCalls:
             raise BadRequest("the call cannot be read") from error
         done: Future[Any] = Future()
 
-        def reply(value: Any) -> None:
-            if isinstance(value, Exception):
-                done.set_exception(value)
-            else:
-                done.set_result(value)
+        reply = partial(_settle, done)
 
         def ask() -> None:
             try:
@@ -601,13 +432,26 @@ class NetworkCalls:
         return Stream(_outcome(done, name, timeout_s))
 
 
-def _outcome(done: Future[Any], name: str, timeout_s: float) -> Generator[Any, None, None]:
-    """Waits for a call's value, and gives it; a client that has gone ends this."""
+def _settle(done: Future[Any], value: Any) -> None:
+    """Ends a wait with a value or an error."""
+    if isinstance(value, Exception):
+        done.set_exception(value)
+    else:
+        done.set_result(value)
+
+
+def _waited(done: Future[Any], timeout_s: float, late: BatchTimeout) -> Generator[Any, None, None]:
+    """Waits for a value, and says meanwhile that it is not there yet; a client that has gone ends this."""
     deadline = Deadline(timeout_s)
     while not wait([done], deadline.within(BEAT_S)).done:
         if deadline.has_passed:
-            raise BatchTimeout(f"{name!r} was not answered within {timeout_s:g} s", "look at the server's log")
+            raise late
         yield PENDING
+
+
+def _outcome(done: Future[Any], name: str, timeout_s: float) -> Generator[Any, None, None]:
+    """Waits for a call's value, and gives it."""
+    yield from _waited(done, timeout_s, BatchTimeout(f"{name!r} was not answered within {timeout_s:g} s", "look at the server's log"))
     yield done.result()
 
 

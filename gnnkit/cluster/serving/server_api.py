@@ -12,30 +12,26 @@ import secrets
 import socket
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.cluster.serving.pool import Channel, Sampled, ServedJob, ServedWorkers
 from gnnkit.cluster.serving.store_api import StoreApi
-from gnnkit.errors import DatasetError, GnnkitError, MemoryLimitError, PlanError, SamplingError, near_matches
+from gnnkit.errors import DatasetError, GnnkitError, PlanError, SamplingError, near_matches
 from gnnkit.plan import Batching, InputLinks, InputNodes, LoaderPlan, NeighborSampling, PPRSampling, Sampling, num_batches
 from gnnkit.plan.sampling import check_fan_outs, resolve_fan_outs
-from gnnkit.runtime.remote import error_from_json, fresh
-from gnnkit.runtime.ring import mapped
+from gnnkit.runtime.remote import fresh
 from gnnkit.runtime.scheduler import Scheduler
-from gnnkit.runtime.wire import Message
 from gnnkit.samplers import PPR, channel_ratios
 from gnnkit.schema import HOMOGENEOUS_NODE_TYPE, EdgeType, NodeType
 from gnnkit.storage.store import Store
-
-if TYPE_CHECKING:
-    from gnnkit.cluster.serving.pool import ServedWorkers
 
 
 def plan_of(store: Store, config: Mapping[str, Any], node_type: NodeType | None, ids: NDArray[Any]) -> LoaderPlan:
@@ -106,158 +102,109 @@ Reply: TypeAlias = Callable[[Any], None]
 OVER = (None, True)
 
 
-@dataclass(frozen=True)
-class WaitingRequest:
-    """A client that waits for a batch.
-
-    Attributes:
-        client: The client.
-        reply: Takes the answer.
-    """
-
-    client: str
-    reply: Reply
-
-
-@dataclass(frozen=True)
-class Order:
-    """A batch for a worker to sample.
-
-    Attributes:
-        rank: The worker.
-        number: The request's number.
-        epoch: The epoch.
-        batch: Index in its list of batches.
-    """
-
-    rank: int
-    number: int
-    epoch: int
-    batch: int
-
-
-class ServedStream:
+class ServedStream(Channel):
     """One registered input. Only the server's main thread uses it.
 
     Batches come in the order of the epoch's list; several clients that fetch from one channel divide them among themselves, each batch
     going to the next client that asks. At most ``capacity`` batches are sampled ahead, however long no client fetches.
 
     Args:
-        number: What workers know it by.
+        pool: The server's workers.
         digest: What was registered, to compare with.
         plan: Its plan, whose seeds are ids.
         capacity: Batches under way or waiting to be fetched, at most.
         frame: What goes with every batch.
 
     Attributes:
-        number: See above.
         digest: See above.
-        plan: See above.
         holders: Clients that have registered it and not destroyed it.
         epoch: The epoch that is under way or ran last; -1 before the first.
     """
 
-    def __init__(self, number: int, digest: str, plan: LoaderPlan, capacity: int, frame: Mapping[str, Any]) -> None:
-        self.number, self.digest, self.plan = number, digest, plan
+    def __init__(self, pool: ServedWorkers, digest: str, plan: LoaderPlan, capacity: int, frame: Mapping[str, Any]) -> None:
+        inputs, batching = plan.inputs, plan.batching
+        assert not isinstance(inputs, InputLinks) and inputs.ids is not None, "an input is registered with its ids"
+        self.digest = digest
         self.holders: set[str] = set()
         self.epoch = -1
-        self._frame = frame
+        self._num_steps, self._frame = num_batches(len(inputs.ids), batching.batch_size, batching.drop_last), frame
         self._scheduler: Scheduler[Any] = Scheduler(capacity)
-        self._orders: dict[int, tuple[int, int]] = {}
-        self._waiting: deque[WaitingRequest] = deque()
-        self._requests = 0
+        self._clients: deque[tuple[str, Reply]] = deque()  # that wait for a batch
         self._failure: GnnkitError | None = None
+        super().__init__(pool, plan, capacity)
 
     def begin(self, epoch: int) -> None:
         """Starts an epoch, unless it or a newer one has been started. Clients that wait for the one before hear that it is over."""
-        if epoch <= self.epoch:
-            return
-        self._orders.clear()
+        if epoch > self.epoch:
+            self._begin(epoch, self._num_steps)
+
+    def _begin(self, epoch: int, num_steps: int) -> None:
+        for job in [*self._waiting, *self._given.values()]:
+            self.forget(job)
         self._answer_all(OVER)
         self.epoch, self._failure = epoch, None
-        inputs, batching = self.plan.inputs, self.plan.batching
-        assert not isinstance(inputs, InputLinks) and inputs.ids is not None, "an input is registered with its ids"
-        self._scheduler.begin(epoch, num_batches(len(inputs.ids), batching.batch_size, batching.drop_last))
+        self._scheduler.begin(epoch, num_steps)
+        self._advance()
 
-    def fetch(self, waiting: WaitingRequest, epoch: int | None) -> None:
+    def fetch(self, client: str, reply: Reply, epoch: int | None) -> None:
         """Answers with the next batch, now or later; with ``OVER`` where there is none, or the epoch that is meant has gone by."""
         if epoch is not None and epoch != self.epoch:
-            waiting.reply(OVER)
+            reply(OVER)
             return
-        self._waiting.append(waiting)
-        self._serve()
+        self._clients.append((client, reply))
+        self._advance()
 
-    def assign(self, ready: Collection[int]) -> Iterator[Order]:
-        """Yields what is to be sampled now, assigned to the workers with least to do."""
-        if ready:  # there are workers again
+    def deal(self) -> None:
+        """Gives the workers what there is room for; once there are some again, the epoch goes on."""
+        if self._pool.ready:
             self._failure = None
-        while ready and self._scheduler.next_step() is not None:
-            rank = min(sorted(ready), key=lambda rank: len(self._scheduler.assigned_to(rank)))
-            self._requests += 1
-            generation, batch = self._orders[self._requests] = self._scheduler.assign(rank)
-            yield Order(rank, self._requests, self.epoch, batch)
-
-    def take(self, message: Message) -> None:
-        """Handles what a worker says to this channel."""
-        order = self._orders.pop(message.body.get("number", 0), None)
-        if order is None:  # of an epoch that has gone by
-            message.close()
-            return
-        generation, batch = order
-        failed = "error" in message.body
-        # It is mapped at once: what waits to be fetched takes no descriptor.
-        found = error_from_json(message.body["error"], f"sampling batch {batch}") if failed else self._batch(message)
-        self._scheduler.complete(generation, batch, found)
-        self._serve()
-
-    def lost(self, rank: int) -> None:
-        """A worker has gone; what it was sampling is assigned again."""
-        gone = set(self._scheduler.lost(rank))
-        self._orders = {number: order for number, order in self._orders.items() if order not in gone}
+        super().deal()
 
     def fail(self, error: GnnkitError) -> None:
-        """No worker is left: the epoch cannot go on."""
+        """The epoch cannot go on for now."""
         self._failure = error
         self._serve()
 
-    def leave(self, client: str) -> None:
-        """Forgets a client; if it waits, it hears that there is nothing more to come."""
+    def let_go(self, client: str) -> None:
+        """Forgets a client; if it waits, it hears that there is nothing more to come. The last one ends the channel."""
         self.holders.discard(client)
-        gone = [waiting for waiting in self._waiting if waiting.client == client]
-        self._waiting = deque(waiting for waiting in self._waiting if waiting.client != client)
-        for waiting in gone:
-            waiting.reply(OVER)
+        gone = [reply for who, reply in self._clients if who == client]
+        self._clients = deque((who, reply) for who, reply in self._clients if who != client)
+        for reply in gone:
+            reply(OVER)
+        if not self.holders:
+            self._begin(self.epoch, 0)
+            self.close()
 
-    def close(self) -> None:
-        """Gives everything up; waiting clients hear that there is nothing more to come."""
-        self._orders.clear()
-        self._scheduler.begin(self.epoch, 0)
-        self._answer_all(OVER)
+    def _advance(self) -> None:
+        """Serves clients with what is there, and has sampled what there is room for."""
+        self._serve()
+        while self._scheduler.next_step() is not None:
+            generation, batch = self._scheduler.assign(0)
+            self.give(ServedJob(self.epoch, batch, partial(self._came, generation, batch), f"sampling batch {batch}"))
+
+    def _came(self, generation: int, batch: int, sampled: Sampled) -> None:
+        found: Any = sampled
+        if not isinstance(sampled, GnnkitError):
+            found = {"frame": dict(self._frame), "epoch": self.epoch, "layout": sampled[0], "block": sampled[1]}, False
+        self._scheduler.complete(generation, batch, found)
+        self._advance()
 
     def _serve(self) -> None:
-        while self._waiting:
+        while self._clients:
             if self._scheduler.is_over:
                 self._answer_all(OVER)
             elif self._scheduler.delivered in self._scheduler.results:
-                self._waiting.popleft().reply(self._scheduler.hand_out())
+                self._clients.popleft()[1](self._scheduler.hand_out())
             elif self._failure is not None:
                 self._answer_all(self._failure)
             else:
                 return
 
-    def _batch(self, message: Message) -> Any:
-        (batch,) = message.body["batches"]
-        layout = batch["layout"]
-        try:
-            block = mapped(message.fds.pop(0))[: layout["nbytes"]]
-        except OSError as error:
-            return MemoryLimitError(f"a batch of {layout['nbytes'] / 1e6:.0f} MB cannot be mapped: {error}", "lower batch_size")
-        return {"frame": dict(self._frame), "epoch": self.epoch, "layout": layout, "block": block}, False
-
     def _answer_all(self, answer: Any) -> None:
-        waiting, self._waiting = self._waiting, deque()
-        for one in waiting:
-            one.reply(fresh(answer) if isinstance(answer, GnnkitError) else answer)
+        clients, self._clients = self._clients, deque()
+        for _, reply in clients:
+            reply(fresh(answer) if isinstance(answer, GnnkitError) else answer)
 
 
 # Numbers stay exact wherever they may be taken for floats.
@@ -296,7 +243,7 @@ class SamplingApi:
         # Nothing that was known to a server before it was started anew is anything now.
         first = secrets.randbits(_NUMBER_BITS) << _COUNT_BITS
         self._backend_numbers, self._nameless, self._channel_numbers = itertools.count(first), itertools.count(1), itertools.count(first)
-        pool.handlers.append(self)
+        pool.watchers.append(self._on_worker)
 
     # Calls ------------------------------------------------------------------------------------------------------------------
 
@@ -306,7 +253,7 @@ class SamplingApi:
         Raises:
             PlanError: It exists with another configuration, or the configuration does not fit the store.
         """
-        digest = _digest_of(self._plan(config, next(iter(self._store.schema.node_types)), _NO_SEEDS))
+        digest = _digest_of(plan_of(self._store, config, next(iter(self._store.schema.node_types)), _NO_SEEDS))
         backend = next((found for found in self._backends.values() if found.key == key), None)
         if backend is None:
             backend = _Backend(next(self._backend_numbers), key, digest, config.get("ppr"))
@@ -338,7 +285,7 @@ class SamplingApi:
         if found is None or not found.is_ready:
             raise PlanError(f"there is no sampling backend {backend}", "init_sampling_backend gives its number")
         # An input has no options of a sampler, which are its backend's.
-        plan = self._plan({**config, "ppr": found.ppr}, node_type, ids)
+        plan = plan_of(self._store, {**config, "ppr": found.ppr}, node_type, ids)
         if _digest_of(plan) != found.digest:
             raise PlanError(
                 f"the input {worker_key!r} has another configuration than its sampling backend {found.key!r}",
@@ -394,7 +341,6 @@ class SamplingApi:
         if found is not None:
             self._revive()
             found.begin(epoch)
-            self._deal(found)
         reply(None)
 
     def fetch(self, client: str, reply: Reply, channel: int, epoch: int | None = None) -> None:
@@ -409,8 +355,7 @@ class SamplingApi:
                 raise _unknown(channel)
             reply(OVER)
             return
-        found.fetch(WaitingRequest(client, reply), epoch)
-        self._deal(found)
+        found.fetch(client, reply, epoch)
 
     def destroy(self, client: str, reply: Reply, channel: int) -> None:
         """Gives a channel up for a client; it ends with the last one that holds it, and so does its backend."""
@@ -430,9 +375,7 @@ class SamplingApi:
     def left(self, client: str) -> None:
         """A client has gone, or gives everything up: what it still waits for does not come."""
         for number, channel in list(self._channels.items()):
-            channel.leave(client)
-            if not channel.holders:
-                self._release(number, channel, client)
+            self._release(number, channel, client)
         for backend in list(self._backends.values()):
             backend.holders.discard(client)
             gone = [reply for who, reply in backend.waiting if who == client]
@@ -450,33 +393,15 @@ class SamplingApi:
 
     # What workers say ---------------------------------------------------------------------------------------------------------
 
-    def on_message(self, rank: int, message: Message) -> None:
-        """Handles what a worker says about a channel."""
-        number = message.body["c"]
-        channel = next((found for found in self._channels.values() if found.number == number), None)
-        if channel is None or message.kind not in ("done", "error"):
-            message.close()
-            return
-        channel.take(message)
-        self._deal(channel)
+    def _on_worker(self, rank: int, error: GnnkitError | None) -> None:
+        """A worker is there, or has ended with an error: the last one's is told to clients that wait for a backend."""
+        if error is None:
+            for backend in list(self._backends.values()):
+                self._answer_ready(backend)
+        elif self._pool.is_over:
+            self._fail(error)
 
-    def on_ready(self, rank: int) -> None:
-        """Introduces every channel to a worker that is there."""
-        for channel in self._channels.values():
-            self._introduce(rank, channel)
-            self._deal(channel)
-        for backend in list(self._backends.values()):
-            self._answer_ready(backend)
-
-    def on_lost(self, rank: int, error: GnnkitError) -> None:
-        """Has other workers do a lost one's work; after the last one, waiting clients hear the error."""
-        for channel in self._channels.values():
-            channel.lost(rank)
-            self._deal(channel)
-        if not self._pool.is_over:
-            return
-        for channel in self._channels.values():
-            channel.fail(error)
+    def _fail(self, error: GnnkitError) -> None:
         for backend in list(self._backends.values()):
             waiting, backend.waiting = backend.waiting, []
             for _, reply in waiting:
@@ -488,7 +413,7 @@ class SamplingApi:
 
     def _revive(self) -> None:
         if self._pool.is_over:
-            self._pool.start()
+            self._pool.start_missing()
 
     def _answer_ready(self, backend: _Backend) -> None:
         if not self._pool.ready:
@@ -498,15 +423,10 @@ class SamplingApi:
         for _, reply in waiting:
             reply(backend.number)
 
-    def _plan(self, config: Mapping[str, Any], node_type: NodeType | None, ids: NDArray[Any]) -> LoaderPlan:
-        return plan_of(self._store, config, node_type, ids)
-
     def _open(self, backend: _Backend, worker_key: str, plan: LoaderPlan, digest: str, capacity: int) -> int:
-        channel = ServedStream(self._pool.open_channel(self), digest, plan, max(1, capacity), self._frame(plan))
         number = next(self._channel_numbers)
-        self._channels[number], backend.channels[worker_key] = channel, number
-        for rank in self._pool.ready:
-            self._introduce(rank, channel)
+        self._channels[number] = ServedStream(self._pool, digest, plan, max(1, capacity), self._frame(plan))
+        backend.channels[worker_key] = number
         return number
 
     def _frame(self, plan: LoaderPlan) -> dict[str, Any]:
@@ -517,22 +437,11 @@ class SamplingApi:
         types = {"node_types": nodes, "edge_types": edges, "input_type": plan.inputs.input_type}
         return {**types, "edge_dir": plan.sampling.edge_dir, "by_ppr": by_ppr}
 
-    def _introduce(self, rank: int, channel: ServedStream) -> None:
-        self._pool.send(rank, "open", c=channel.number, plan=channel.plan.to_json(), trial=None)
-
-    def _deal(self, channel: ServedStream) -> None:
-        for order in channel.assign(self._pool.ready):
-            self._pool.send(order.rank, "now", c=channel.number, number=order.number, epoch=order.epoch, batch=order.batch)
-
     def _release(self, number: int, channel: ServedStream, client: str) -> None:
-        channel.leave(client)
+        channel.let_go(client)
         if channel.holders:
             return
-        channel.close()
         del self._channels[number]
-        for rank in self._pool.ready:
-            self._pool.send(rank, "close", c=channel.number)
-        self._pool.close_channel(channel.number)
         for backend in list(self._backends.values()):
             kept = {key: held for key, held in backend.channels.items() if held != number}
             if len(kept) < len(backend.channels):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError, near_matches
-from gnnkit.schema import NEGATIVE_LABELS, POSITIVE_LABELS, EdgeType, NodeType, is_label_edge_type, opposite_label_types
+from gnnkit.schema import NEGATIVE_LABELS, POSITIVE_LABELS, EdgeType, NodeType, is_label_edge_type, near_edge_types, opposite_label_types
 from gnnkit.storage.arrays import all_dataset_ids, dataset_ids, part_edge_ids
 from gnnkit.storage.convert import plain_rows, plain_spec
 from gnnkit.storage.store import Store
@@ -382,7 +382,7 @@ class StoreApi:
                 raise PlanError("edge_type is missing, and the graph is typed", f"edge types: {known}")
             return known[0]
         if edge_type not in known:
-            raise PlanError(f"unknown edge type {edge_type}{near_matches(str(edge_type), list(map(str, known)))}", f"edge types: {known}")
+            raise PlanError(f"unknown edge type {edge_type}{near_edge_types(edge_type, known)}", f"edge types: {known}")
         return edge_type
 
 

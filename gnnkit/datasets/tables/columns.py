@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from gnnkit.datasets.tables.digests import ChainedDigest
 from gnnkit.datasets.tables.reading import Piece
-from gnnkit.datasets.tables.rows import JoinedRows, KeptRows, Place, RangeRows, Rows, Segment
+from gnnkit.datasets.tables.rows import JoinedRows, Place, RangeRows, Rows
 from gnnkit.errors import DatasetError, PlanError
 from gnnkit.schema import ArraySpec
 from gnnkit.storage.convert import is_lost
@@ -28,6 +28,9 @@ Recoding: TypeAlias = Callable[[NDArray[Any]], NDArray[Any]]
 # A vocabulary is part of the store's manifest; a longer one is a node type of its own.
 MOST_CATEGORIES, MOST_ONE_HOT = 1 << 16, 1 << 10
 NO_CATEGORY = -1
+# What fills nulls of features with the mean of their column.
+MEAN = "mean"
+_FIT_ROWS, _DAY_US = 1 << 20, 86_400_000_000
 
 
 class Column(ABC):
@@ -76,12 +79,8 @@ class Column(ABC):
         return None
 
     @abstractmethod
-    def segment(self) -> Any:
-        """Returns all that the column of the whole table needs of that of a range, to be pickled."""
-
-    @abstractmethod
-    def join(self, segment: Any) -> None:
-        """Goes on with the next range of rows, whose column is of the ``segment``."""
+    def join(self, other: Any) -> None:
+        """Goes on with the next range of rows, which are those of another column of the same class, read on another host."""
 
 
 class _KeptColumn(Column):
@@ -100,18 +99,13 @@ class _KeptColumn(Column):
 
     @property
     def _digest(self) -> ChainedDigest:
-        if self._kept is None:
-            return ChainedDigest()
-        assert isinstance(self._kept, KeptRows | JoinedRows), "the digest of a range is a piece"
-        return self._kept.digest
+        found = ChainedDigest() if self._kept is None else self._kept.digest
+        assert isinstance(found, ChainedDigest), "the digest of a range is a piece"
+        return found
 
-    def _segment(self) -> Segment | None:
-        assert isinstance(self._kept, RangeRows | None), "others are in no segments"
-        return None if self._kept is None else self._kept.segment()
-
-    def _join(self, segment: Segment, meaning: NDArray[Any] | None = None) -> None:
-        assert isinstance(self._kept, JoinedRows), "others are read, not joined"
-        self._kept.join(segment, meaning)
+    def _join(self, other: _KeptColumn, meaning: NDArray[Any] | None = None) -> None:
+        assert isinstance(self._kept, JoinedRows) and isinstance(other._kept, RangeRows), "others are read, not joined"
+        self._kept.join(other._kept, meaning)
 
 
 def plain(array: pa.Array) -> pa.Array:
@@ -221,18 +215,50 @@ def without_nulls(array: pa.Array, name: str, piece: Piece, fills: Mapping[str, 
         what = f"{array.null_count} nulls in {len(array)} rows of column {name!r}, the first in row {row}"
         raise DatasetError(f"{piece.where}: {what}", f"fill={{{name!r}: value}} puts a value in their place")
     try:
-        return pc.fill_null(array, pa.scalar(fills[name], array.type))
+        value = fills[name]
+        is_date = isinstance(value, str) and pa.types.is_temporal(array.type)
+        return pc.fill_null(array, pa.scalar(value).cast(array.type) if is_date else pa.scalar(value, array.type))
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise PlanError(f"fill={{{name!r}: {fills[name]!r}}}: the column is {array.type}") from error
+
+
+def _days(array: pa.Array) -> pa.Array:
+    """Timestamps and dates as days since 1970, spans and times of day as days; with fractions."""
+    kind = array.type
+    wanted = pa.duration("us") if pa.types.is_duration(kind) else pa.time64("us") if pa.types.is_time(kind) else None
+    ticks = array.cast(wanted or pa.timestamp("us", getattr(kind, "tz", None)), safe=False).cast(pa.int64())
+    return pc.divide(ticks.cast(pa.float64(), safe=False), float(_DAY_US))
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """The means and deviations that columns side by side are fitted to: ``[width]`` each.
+
+    Attributes:
+        means: Of the rows that they are fitted to.
+        shifts: What is taken away from a number, and
+        scales: what the rest is divided by.
+    """
+
+    means: NDArray[np.float64]
+    shifts: NDArray[np.float64]
+    scales: NDArray[np.float64]
+
+    def __call__(self, rows: NDArray[Any]) -> NDArray[np.float32]:
+        return ((np.where(np.isnan(rows), self.means, rows) - self.shifts) / self.scales).astype(np.float32)
 
 
 class Numbers(_KeptColumn):
     """Columns of numbers, booleans or lists of a fixed size side by side.
 
+    Features, which become float32, may also be times, and fitted to the rows of a split once all are there (``fit``); until then these
+    are kept as float64, with NaN where a mean will be.
+
     Args:
         columns: Their names.
         dtype: The dtype they get; None is int64 for whole numbers and booleans, float32 for others.
         flat: Whether the array is ``[n]``; then there is one column.
+        standardize: The columns that get the mean 0 and the deviation 1.
         types: Types that columns are to have.
         fills: ``{column: value}`` for nulls.
         place: Where they are kept.
@@ -247,8 +273,12 @@ class Numbers(_KeptColumn):
         place: Place,
         *,
         flat: bool = False,
+        standardize: Collection[str] = (),
     ) -> None:
         self.columns = tuple(columns)
+        self._means = {column for column in columns if dtype == "float32" and fills.get(column) == MEAN}
+        self._standardized = set(standardize)
+        self._fit: _Fit | None = None
         self._dtype, self._flat, self._types, self._fills, self._place = dtype, flat, types, fills, place
         self._is_exact = dtype is None  # features may be rounded to 0, and labels and weights may not
         self._widths: list[int] = []
@@ -267,13 +297,14 @@ class Numbers(_KeptColumn):
         self._check_widths(widths)
         if self._dtype == "int64" and any(rows.dtype.kind not in "iu" for rows in converted):
             raise DatasetError(f"columns {list(self.columns)} have whole numbers first and fractions later", "types={...: 'double'}")
-        rows = np.concatenate(converted, axis=1, dtype=np.dtype(self._dtype), casting="same_kind" if self._dtype == "int64" else "unsafe")
+        kept = "float64" if self.is_fitted else self._dtype
+        rows = np.concatenate(converted, axis=1, dtype=np.dtype(kept), casting="same_kind" if self._dtype == "int64" else "unsafe")
         self._kept.append(rows.reshape(-1) if self._flat else rows)
 
     def _made(self, state: Mapping[str, str] | None = None) -> Rows:
         assert self._dtype is not None
-        spec = ArraySpec(self._dtype, () if self._flat else (sum(self._widths),))
-        return self._place(spec, digest_nbytes=spec.row_nbytes, state=state)
+        spec = ArraySpec("float64" if self.is_fitted else self._dtype, () if self._flat else (sum(self._widths),))
+        return self._place(spec, state)
 
     def _check_widths(self, widths: Sequence[int]) -> None:
         for name, width, first in zip(self.columns, widths, self._widths, strict=True):
@@ -286,11 +317,61 @@ class Numbers(_KeptColumn):
             self._dtype = self._dtype or "float32"
             self._widths = [1] * len(self.columns)
             self._kept = self._made()
-        return self._kept.spec
+        assert self._dtype is not None
+        return replace(self._kept.spec, dtype=self._dtype)
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether its values depend on those of other rows."""
+        return bool(self._means or self._standardized)
+
+    def fit(self, ids: Sequence[int] | NDArray[np.int64] | None) -> None:
+        """Takes means and deviations of some rows, all of them where ``ids`` is None, in an order that does not depend on how they came.
+
+        Raises:
+            DatasetError: A column has no value there.
+        """
+        assert self._kept is not None, "it is finished"
+        kept = self._kept
+        names = [name for name, width in zip(self.columns, self._widths, strict=True) for _ in range(width)]
+        chosen = np.ones(kept.num_rows, np.bool_)
+        if ids is not None:
+            chosen[:] = False
+            chosen[np.asarray(ids, np.int64)] = True
+
+        def total(value: Callable[[NDArray[np.float64]], NDArray[Any]]) -> NDArray[np.float64]:
+            found = np.zeros(len(names))
+            for start in range(0, len(chosen), _FIT_ROWS):
+                part = chosen[start : start + _FIT_ROWS]
+                found += np.nansum(value(kept.read(start, start + len(part))[part]), axis=0)
+            return found
+
+        counts = total(lambda rows: ~np.isnan(rows))
+        if (empty := np.flatnonzero(counts == 0)).size:
+            raise DatasetError(f"column {names[empty[0]]!r} has no value to fit to in {'all' if ids is None else 'the training'} rows")
+        means = total(lambda rows: rows) / counts
+        deviations = np.sqrt(total(lambda rows: (rows - means) ** 2) / counts)
+        is_standard = np.isin(names, list(self._standardized))
+        scales = np.where(is_standard & (deviations > 0), deviations, 1.0)
+        self._fit = _Fit(means, np.where(is_standard, means, 0.0), scales)
+
+    @override
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        rows = super().rows(start, stop)
+        return rows if self._fit is None else self._fit(rows)
 
     @override
     def facts(self) -> list[Any]:
-        return [name if width == 1 else {"column": name, "width": width} for name, width in zip(self.columns, self._widths, strict=True)]
+        found, place = list[Any](), 0
+        for name, width in zip(self.columns, self._widths, strict=True):
+            fact: dict[str, Any] = {"column": name, "width": width}
+            if self._fit is not None and name in self._means | self._standardized:
+                fact["mean"] = self._fit.means[place : place + width].tolist()
+            if self._fit is not None and name in self._standardized:
+                fact["deviation"] = self._fit.scales[place : place + width].tolist()
+            found.append(name if fact == {"column": name, "width": 1} else fact)
+            place += width
+        return found
 
     @override
     def state(self) -> dict[str, Any]:
@@ -302,20 +383,16 @@ class Numbers(_KeptColumn):
         self._kept = self._made(state["digest"])
 
     @override
-    def segment(self) -> dict[str, Any]:
-        return {"dtype": self._dtype, "widths": self._widths, "rows": self._segment()}
-
-    @override
-    def join(self, segment: Mapping[str, Any]) -> None:
-        if segment["rows"] is None:
+    def join(self, other: Numbers) -> None:
+        if other._kept is None:
             return
         if self._kept is None:
-            self._dtype, self._widths = segment["dtype"], list(segment["widths"])
+            self._dtype, self._widths = other._dtype, other._widths
             self._kept = self._made()
-        self._check_widths(segment["widths"])
-        if segment["dtype"] != self._dtype:
+        self._check_widths(other._widths)
+        if other._dtype != self._dtype:
             raise DatasetError(f"columns {list(self.columns)} have whole numbers and fractions", "types={...: 'double'}")
-        self._join(segment["rows"])
+        self._join(other)
 
     def _rows(self, piece: Piece, name: str) -> NDArray[Any]:
         array = column_of(piece, name, self._types)
@@ -332,27 +409,39 @@ class Numbers(_KeptColumn):
                 what = f"a list of {lengths[row]} numbers in row {piece.first + row}, after lists of {width}"
                 raise DatasetError(f"{piece.where}: column {name!r} has {what}", "all rows of a feature have one length")
             array = plain(array.flatten())
-        if pa.types.is_decimal(array.type):
-            array = array.cast(pa.float64())
-        if pa.types.is_null(array.type):  # a CSV whose fields are all empty
-            array = array.cast(pa.int64() if self._dtype == "int64" else pa.float64())
-        if pa.types.is_boolean(array.type):
-            array = without_nulls(array, name, piece, self._fills).cast(pa.int64())
+        array = self._filled(array, name, piece)
         if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
             hint = f"one_hot or categories take texts; types={{{name!r}: 'float'}} reads them as numbers"
+            if pa.types.is_temporal(array.type):
+                hint = "time= takes times, and features= does as days; for other uses make numbers of them"
             raise DatasetError(f"{piece.where}: column {name!r} is {kind}, which is no number", hint)
-        rows = np.asarray(without_nulls(array, name, piece, self._fills))
+        rows = np.asarray(array)
         if rows.dtype.kind == "f":
             with np.errstate(over="ignore"):
                 found = rows.astype(np.float32)
             _check_held(rows, found, name, piece, width, is_exact=self._is_exact)
-            rows = found
+            rows = rows.astype(np.float64) if self.is_fitted else found
         elif rows.dtype == np.uint64 and self._dtype != "float32":
             if (bad := np.flatnonzero(rows >> 63)).size:
                 hint = f"types={{{name!r}: 'string'}} reads it as text, for classes" if self._flat else f"types={{{name!r}: 'double'}}"
                 raise DatasetError(f"{piece.where}: column {name!r} has {rows[bad[0]]}, which int64 does not hold", hint)
             rows = rows.astype(np.int64)
         return rows.reshape(len(piece.rows.column(name)), width)
+
+    def _filled(self, array: pa.Array, name: str, piece: Piece) -> pa.Array:
+        """A column without nulls: with what ``fills`` says, or NaN where its mean will be; booleans, decimals and times as numbers."""
+        kind = array.type
+        if pa.types.is_null(kind):  # a CSV whose fields are all empty
+            array = array.cast(pa.int64() if self._dtype == "int64" else pa.float64())
+        elif pa.types.is_decimal(kind):
+            array = array.cast(pa.float64())
+        is_time = pa.types.is_temporal(kind) and not self._is_exact
+        if not (is_time or pa.types.is_boolean(kind) or pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
+            return array
+        if name not in self._means:
+            array = without_nulls(array, name, piece, self._fills)
+        array = _days(array) if is_time else array.cast(pa.int64()) if pa.types.is_boolean(kind) else array
+        return array.cast(pa.float64(), safe=False).fill_null(np.nan) if name in self._means else array
 
 
 class Codes(_KeptColumn):
@@ -403,7 +492,7 @@ class Codes(_KeptColumn):
         self._kept.append(rows, np.array([*map(_word, values), 0], np.uint64)[codes])
 
     def _made(self, state: Mapping[str, str] | None = None) -> Rows:
-        return self._place(ArraySpec("int32"), digest_nbytes=8, state=state)
+        return self._place(ArraySpec("int32"), state)
 
     def _places(self, values: Sequence[Any]) -> NDArray[np.int32]:
         """The codes of values, and at last that of none; values that are new get the next ones."""
@@ -463,12 +552,8 @@ class Codes(_KeptColumn):
         return lambda rows: now[rows]
 
     @override
-    def segment(self) -> dict[str, Any]:
-        return {"known": list(self._known), "rows": self._segment()}
-
-    @override
-    def join(self, segment: Mapping[str, Any]) -> None:
-        self._join(segment["rows"], self._places(segment["known"]))
+    def join(self, other: Codes) -> None:
+        self._join(other, self._places([*other._known]))
 
 
 @lru_cache(MOST_CATEGORIES)
@@ -518,6 +603,17 @@ class Features(Column):
             blocks.append((rows[:, None] == np.arange(len(part.values))).astype(np.float32) if isinstance(part, Codes) else rows)
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
 
+    @property
+    def is_fitted(self) -> bool:
+        """Whether its values depend on those of other rows."""
+        return any(isinstance(part, Numbers) and part.is_fitted for part in self._parts)
+
+    def fit(self, ids: Sequence[int] | NDArray[np.int64] | None) -> None:
+        """Fits the numbers that are to be, see ``Numbers.fit``."""
+        for part in self._parts:
+            if isinstance(part, Numbers) and part.is_fitted:
+                part.fit(ids)
+
     @override
     def digest(self) -> str:
         return " ".join(part.digest() for part in self._parts)
@@ -558,12 +654,9 @@ class Features(Column):
         return widened
 
     @override
-    def segment(self) -> list[Any]:
-        return [part.segment() for part in self._parts]
-
-    @override
-    def join(self, segment: Sequence[Any]) -> None:
-        for part, own in zip(self._parts, segment, strict=True):
+    def join(self, other: Features) -> None:
+        parts: list[Any] = other._parts
+        for part, own in zip(self._parts, parts, strict=True):
             part.join(own)
 
 
@@ -614,7 +707,7 @@ class Times(_KeptColumn):
         self._kept.append(rows)
 
     def _made(self, state: Mapping[str, str] | None = None) -> Rows:
-        return self._place(ArraySpec("int64"), digest_nbytes=8, state=state)
+        return self._place(ArraySpec("int64"), state)
 
     def _check_kind(self, is_number: bool) -> None:
         if self._kept.num_rows + self._num_before and is_number != self._is_number:
@@ -638,11 +731,7 @@ class Times(_KeptColumn):
         self._is_number, self._num_before, self._kept = bool(state["is_number"]), 1, self._made(state["digest"])
 
     @override
-    def segment(self) -> dict[str, Any]:
-        return {"is_number": self._is_number, "rows": self._segment()}
-
-    @override
-    def join(self, segment: Mapping[str, Any]) -> None:
-        if segment["rows"].num_rows:
-            self._check_kind(segment["is_number"])
-            self._join(segment["rows"])
+    def join(self, other: Times) -> None:
+        if other._kept.num_rows:
+            self._check_kind(other._is_number)
+            self._join(other)

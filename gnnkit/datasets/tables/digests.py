@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +17,6 @@ _CHUNK_BYTES = 4096
 # Digests of chunks that are put into the chain at once.
 _GROUP = 64
 _DIGEST_BYTES = hashlib.sha256().digest_size
-
-
-class RowDigest(Protocol):
-    """A digest of an array whose rows come one after the other."""
-
-    def update(self, rows: NDArray[Any]) -> None:
-        """Adds the bytes of an array."""
-        ...
 
 
 class PieceDigest:

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -21,13 +22,13 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from gnnkit.datasets.derived import FiledSource
-from gnnkit.datasets.tables.columns import Column
+from gnnkit.datasets.tables.columns import MEAN, Column
 from gnnkit.datasets.tables.digests import ChainedDigest, PieceDigest
 from gnnkit.datasets.tables.keys import DistinctKeys, KeyColumn, KeyTable
 from gnnkit.datasets.tables.layout import EdgeTable, Layout, NodeTable
 from gnnkit.datasets.tables.readers import EdgeReader, Finder, NodeReader, ReadOptions
 from gnnkit.datasets.tables.reading import RowGroup, SourceTable
-from gnnkit.datasets.tables.rows import JoinedPlace, JoinedRows, RangePlace, RangeRows, Segment, read_rows
+from gnnkit.datasets.tables.rows import JoinedRows, RangeRows
 from gnnkit.datasets.tables.source import TableSource
 from gnnkit.events import Stage
 from gnnkit.schema import ArraySpec, EdgeType, NodeType
@@ -67,21 +68,6 @@ class TableEngine(Protocol):
 
 
 @dataclass(frozen=True)
-class NodeJob:
-    """A table of nodes to read.
-
-    Attributes:
-        node: Its type.
-        options: How columns are read.
-        folder: The folder that all hosts see.
-    """
-
-    node: NodeTable
-    options: ReadOptions
-    folder: Path
-
-
-@dataclass(frozen=True)
 class EdgeJob:
     """A table of edges to read.
 
@@ -108,15 +94,15 @@ class NodeRange:
 
     Attributes:
         num_rows: How many.
-        columns: The segments of their columns.
+        columns: Their columns.
         keys: Of each column of the key its files, of integers one, of texts lengths and bytes.
-        words: The words of their keys.
+        words: The words of their keys; None where they have none.
     """
 
     num_rows: int
-    columns: list[Any]
-    keys: list[list[Segment]]
-    words: Segment | None
+    columns: list[Column]
+    keys: list[list[RangeRows]]
+    words: RangeRows | None
 
 
 @dataclass
@@ -130,7 +116,7 @@ class EdgeEnds:
         first: The numbers of the first of these.
     """
 
-    rows: list[Segment]
+    rows: list[RangeRows]
     digests: list[PieceDigest]
     missing: int = 0
     first: list[int] = field(default_factory=list)
@@ -150,13 +136,13 @@ class EdgeRange:
 
     Attributes:
         num_rows: How many.
-        columns: The segments of their columns.
+        columns: Their columns.
         ends: Their ends; of the node types without a finder these are words.
         keys: Of each end the file of its different keys; None where none are asked for.
     """
 
     num_rows: int
-    columns: list[Any]
+    columns: list[Column]
     ends: EdgeEnds
     keys: list[str | None]
 
@@ -185,49 +171,44 @@ class StoredKeys:
 
     def __call__(self, words: NDArray[np.uint64]) -> NDArray[Any]:
         """The ids of keys; -1 where no node has the key."""
-        slots, rows = self._mapped()
+        slots, rows = _mapped(self)
         found = np.full(len(words), -1, rows.dtype)
         find_keys(words, 1, 0, slots, rows, found)
         return found
 
-    def _mapped(self) -> tuple[NDArray[np.uint64], NDArray[Any]]:
-        """The table, mapped: all processes of a host share its pages. A private mapping counts as writable, as kernels want it."""
-        if self.path not in _mapped:
-            _mapped.clear()
-            rows = np.asarray(np.memmap(f"{self.path}.rows", self.dtype, "c"))
-            slots = np.asarray(np.memmap(f"{self.path}.slots", np.uint64, "c", shape=(len(rows), self.width)))
-            _mapped[self.path] = slots, rows
-        return _mapped[self.path]
+
+@lru_cache(1)
+def _mapped(keys: StoredKeys) -> tuple[NDArray[np.uint64], NDArray[Any]]:
+    """Its words by slot and its rows, mapped: processes of a host share the pages. A private mapping is writable, as kernels want it."""
+    rows = np.asarray(np.memmap(f"{keys.path}.rows", keys.dtype, "c"))
+    return np.asarray(np.memmap(f"{keys.path}.slots", np.uint64, "c", shape=(len(rows), keys.width))), rows
 
 
-_mapped: dict[str, tuple[NDArray[np.uint64], NDArray[Any]]] = {}
-
-
-def read_nodes(job: NodeJob, groups: Sequence[RowGroup], first: int, name: str) -> NodeRange:
+def read_nodes(job: tuple[NodeTable, ReadOptions, Path], groups: Sequence[RowGroup], first: int, name: str) -> NodeRange:
     """Reads some row groups of a table of nodes.
 
     Args:
-        job: The table.
+        job: The table, how its columns are read, and the folder that all hosts see.
         groups: The row groups.
         first: The number of their first row.
         name: The beginning of the names of the files to write.
     """
-    place = RangePlace(job.folder, name, first)
-    columns = [*job.options.columns(job.node, place).values()]
-    split = job.options.split(job.node, place)
-    asked: list[Column] = [*columns, *([] if split is None else [split])]
-    reader, table = NodeReader(job.node, asked, job.options), job.node.table
+    node, options, folder = job
+    place = partial(RangeRows, folder, name, first)
+    split = options.split(node, place)
+    columns: list[Column] = [*options.columns(node, place).values(), *([] if split is None else [split])]
+    reader, table = NodeReader(node, columns, options), node.table
     assert table is not None, "others are not read"
     keys: list[list[RangeRows]] = []
     for kind in reader.kinds.values():
         specs = [ArraySpec("int64")] if kind == INTEGER else [ArraySpec("int64"), ArraySpec("uint8")]
-        keys.append([place(spec, digest_nbytes=1) for spec in specs])
-    words = place(ArraySpec("uint64", (1 if [*reader.kinds.values()] == [INTEGER] else 2,)), digest_nbytes=1) if keys else None
+        keys.append([place(spec) for spec in specs])
+    words = place(ArraySpec("uint64", (1 if [*reader.kinds.values()] == [INTEGER] else 2,))) if keys else None
     count = 0
     for piece in table.pieces(reader.names, groups, first):
         size, found, values = reader.work(piece)
         count += size
-        for column, value in zip(asked, values, strict=True):
+        for column, value in zip(columns, values, strict=True):
             column.append(value)
         if found is not None and words is not None:
             words.append(found[1])
@@ -235,19 +216,18 @@ def read_nodes(job: NodeJob, groups: Sequence[RowGroup], first: int, name: str) 
                 parts = [np.diff(own[0]), own[1]] if isinstance(own, tuple) else [own]
                 for file, rows in zip(files, parts, strict=True):
                     file.append(rows)
-    segments = [[file.segment() for file in files] for files in keys]
-    return NodeRange(count, [column.segment() for column in asked], segments, None if words is None else words.segment())
+    return NodeRange(count, columns, keys, words)
 
 
 def read_edges(job: EdgeJob, groups: Sequence[RowGroup], first: int, name: str) -> EdgeRange:
     """Reads some row groups of a table of edges; see ``read_nodes``."""
-    place = RangePlace(job.folder, name, first)
+    place = partial(RangeRows, job.folder, name, first)
     columns = [*job.options.columns(job.edge, place).values()]
     reader, table = EdgeReader(job.edge, columns, job.options, job.finders, job.distinct), job.edge.table
     assert table is not None, "others are not read"
     node_types = (job.edge.name[0], job.edge.name[2])
-    ids = [place(spec, digest_nbytes=1) for spec in job.specs]
-    ends, count = EdgeEnds([], [PieceDigest(8 * first), PieceDigest(8 * first)]), 0
+    ids = [place(spec) for spec in job.specs]
+    ends, count = EdgeEnds(ids, [PieceDigest(8 * first), PieceDigest(8 * first)]), 0
     keys: list[list[pa.Array]] = [[], []]
     for piece in table.pieces(reader.names, groups, first):
         size, found, once, values, *_ = reader.work(piece)
@@ -260,39 +240,34 @@ def read_edges(job: EdgeJob, groups: Sequence[RowGroup], first: int, name: str) 
         if all(t in job.finders for t in node_types):
             ends.count(first + count, found)
         count += size
-    ends.rows = [file.segment() for file in ids]
     stored = [_stored_keys(own, job.folder / f"{name}.keys{end}") if t in job.distinct else None
               for end, (t, own) in enumerate(zip(node_types, keys, strict=True))]  # fmt: skip
-    return EdgeRange(count, [column.segment() for column in columns], ends, stored)
+    return EdgeRange(count, columns, ends, stored)
 
 
-def find_ends(
-    job: EdgeJob, found: EdgeEnds, known: tuple[bool, bool], words: tuple[ArraySpec, ArraySpec], first: int, name: str
-) -> EdgeEnds:
+def find_ends(job: EdgeJob, found: EdgeEnds, known: tuple[bool, bool], first: int, name: str) -> EdgeEnds:
     """Finds the ids of ends of which there are words.
 
     Args:
         job: The table; its finders know all keys now.
         found: The ends.
         known: Whether ids are there already, of both ends.
-        words: The forms of both ends in ``found``.
         first: The number of the first edge.
         name: The beginning of the names of the files to write.
     """
-    place = RangePlace(job.folder, name, first)
-    ids = [None if is_known else place(spec, digest_nbytes=1) for is_known, spec in zip(known, job.specs, strict=True)]
-    ends = EdgeEnds([], [PieceDigest(8 * first), PieceDigest(8 * first)])
+    place = partial(RangeRows, job.folder, name, first)
+    ids = [rows if is_known else place(spec) for rows, is_known, spec in zip(found.rows, known, job.specs, strict=True)]
+    ends = EdgeEnds(ids, [PieceDigest(8 * first), PieceDigest(8 * first)])
     for start in range(0, found.rows[0].num_rows, CHUNK_ROWS):
         stop = min(start + CHUNK_ROWS, found.rows[0].num_rows)
         both = []
-        for node_type, segment, spec, file in zip((job.edge.name[0], job.edge.name[2]), found.rows, words, ids, strict=True):
-            rows = read_rows(Path(segment.path), spec, start, stop)
-            if file is not None:
+        for node_type, given, file in zip((job.edge.name[0], job.edge.name[2]), found.rows, ids, strict=True):
+            rows = given.read(start, stop)
+            if file is not given:
                 rows = job.finders[node_type](rows)
                 file.append(rows)
             both.append(rows)
         ends.count(first + start, both)
-    ends.rows = [segment if file is None else file.segment() for segment, file in zip(found.rows, ids, strict=True)]
     return ends
 
 
@@ -323,46 +298,36 @@ class HostTables(TableSource):
         self._read_by: dict[str, int] = {}
         self._shared = Path(tempfile.mkdtemp(prefix="gnnkit-tables-", dir=options["folder"]))
         weakref.finalize(self, remove_tree, self._shared)
-        super().__init__(**options, place=JoinedPlace())
+        super().__init__(**options, place=JoinedRows)
 
     @classmethod
-    def can_read(cls, layout: Layout, dangling: str) -> bool:
+    def can_read(cls, layout: Layout, fill: Mapping[str, Any], dangling: str) -> bool:
         """Whether hosts can share tables: row groups of Parquet files, of which each is known to come after how many rows."""
+        if MEAN in fill.values() or any("standardize" in owner.uses for owner in layout.owners):
+            return False
         tables = [*(node.table for node in layout.nodes.values()), *(edge.table for edge in layout.edges.values())]
         return dangling == "error" and all(table is None or table.can_be_cut for table in tables)
 
     @property
     def ranged(self) -> RangedTables:
         """The same graph, any rows of which any host can read."""
-        nodes = {node_type: arrays.columns for node_type, arrays in self._nodes.items()}
-        edges = {edge_type: arrays.columns for edge_type, arrays in self._edges.items()}
-        return RangedTables(self, nodes, edges, self._joined)
+        return RangedTables(self, {t: arrays.columns for found in (self._nodes, self._edges) for t, arrays in found.items()}, self._joined)
 
     def _read(self) -> None:
         with self._engine.tasks() as self._tasks:
             super()._read()
         del self._tasks
 
-    def _read_nodes(self, node: NodeTable) -> None:
-        if node.table is None:
-            super()._read_nodes(node)
-            return
-        arrays, split = self._nodes[node.name], self._options.split(node, self._place)
-        columns: list[Column] = [*arrays.columns.values(), *([] if split is None else [split])]
-        if split is not None:
-            self._splits[node.name] = split
-        reader = NodeReader(node, columns, self._options)
-        if node.keys:
-            self._spools[node.name] = self._spool(node.name, reader.kinds)
-        job = NodeJob(replace(node, table=node.table.of_hosts()), self._options, self._shared)
-        for found in self._run(node.table, reader.names, read_nodes, job, f"nodes.{list(self._layout.nodes).index(node.name)}"):
+    @override
+    def _read_node_table(self, node: NodeTable, table: SourceTable, reader: NodeReader, columns: Sequence[Column]) -> None:
+        arrays = self._nodes[node.name]
+        job = replace(node, table=table.of_hosts()), self._options, self._shared
+        for found in self._run(table, reader.names, read_nodes, job, f"nodes.{list(self._layout.nodes).index(node.name)}"):
             arrays.num_rows += found.num_rows
-            for column, segment in zip(columns, found.columns, strict=True):
-                column.join(segment)
+            for column, own in zip(columns, found.columns, strict=True):
+                column.join(own)
             if found.words is not None:
-                spool = self._spools[node.name]
-                words = read_rows(Path(found.words.path), spool.words.spec, 0, found.num_rows)
-                spool.append([_key_column(files) for files in found.keys], words)
+                self._spools[node.name].append([_key_column(files) for files in found.keys], found.words.read(0, found.num_rows))
 
     def _finders(self, memory_bytes: int) -> dict[NodeType, Finder]:
         found = {name: finder for name, finder in super()._finders(0).items() if self._layout.nodes[name].by_row}
@@ -396,8 +361,8 @@ class HostTables(TableSource):
         for read in self._run(edge.table, reader.names, read_edges, job, f"edges.{list(self._layout.edges).index(edge.name)}"):
             found.append(read)
             arrays.num_rows += read.num_rows
-            for column, segment in zip(columns, read.columns, strict=True):
-                column.join(segment)
+            for column, own_rows in zip(columns, read.columns, strict=True):
+                column.join(own_rows)
             for path, node_type in zip(read.keys, node_types, strict=True):
                 if path is not None and read.num_rows:
                     with pa.memory_map(path) as file:
@@ -409,20 +374,19 @@ class HostTables(TableSource):
             ends, of_type = [each.ends for each in read], (edge_type[0], edge_type[2])
             if any(t in finders for t in of_type):
                 known = of_type[0] not in finders, of_type[1] not in finders
-                words = tuple(self._spools[t].words.spec if t in finders else self._id_spec(t) for t in of_type)
                 specs = self._id_spec(of_type[0]), self._id_spec(of_type[1])
                 edge = replace(self._layout.edges[edge_type], table=None)
                 own = {t: finders[t] for t in of_type if t in finders}
                 job = EdgeJob(edge, self._options, self._shared, own, frozenset(), specs)
                 starts = np.cumsum([0, *(each.num_rows for each in read)]).tolist()
-                calls = [((each, known, words, starts[k], f"ids.{number}.{k}"), 16 * read[k].num_rows) for k, each in enumerate(ends)]
+                calls = [((each, known, starts[k], f"ids.{number}.{k}"), 16 * read[k].num_rows) for k, each in enumerate(ends)]
                 found = dict[int, EdgeEnds]((k, value) for k, _, value in self._tasks.map(find_ends, job, calls))
                 ends = [found[k] for k in range(len(ends))]
             self._ends_read[edge_type] = ends
             joined = JoinedRows(self._id_spec(of_type[0])), JoinedRows(self._id_spec(of_type[1]))
             for each in ends:
-                for rows, segment in zip(joined, each.rows, strict=True):
-                    rows.join(segment)
+                for rows, own_rows in zip(joined, each.rows, strict=True):
+                    rows.join(own_rows)
             self._joined[edge_type] = joined
             self._ids[edge_type, 0], self._ids[edge_type, 1] = joined
             first = [row for each in ends for row in each.first][:_SHOWN]
@@ -473,12 +437,10 @@ def _ranges(groups: Sequence[RowGroup], range_bytes: int) -> Iterator[list[RowGr
         yield found
 
 
-def _key_column(files: Sequence[Segment]) -> KeyColumn:
+def _key_column(files: Sequence[RangeRows]) -> KeyColumn:
     """A column of keys, of the files of a range."""
-    first = read_rows(Path(files[0].path), ArraySpec("int64"), 0, files[0].num_rows)
-    if len(files) == 1:
-        return first
-    return np.concatenate([[0], np.cumsum(first)]), read_rows(Path(files[1].path), ArraySpec("uint8"), 0, files[1].num_rows)
+    first, *text = (file.read(0, file.num_rows) for file in files)
+    return (np.concatenate([[0], np.cumsum(first)]), text[0]) if text else first
 
 
 class RangedTables(FiledSource):
@@ -486,20 +448,18 @@ class RangedTables(FiledSource):
 
     Args:
         source: The tables, see ``FiledSource``.
-        nodes: ``{node type: {array: its column}}``.
-        edges: ``{edge type: {array: its column}}``.
+        columns: ``{node type or edge type: {array: its column}}``.
         ends: ``{edge type: the ids of both ends}``.
     """
 
     def __init__(
         self,
         source: HostTables,
-        nodes: Mapping[NodeType, Mapping[str, Column]],
-        edges: Mapping[EdgeType, Mapping[str, Column]],
+        columns: Mapping[Any, Mapping[str, Column]],
         ends: Mapping[EdgeType, tuple[JoinedRows, JoinedRows]],
     ) -> None:
         super().__init__(source)
-        self._nodes, self._edges, self._ends = nodes, edges, ends
+        self._columns, self._ends = columns, ends
 
     @override
     def edge_rows(self, edge_type: EdgeType, first: int, last: int) -> NDArray[np.int64]:
@@ -507,8 +467,8 @@ class RangedTables(FiledSource):
 
     @override
     def edge_array_rows(self, edge_type: EdgeType, name: str, first: int, last: int) -> NDArray[Any]:
-        return self._edges[edge_type][name].rows(first, last)
+        return self._columns[edge_type][name].rows(first, last)
 
     @override
     def node_array_rows(self, node_type: NodeType, name: str, first: int, last: int) -> NDArray[Any]:
-        return self._nodes[node_type][name].rows(first, last)
+        return self._columns[node_type][name].rows(first, last)

@@ -18,12 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from gnnkit.datasets.streaming import ArrayFile
 from gnnkit.datasets.tables.columns import column_of, is_text, plain_type, without_nulls
 from gnnkit.datasets.tables.digests import ChainedDigest
 from gnnkit.datasets.tables.reading import Piece, SourceTable
 from gnnkit.errors import DatasetError, MemoryLimitError, PlanError
 from gnnkit.schema import ArraySpec, NodeType
+from gnnkit.storage.files import ArrayFile
 from gnnkit.storage.key_kernels import find_keys, insert_keys
 from gnnkit.storage.keys import INTEGER, TEXT, NodeKeys, key_index
 
@@ -281,21 +281,14 @@ def resolve(spool: KeySpool, ends: Sequence[tuple[ArrayFile, ArrayFile]], what: 
             starts = range(0, source.num_rows, _STEP)
             list(pool.map(lambda start, s=source, t=target, p=part: _find(s, t, start, p, table), starts))
     table.refuse_doubles()
-    if spool.num_before:
-        for source, target in ends:
-            list(pool.map(lambda start, s=source, t=target: _find_before(s, t, start, spool), range(0, source.num_rows, _STEP)))
 
 
 def parts_for(spool: KeySpool, memory_bytes: int) -> int:
     """Parts that the keys have to be divided into for a table of one of them to fit the memory."""
-    parts = 1
-    while _slots(spool.num_rows, parts) > _MIN_SLOTS and _slots(spool.num_rows, parts) * _slot_nbytes(spool) > memory_bytes:
+    parts, nbytes = 1, spool.words.spec.row_nbytes + _row_dtype(spool).itemsize
+    while _slots(spool.num_rows, parts) > _MIN_SLOTS and _slots(spool.num_rows, parts) * nbytes > memory_bytes:
         parts += 1
     return parts
-
-
-def _slot_nbytes(spool: KeySpool) -> int:
-    return spool.words.spec.row_nbytes + _row_dtype(spool).itemsize
 
 
 def _row_dtype(spool: KeySpool) -> np.dtype[Any]:
@@ -370,7 +363,14 @@ class KeyTable:
         """The ids of keys, also of nodes before these, in a table of one part: integers ``[n]``, -1 where no node has the key."""
         rows = np.full(len(words), -1, self._rows.dtype)
         self.find(words, 0, rows)
-        return _with_those_before(rows, words, self._spool) if self._spool.num_before else rows
+        return self.with_those_before(rows, words)
+
+    def with_those_before(self, rows: NDArray[Any], words: NDArray[np.uint64]) -> NDArray[Any]:
+        """Ids of keys, of their rows among the new keys."""
+        if not self._spool.num_before:
+            return rows
+        earlier = self._spool.find_before(words)
+        return np.where(earlier >= 0, earlier, np.where(rows >= 0, rows.astype(np.int64) + self._spool.num_before, -1))
 
 
 def _refuse_keys_of_before(spool: KeySpool, what: str) -> None:
@@ -390,17 +390,6 @@ def _refuse_keys_of_before(spool: KeySpool, what: str) -> None:
         raise DatasetError(f"{what}: {doubled} keys are those of nodes that are there already: {', '.join(named)}", "append new nodes only")
 
 
-def _find_before(source: ArrayFile, target: ArrayFile, start: int, spool: KeySpool) -> None:
-    stop = min(start + _STEP, source.num_rows)
-    target.put(start, _with_those_before(target.read(start, stop), source.read(start, stop), spool))
-
-
-def _with_those_before(rows: NDArray[Any], words: NDArray[np.uint64], spool: KeySpool) -> NDArray[np.int64]:
-    """Ids of keys, of their rows among the new keys."""
-    earlier = spool.find_before(words)
-    return np.where(earlier >= 0, earlier, np.where(rows >= 0, rows.astype(np.int64) + spool.num_before, -1))
-
-
 def _slots(count: int, parts: int) -> int:
     """Places of a table for one part: a power of two, at most three quarters full."""
     share = count if parts == 1 else count // parts + count // (20 * parts) + 1000
@@ -409,6 +398,6 @@ def _slots(count: int, parts: int) -> int:
 
 def _find(source: ArrayFile, target: ArrayFile, start: int, part: int, table: KeyTable) -> None:
     stop = min(start + _STEP, source.num_rows)
-    out = target.read(start, stop) if part else np.full(stop - start, -1, target.spec.numpy_dtype)
-    table.find(source.read(start, stop), part, out)
-    target.put(start, out)
+    out, words = target.read(start, stop) if part else np.full(stop - start, -1, target.spec.numpy_dtype), source.read(start, stop)
+    table.find(words, part, out)
+    target.put(start, table.with_those_before(out, words) if part == table.parts - 1 else out)

@@ -7,12 +7,14 @@ import itertools
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
 
+from gnnkit.datasets.table_options import Mean, TableOptions
 from gnnkit.datasets.tables.columns import is_text
 from gnnkit.datasets.tables.keys import key_kind
 from gnnkit.datasets.tables.reading import SourceTable, open_table
@@ -124,10 +126,7 @@ class Layout:
         cls,
         edges: Any,
         nodes: Any,
-        keys: Any,
-        src: Any,
-        dst: Any,
-        given: dict[str, Any],
+        options: TableOptions,
         types: dict[str, pa.DataType],
         events: EventSink,
     ) -> Layout:
@@ -137,6 +136,8 @@ class Layout:
             PlanError: An option is unusable.
             DatasetError: A table cannot be opened.
         """
+        keys, src, dst = options.keys, options.src, options.dst
+        given = {name: getattr(options, name) for name in dict.fromkeys((*_NODE_USES, *_EDGE_USES, *TEXT_OPTIONS))}
         if is_networkx(edges):
             if any(value is not None for value in (nodes, keys, src, dst)):
                 raise PlanError("edges is a NetworkX graph, which has its own nodes and ends", "leave nodes, keys, src and dst away")
@@ -159,7 +160,7 @@ class Layout:
         ends = [end for name in edges for end in (name[0], name[2])]
         node_types, edge_types = sorted({*ends, *(nodes or {})}), sorted(edges)
         by_type = _ByType(node_types, edge_types, typed)
-        for option, value in {"keys": keys, "src": src, "dst": dst, **given}.items():
+        for option, value in {"keys": keys, "src": src, "dst": dst, "standardize": options.standardize, **given}.items():
             by_type.check(option, value)
         made = {}
         for node_type in node_types:
@@ -175,9 +176,44 @@ class Layout:
         layout = cls(made, rows, types, not typed)
         for option, value in given.items():
             layout._use(option, value, by_type)
+        layout._standardize(options.standardize, by_type)
         layout._check()
         layout.need_columns("types", types)
         return layout
+
+    @property
+    def owners(self) -> list[NodeTable | EdgeTable]:
+        """Node types, then edge types."""
+        return [*self.nodes.values(), *self.edges.values()]
+
+    def fills(self, fill: Mapping[str, Any] | str | None) -> dict[str, Any]:
+        """The values that take the place of nulls, by column.
+
+        Raises:
+            PlanError: It names a column that there is not, or is another word than "mean".
+        """
+        if isinstance(fill, str):
+            if fill not in get_args(Mean):
+                raise PlanError(f"fill={fill!r}", "it is {column: value}, or 'mean' for all features")
+            fill = {column: fill for owner in self.owners for column in owner.uses.get("features", ())}
+        self.need_columns("fill", fill or {})
+        # As a store's manifest can hold them.
+        return {column: str(value) if isinstance(value, (date, np.datetime64)) else value for column, value in (fill or {}).items()}
+
+    def check_undirected(self) -> None:
+        """Refuses arrays of edges that cannot be added up, where the edges between the same two nodes become one.
+
+        Raises:
+            PlanError: There is one.
+        """
+        for edge in self.edges.values():
+            for option in ("time", "label", "categories"):
+                if edge.name[0] == edge.name[2] and option in edge.uses:
+                    raise PlanError(
+                        f"undirected=True adds up what edges between the same nodes have, and {option}={list(edge.uses[option])} of edges "
+                        "cannot be added up",
+                        "give each edge twice: pandas.concat([edges, edges.rename(columns={'src': 'dst', 'dst': 'src'})])",
+                    )
 
     def need_columns(self, option: str, columns: Iterable[str]) -> None:
         """Refuses names that are columns of no table.
@@ -208,7 +244,8 @@ class Layout:
         """
         schema = store.schema
         edges, nodes = _given_after(store, edges, nodes)
-        types = _types_from_text(state["types"])
+        fields = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(state["types"])))
+        types = {name: fields.field(name).type for name in fields.names}
         made = {name: _node_after(store, name, own, nodes.get(name), types, events) for name, own in state["nodes"].items()}
         rows = {}
         for edge_type in schema.edge_types:
@@ -249,6 +286,24 @@ class Layout:
             columns = by_type.one(option, value, edge_type) if option in _EDGE_USES else ()
             if columns and not (shared and any(option in node.uses for node in self.nodes.values())):
                 edge.uses[option] = columns
+
+    def _standardize(self, value: Any, by_type: _ByType) -> None:
+        """Enters the features that are standardized.
+
+        Raises:
+            PlanError: A column is none of the features.
+        """
+        shared = self.is_homogeneous and not isinstance(value, Mapping)
+        every = {column for owner in self.owners for column in owner.uses.get("features", ())}
+        if value is True and not every:
+            raise PlanError("standardize=True, and there are no features", "features=[...] names columns of numbers")
+        for owner in self.owners if value is not False else ():
+            features = owner.uses.get("features", ())
+            asked = features if value is True else by_type.one("standardize", value, owner.name)
+            if wrong := [column for column in asked if column not in (every if shared else features)]:
+                raise PlanError(f"standardize names {wrong[0]!r}, which is none of the features", f"features: {sorted(every)}")
+            if columns := tuple(column for column in asked if column in features):
+                owner.uses["standardize"] = columns
 
     def _check(self) -> None:
         for node in self.nodes.values():
@@ -317,8 +372,8 @@ class _ByType:
         """Refuses names that are no types, and types that the option has no use for."""
         if not isinstance(value, Mapping):
             return
-        known: list[Any] = self.nodes if option in (*_NODE_USES, *TEXT_OPTIONS, "keys") else []
-        known = [*known, *(self.edges if option in (*_EDGE_USES, *TEXT_OPTIONS, "src", "dst") else [])]
+        known: list[Any] = self.nodes if option in (*_NODE_USES, *TEXT_OPTIONS, "keys", "standardize") else []
+        known = [*known, *(self.edges if option in (*_EDGE_USES, *TEXT_OPTIONS, "src", "dst", "standardize") else [])]
         for name in value:
             if name not in known:
                 raise PlanError(
@@ -500,11 +555,6 @@ def _check_kinds(store: Store, node_type: NodeType, table: SourceTable, columns:
     kinds, wanted = [key_kind(table, column, "keys") for column in columns], list(store.keys(node_type).columns.values())
     if kinds != wanted:
         raise PlanError(f"{list(columns)} of {table.what} are {kinds}, and keys of {node_type!r} in the store {store.path} are {wanted}")
-
-
-def _types_from_text(text: str) -> dict[str, pa.DataType]:
-    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
-    return {name: schema.field(name).type for name in schema.names}
 
 
 def types_to_text(types: Mapping[str, pa.DataType]) -> str:

@@ -58,7 +58,7 @@ class ReadOptions:
         features, one_hot = uses.get("features", ()), uses.get("one_hot", ())
         is_node = isinstance(owner, NodeTable)
         if features or one_hot:
-            numbers = Numbers(features, "float32", *common) if features else None
+            numbers = Numbers(features, "float32", *common, standardize=uses.get("standardize", ())) if features else None
             made[FEATURE_NAME if is_node else EDGE_FEATURES] = Features(numbers, [Codes(column, *common) for column in one_hot])
         if label := uses.get("label"):
             name = LABEL_NAME if is_node else "edge_label"

@@ -117,7 +117,6 @@ class SourceTable:
         schema: Its columns and their types.
         unreadable: ``{column: why it is no column of Arrow}``; it is an error only where such a column is needed.
         names: Columns whose values are names, of which 007 and 7 are two: keys, ends, classes, categories.
-        reads: How often it has been read; a stream that is spent can be read once.
     """
 
     what: str
@@ -130,7 +129,6 @@ class SourceTable:
     schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
     unreadable: dict[str, str] = field(default_factory=dict)
     names: tuple[str, ...] = ()
-    reads: int = 0
     _dialects: dict[str, Dialect] = field(default_factory=dict)
     _opened: Any = None
 
@@ -174,8 +172,8 @@ class SourceTable:
         Raises:
             DatasetError: It cannot be read; names the file and the row group.
         """
-        self.reads += 1
-        size = self._batch_rows(columns)
+        width = sum(_width(self.schema.field(name).type) for name in columns)
+        size = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, width)))
         for batch, where, file in self._batches(list(columns), size, groups):
             for start in range(0, batch.num_rows, size):
                 piece = batch.slice(start, size)
@@ -298,21 +296,10 @@ class SourceTable:
         """The same table for other hosts, with absolute paths."""
         return SourceTable(self.what, None, dict(self.types), [*map(os.path.abspath, self.files)], schema=self.schema)
 
-    @property
-    def can_be_read_again(self) -> bool:
-        """Whether another pass gives the rows once more."""
-        return not isinstance(self.form, pa.RecordBatchReader)
-
-    def _batch_rows(self, columns: Sequence[str]) -> int:
-        width = sum(_width(self.schema.field(name).type) for name in columns)
-        return max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, width)))
-
     def _batches(self, columns: list[str], size: int, groups: Sequence[RowGroup] | None) -> Iterator[tuple[pa.RecordBatch, str, int]]:
-        numbers = None if groups is None else {file: [g.number for g in groups if g.file == file] for file in {g.file for g in groups}}
         for number, path in enumerate(self.files):
-            if numbers is not None and number not in numbers:
-                continue
-            for batch, where in _file_batches(path, columns, size, self, None if numbers is None else numbers[number]):
+            own = None if groups is None else [group.number for group in groups if group.file == number]
+            for batch, where in _file_batches(path, columns, size, self, own) if own is None or own else ():
                 yield batch, where, number
         if self.files:
             return

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import yaml
 from numpy.typing import NDArray
 
-from gnnkit.datasets.streaming import ArrayFile, overlap
-from gnnkit.datasets.tables.columns import Codes, Column, Recoding, column_of
+from gnnkit.arguments import check_known, checks_calls, documented_fields, spelled_out
+from gnnkit.bounds import size_in_bytes
+from gnnkit.datasets.derived import UndirectedSource
+from gnnkit.datasets.streaming import overlap
+from gnnkit.datasets.table_options import ELSEWHERE, TableOptions
+from gnnkit.datasets.tables.columns import Codes, Column, Features, Recoding, column_of
 from gnnkit.datasets.tables.digests import ChainedDigest
 from gnnkit.datasets.tables.keys import DistinctKeys, KeySpool, KeyTable, key_column, key_kind, parts_for, resolve
 from gnnkit.datasets.tables.layout import EdgeTable, Layout, NodeTable, types_of, types_to_text
 from gnnkit.datasets.tables.readers import TIME, EdgeReader, Finder, NodeReader, ReadOptions
 from gnnkit.datasets.tables.reading import SourceTable
-from gnnkit.datasets.tables.rows import Place, Rows, Scratch
-from gnnkit.errors import DatasetError, PlanError, near_matches
+from gnnkit.datasets.tables.rows import KeptRows, Place, Rows
+from gnnkit.errors import DatasetError, PlanError
 from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.files import read_bounded, user_path
 from gnnkit.host import available_cpus, available_memory
@@ -41,12 +44,16 @@ from gnnkit.schema import (
 )
 from gnnkit.source import LinkSplits
 from gnnkit.storage.catalog import writable_root
+from gnnkit.storage.files import ArrayFile
 from gnnkit.storage.keys import NodeKeys, words_of
 from gnnkit.storage.layout import LABEL_NAME, split_file
 from gnnkit.storage.store import Store
 from gnnkit.urls import is_url
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from gnnkit.datasets.table_types import TableKeywords
     from gnnkit.datasets.tables.hosts import TableEngine  # circular
 
 Columns: TypeAlias = "str | Sequence[str]"
@@ -56,44 +63,23 @@ _SPLITS = {
     **dict.fromkeys(("valid", "val", "validation", "dev", "development"), "valid"),
     **dict.fromkeys(("test", "testing", "holdout", "hold-out", "heldout", "held-out"), "test"),
 }
-_UNITS = ("s", "ms", "us", "ns")
 _SHOWN = 10
 _CHUNK_ROWS, _CHUNK_BYTES = 1 << 20, 16 << 20
 _MIN_MEMORY, _MAX_MEMORY = 64 << 20, 512 << 20
 _MOST_THREADS = 4
 
 
-def tables(  # noqa: PLR0913 - each says what one kind of column is
+@partial(spelled_out, options=documented_fields(TableOptions), check_names=partial(check_known, instead=ELSEWHERE, of=" of tables()"))
+def tables(
     edges: Any,
     nodes: Any = None,
     *,
-    keys: Any = None,
-    src: Any = None,
-    dst: Any = None,
-    features: Any = None,
-    one_hot: Any = None,
-    categories: Any = None,
-    label: Any = None,
-    split: Any = None,
-    time: Any = None,
-    edge_weight: Any = None,
-    types: Mapping[str, Any] | None = None,
-    fill: Mapping[str, Any] | None = None,
-    dangling: Literal["error", "drop"] = "error",
-    presorted: bool = False,
-    time_unit: Literal["s", "ms", "us", "ns"] = "us",
-    header: Any = None,
-    sep: Any = None,
-    comment: Any = None,
-    decimal: Any = ".",
-    null: Any = None,
-    encoding: Any = None,
-    name: str = "tables",
     scratch_dir: str | Path | None = None,
-    memory_bytes: int | None = None,
+    memory_bytes: int | str | None = None,
     engine: TableEngine | None = None,
     events: EventSink = ignore_events,
-) -> TableSource:
+    **options: Unpack[TableKeywords],
+) -> TableSource | UndirectedTables:
     """Tables of nodes and edges as a graph, for ``GraphLoader.from_source`` and ``gnnkit.partition``.
 
     A table is a path, a URL, a glob, a folder or a list of them (Parquet; Arrow or Feather; texts such as CSV, also .gz, .zst, .bz2, .lz4
@@ -110,42 +96,13 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
     Args:
         edges: The table of edges; ``{(source type, relation, target type): table}`` for a typed graph.
         nodes: The table of nodes, or their number; ``{node type: either}`` for a typed graph.
-        keys: The column that names a node, or several. Without it, nodes of a table are named by their row numbers, from 0. In
-            files of text, columns of keys, ends, classes and categories with 007 or 0x7 among their first rows are texts, unless
-            ``types`` says otherwise; in a later row, such a number is an error.
-        src: The column of edges that names the source, as many as keys have. None is the one whose name says so ("src", "from_id",
-            ":START_ID", ...), wherever it stands, else the first that can be one; where names contradict this, it is an error.
-        dst: The same of the target ("dst", "target", "to_id", ":END_ID", ...), else the second column.
-        features: Columns of numbers, booleans or lists of one length that become ``x``, for edges ``edge_attr``, as float32.
-        one_hot: Columns whose values become columns of zeros and ones after the features.
-        categories: Columns that become arrays of their own names: int64 codes, positions in the ascending list of values.
-        label: The column that becomes ``y``: classes if it is text, else as it is; or several columns of numbers.
-        split: The column that says "train", "valid" or "test" (in any case, and also as "training", "val", "validation", "dev", "holdout"
-            and the like), or null. Loaders start from "train" where nothing else is said.
-        time: The column that becomes ``time``, int64: timestamps and dates in ``time_unit`` since 1970, whole numbers as they are;
-            ``time_attr="time"`` of a loader samples by it.
-        edge_weight: The column of edges that becomes ``edge_weight``; ``weight="edge_weight"`` of a loader draws by it.
-        types: ``{column: Arrow type, or its name such as "string"}``: what columns are read as.
-        fill: ``{column: value}``: what takes the place of nulls and NaN; -1 is no class and no category. Elsewhere nulls are an error,
-            but for splits.
-        dangling: "error" refuses edges that name no node of a table, "drop" leaves them out and counts them in the metadata.
-        presorted: Promises that edges come in the order of their targets' numbers, or in files each of which has a range of them that
-            follows that of the file before, as Spark's ``repartitionByRange(dst)`` writes them. It is checked, and a store is then built
-            in one pass, without sorting edges on disk; it is the same store. See ``docs/how-to/spark-and-dask.md``.
-        time_unit: The unit of times.
-        header: Whether row 1 of a text, such as CSV, names the columns. For this option and the next five, ``{type: value}`` is for one
-            type's tables, and a value for all; None is what the first rows of a text show, which ``repr`` of the source tells.
-        sep: What separates the fields of a text: one to four characters. " " stands for any number of blanks where some rows have several.
-        comment: What lines begin with that are left out wherever they are; None leaves those before row 1 out that begin with # or %.
-        decimal: The decimal point of a text, "." or ",".
-        null: What fields of a text are missing, such as "NA" or ``["NA", "NULL"]``, beside empty ones, quoted or not.
-        encoding: The encoding of a text, as Python names it; None is UTF-8, or UTF-16 where a text begins with its mark.
-        name: What the graph is called.
+        **options: See ``TableOptions``.
         scratch_dir: Folder for what is kept while the tables are read; None is that of datasets. With ``engine``, all its nodes see it.
-        memory_bytes: Memory for dictionaries of keys; None is a 16th of what is available, between 64 MB and 512 MB.
+        memory_bytes: Memory for dictionaries of keys, in bytes or as "512MB"; None is a 16th of what is available, between 64 MB and
+            512 MB.
         engine: What reads: None is this process; ``gnnkit.Ray(...)`` has each node of a cluster read its share of the row groups of Parquet
-            files, which all nodes see (``docs/how-to/ray.md``). It is the same graph. Other tables, and all where edges may be dropped,
-            this process reads in any case.
+            files, which all nodes see (``docs/how-to/ray.md``). It is the same graph. Other tables, and all where edges may be dropped or
+            features are fitted, this process reads in any case.
         events: Receives the stage "ingest" for each table, in rows, and "download" for those at URLs, in bytes.
 
     Raises:
@@ -153,45 +110,31 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
         DatasetError: A file is missing or damaged, a value does not fit, a key is missing or double, or an edge names no node. The message
             names file, row group and column.
     """
-    given = {
-        "features": features,
-        "one_hot": one_hot,
-        "categories": categories,
-        "label": label,
-        "split": split,
-        "time": time,
-        "edge_weight": edge_weight,
-        "header": header,
-        "sep": sep,
-        "comment": comment,
-        "decimal": decimal,
-        "null": null,
-        "encoding": encoding,
-    }
-    if not isinstance(presorted, bool):
-        raise PlanError(f"presorted={presorted!r}: it is True or False")
-    layout = Layout.of(edges, nodes, keys, src, dst, given, types_of(types), events)
-    layout.need_columns("fill", fill or {})
-    options: dict[str, Any] = {
+    own = TableOptions(**options)
+    layout = Layout.of(edges, nodes, own, types_of(own.types), events)
+    fill = layout.fills(own.fill)
+    if own.undirected:
+        layout.check_undirected()
+    made: dict[str, Any] = {
         "layout": layout,
-        "fill": dict(fill or {}),
-        "dangling": _one_of("dangling", dangling, ("error", "drop")),
-        "time_unit": _one_of("time_unit", time_unit, _UNITS),
-        "name": name,
+        "fill": fill,
+        "dangling": own.dangling,
+        "time_unit": own.time_unit,
+        "name": own.name,
         "folder": _scratch(scratch_dir),
-        "memory_bytes": memory_bytes or _memory(),
+        "memory_bytes": size_in_bytes("memory_bytes", memory_bytes) or _memory(),
         "events": events,
     }
     source: TableSource | None = None
     if engine is not None:
         from gnnkit.datasets.tables.hosts import HostTables  # circular
 
-        if HostTables.can_read(layout, dangling):
-            source = HostTables(engine, **options)
-    source = source or TableSource(**options)
-    if presorted:
+        if HostTables.can_read(layout, fill, own.dangling):
+            source = HostTables(engine, **made)
+    source = source or TableSource(**made)
+    if own.presorted:
         source.check_order()
-    return source
+    return UndirectedTables(source, made["folder"], events) if own.undirected else source
 
 
 def tables_after(
@@ -219,7 +162,10 @@ def tables_after(
     """
     state = store.manifest.append_state
     if state is None:
-        raise PlanError(f"the store {store.path} was not made of tables", "gnnkit.tables(...) makes one that more can be appended to")
+        raise PlanError(
+            f"the store {store.path} was not made of tables, or with undirected=, standardize= or 'mean', for which all rows are needed",
+            "gnnkit.tables(...) makes one that more can be appended to",
+        )
     for column, value in (fill or {}).items():
         if state["fill"].get(column, value) != value:
             raise PlanError(f"fill={{{column!r}: {value!r}}}: the store's tables were filled with {state['fill'][column]!r}")
@@ -242,20 +188,6 @@ def _memory() -> int:
     return max(_MIN_MEMORY, min(_MAX_MEMORY, available_memory() // 16))
 
 
-def _cut(starts: NDArray[np.int64], first: int, count: int) -> Iterator[tuple[int, int, int]]:
-    """Yields ``(number, low, high)``: which of the rows from ``first`` on belong to which of the ranges that begin at ``starts``."""
-    number, low = int(np.searchsorted(starts, first, side="right")) - 1, 0
-    while low < count:
-        end = starts[number + 1] - first if number + 1 < len(starts) else count
-        high = min(count, int(end))
-        yield number, low, high
-        number, low = number + 1, high
-
-
-def _one_of(option: str, value: Any, known: Sequence[str]) -> Any:
-    if value not in known:
-        raise PlanError(f"{option}={value!r}{near_matches(str(value), list(known))}", f"it is one of {list(known)}")
-    return value
 
 
 def _scratch(folder: str | Path | None) -> Path:
@@ -297,6 +229,7 @@ class _ColumnArrays:
             yield start, self.columns[name].rows(start, min(start + step, self.num_rows))
 
 
+@checks_calls()
 class TableSource(Shown):
     """A ``GraphSource`` over tables; made by ``gnnkit.tables``, which reads them. Its card shows how they were read.
 
@@ -326,7 +259,7 @@ class TableSource(Shown):
         self.link_splits: LinkSplits = {}
         self._layout, self._fill, self._time_unit, self._folder = layout, fill, time_unit, folder
         self._options = ReadOptions(layout.types, fill, time_unit, dangling == "drop")
-        self._place: Place = place or Scratch(folder)
+        self._place: Place = place or partial(KeptRows, folder)
         self._after = after
         self._state: Mapping[str, Any] = {} if after is None else after.manifest.append_state or {}
         self._memory, self._events, self._dangling = memory_bytes, events, dangling
@@ -372,9 +305,14 @@ class TableSource(Shown):
         return self._fingerprint
 
     @cached_property
-    def append_state(self) -> Mapping[str, Any]:
-        """The columns of the tables and the states of their digests, as JSON: all that ``Store.append`` needs to go on with them."""
+    def append_state(self) -> Mapping[str, Any] | None:
+        """The columns of the tables and the states of their digests, as JSON: all that ``Store.append`` needs to go on with them.
+
+        None where features are fitted to rows, which are others with more of them.
+        """
         layout = self._layout
+        if self._is_fitted:
+            return None
         nodes, edges = dict[str, Any](), dict[str, Any]()
         for name, node in layout.nodes.items():
             nodes[name] = {
@@ -403,6 +341,11 @@ class TableSource(Shown):
         text = own.get("text", {}) if own else owner.table.told if owner.table is not None else {}
         uses = {option: list(found) for option, found in owner.uses.items()}
         return {"uses": uses, "rows": rows, "columns": columns, **({"text": text} if text else {})}
+
+    @property
+    def _is_fitted(self) -> bool:
+        every = [column for arrays in (*self._nodes.values(), *self._edges.values()) for column in arrays.columns.values()]
+        return any(isinstance(column, Features) and column.is_fitted for column in every)
 
     def recoding(self, name: NodeType | EdgeType, array: str) -> Recoding | None:
         """Makes rows of an array of the store what they are among all rows; None where they stay as they are."""
@@ -479,6 +422,10 @@ class TableSource(Shown):
             arrays.finish()
         self._check_times()
         self.splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] = {t: self._split(t, codes) for t, codes in self._splits.items()}
+        for name, arrays in (*self._nodes.items(), *self._edges.items()):
+            for column in arrays.columns.values():
+                if isinstance(column, Features):
+                    column.fit(self.splits[name].get("train", ()) if name in self.splits else None)
         for node_type, keys in distinct.items():
             spool = self._spools[node_type]
             for chunk in keys.chunks():
@@ -577,8 +524,12 @@ class TableSource(Shown):
             self._spools[node.name] = self._spool(node.name, {} if reader is None else reader.kinds)
         if node.table is None or reader is None:
             arrays.num_rows = node.count
-            return
-        for count, keys, values in self._pieces(node.table, reader):
+        else:
+            self._read_node_table(node, node.table, reader, columns)
+
+    def _read_node_table(self, node: NodeTable, table: SourceTable, reader: NodeReader, columns: Sequence[Column]) -> None:
+        arrays = self._nodes[node.name]
+        for count, keys, values in self._pieces(table, reader):
             if keys is not None:
                 self._spools[node.name].append(*keys)
             for column, value in zip(columns, values, strict=True):
@@ -718,23 +669,19 @@ class TableSource(Shown):
         """
         table, files = self._layout.edges[edge_type].table, self._files[edge_type]
         assert table is not None, "only what is appended may lack one, and no order is promised of it"
-        starts = np.array([first for _, first in files], np.int64)
-        # Targets in the file, or up to the row, that was looked at last; and of all before it.
-        largest, before, at, is_sorted = -1, -1, 0, True
-        for start, edges, _ in self._edge_ids(edge_type):
-            targets = edges[1]
-            for number, low, high in _cut(starts, start, len(targets)):
-                if number != at:
-                    before, at = largest, number
-                part = targets[low:high]
+        starts, count = [first for _, first in files], self._edges[edge_type].num_rows
+        largest, is_sorted = -1, True  # the largest target so far
+        for number, (first, last) in enumerate(zip(starts, [*starts[1:], count], strict=False)):
+            before = largest
+            for start in range(first, last, _CHUNK_ROWS):
+                part = self._ids[edge_type, 1].read(start, min(start + _CHUNK_ROWS, last))
                 kept = part >= 0
                 is_sorted &= bool((np.diff(part[kept], prepend=largest) >= 0).all())
                 floor = before if len(files) > 1 else np.maximum.accumulate(np.concatenate([[largest], part[:-1]]))
                 if (bad := np.flatnonzero(kept & (part < floor))).size:
-                    raise self._out_of_order(table, edge_type, number, int(start + low + bad[0]))
+                    raise self._out_of_order(table, edge_type, number, start + int(bad[0]))
                 largest = max(largest, int(part.max(initial=-1)))
-        widest = int(np.diff(starts, append=self._edges[edge_type].num_rows).max(initial=0))
-        return 0 if is_sorted else widest
+        return 0 if is_sorted else int(np.diff(starts, append=count).max(initial=0))
 
     def _out_of_order(self, table: SourceTable, edge_type: EdgeType, number: int, row: int) -> DatasetError:
         file, first = self._files[edge_type][number]
@@ -750,7 +697,7 @@ class TableSource(Shown):
         """Edges as their table has them; their row numbers alone, where it cannot be read again."""
         edge = self._layout.edges[edge_type]
         shown = []
-        if edge.table is None or not edge.table.can_be_read_again:
+        if edge.table is None or isinstance(edge.table.form, pa.RecordBatchReader):
             return [f"row {row}" for row in rows]
         for piece in edge.table.pieces(list(dict.fromkeys([*edge.ends[0], *edge.ends[1]]))):
             for row in [row for row in rows if piece.first <= row < piece.first + piece.rows.num_rows]:
@@ -871,12 +818,20 @@ class TableSource(Shown):
                 list(pool.map(ChainedDigest.update, digests, edges))
 
 
+class UndirectedTables(UndirectedSource, Shown):
+    """Tables with the reverse of each edge; made by ``gnnkit.tables(..., undirected=True)``."""
+
+    def __init__(self, tables: TableSource, folder: Path, events: EventSink) -> None:
+        super().__init__(tables, scratch_dir=folder, events=events)
+        self.keys, self.described = tables.keys, [*tables.described, ("undirected", "each edge has its reverse")]
+
+
 _YAML = (".yaml", ".yml")
 
 
 def open_described(
     path: str | Path, events: EventSink = ignore_events, *, engine: TableEngine | None = None, scratch_dir: Path | None = None
-) -> TableSource:
+) -> TableSource | UndirectedTables:
     """The graph of a file: a YAML file with the arguments of ``gnnkit.tables``, or a table of edges.
 
     In YAML, an edge type is "user,buys,item", and paths are relative to the file.
@@ -911,7 +866,7 @@ def tables_from_text(
     default_name: str = "tables",
     engine: TableEngine | None = None,
     scratch_dir: Path | None = None,
-) -> TableSource:
+) -> TableSource | UndirectedTables:
     """``gnnkit.tables`` with arguments as a file or a command line has them.
 
     Args:
@@ -925,10 +880,7 @@ def tables_from_text(
     Raises:
         PlanError: There is no such argument.
     """
-    known = [name for name in inspect.signature(tables).parameters if name not in ("events", "scratch_dir", "memory_bytes", "engine")]
-    for name in given:
-        if name not in known:
-            raise PlanError(f"gnnkit.tables has no argument {name!r}{near_matches(str(name), known)}", f"arguments: {', '.join(known)}")
+    check_known(given, ["edges", "nodes", *(field.name for field in fields(TableOptions))], ELSEWHERE, of=" of gnnkit.tables")
     arguments = {name: forms_from_text(value, folder) if name in ("nodes", "edges") else _typed(value) for name, value in given.items()}
     return tables(**{"name": default_name, **arguments}, engine=engine, scratch_dir=scratch_dir, events=events)
 

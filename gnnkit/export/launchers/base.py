@@ -23,12 +23,14 @@ class Launcher(ABC):
         about_files: What the README says of its files, ``{file name: a few words}``.
         brings_files: Whether what starts the job brings environment, directory and store to the nodes, as its instructions say; else the
             README says how to install and to copy.
+        options: The names of what ``export(options=)`` takes for it, with their meaning; a job has the given ones in ``job.options``.
     """
 
     title: ClassVar[str]
     about_trial: ClassVar[str]
     about_files: ClassVar[Mapping[str, str]]
     brings_files: ClassVar[bool] = False
+    options: ClassVar[Mapping[str, str]] = {}
 
     @abstractmethod
     def files(self, job: ExportJob) -> dict[str, str]:

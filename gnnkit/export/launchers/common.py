@@ -186,6 +186,7 @@ def common_settings(job: ExportJob) -> dict[str, str]:
     settings = {
         "MAX_RESTARTS": f"how often ranks that have failed are started again; {MAX_RESTARTS}",
         "GNNKIT_INTERFACE": f"interface that nodes talk to each other on, by name; {job.interface or 'the one that leads to node 0'}",
+        "RUN_DIR": "where checkpoints go; `run`",
         "PREPARE_TIMEOUT_S": f"seconds that `gnnkit run --prepare` may take on each node; {PREPARE_TIMEOUT_S}",
     }
     if job.num_servers:

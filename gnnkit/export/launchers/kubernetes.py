@@ -33,6 +33,7 @@ from gnnkit.export.launchers.common import (
 )
 from gnnkit.export.proof.trial import Command, JobTrial, Node
 from gnnkit.files import read_text
+from gnnkit.jobs.config import CONFIG
 
 JOB_YAML = "job.yaml"
 
@@ -144,7 +145,7 @@ _HEAD = """\
 
 def image(job: ExportJob) -> str:
     """The image's name, as it is written."""
-    return f"registry.example.com/{job.name}:{job.gnnkit}"
+    return str(job.options.get("image", f"registry.example.com/{job.name}:{job.gnnkit}"))
 
 
 def token_name(job: ExportJob) -> str:
@@ -234,12 +235,16 @@ def _rank_pod(job: ExportJob) -> _Object:
     if job.gpus_per_node:
         limits["nvidia.com/gpu"] = job.gpus_per_node
     volumes: list[_Object] = [{"name": "work", "persistentVolumeClaim": {"claimName": f"{job.name}-work"}}]
-    mounts: list[_Object] = [{"name": "work", "mountPath": _HOME}, *_file_mounts(PLAN, TRAIN, LAUNCH)]
+    mounts: list[_Object] = [{"name": "work", "mountPath": _HOME}, *_file_mounts(*_rank_files(job))]
     if not job.num_servers:
         volumes += _store_volumes(job)
         mounts += _store_mounts(job)
     ports = [{"name": "rendezvous", "containerPort": MASTER_PORT}]
     return _pod(job, LAUNCH, env, limits, ports, volumes, mounts, trainer_shm_gib(job))
+
+
+def _rank_files(job: ExportJob) -> tuple[str, ...]:
+    return (PLAN, TRAIN, LAUNCH, *((CONFIG,) if job.config else ()))
 
 
 def _stateful_set(job: ExportJob) -> _Object:
@@ -310,7 +315,9 @@ def _pod(
     }
     files = {"name": "files", "configMap": {"name": f"{job.name}-files"}}
     shm = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{shm_gib}Gi"}}
+    selector = job.options.get("node_selector")
     return {
+        **({"nodeSelector": dict(selector)} if selector else {}),
         "automountServiceAccountToken": False,
         "topologySpreadConstraints": [spread],
         "containers": [container],
@@ -344,6 +351,7 @@ class Kubernetes(Launcher):
     title = "Kubernetes"
     # What starts the ranks, and the custom resource that the cluster must know.
     kind: ClassVar[str] = "JobSet"
+    options = {"image": "the image's name, with tag or digest", "node_selector": "labels that nodes must have"}
     needs: ClassVar[str] = (
         "The cluster needs the [JobSet](https://jobset.sigs.k8s.io) controller. `kubectl get crd jobsets.jobset.x-k8s.io` says whether it"
         " is there."
@@ -406,7 +414,7 @@ def _claims_step(job: ExportJob) -> InstructionStep:
 
 
 def _start(job: ExportJob, needs: str) -> tuple[InstructionStep, ...]:
-    from_files = " ".join(f"--from-file={name}" for name in (PLAN, TRAIN, LAUNCH, *((SERVE,) if job.num_servers else ())))
+    from_files = " ".join(f"--from-file={name}" for name in (*_rank_files(job), *((SERVE,) if job.num_servers else ())))
     steps = [
         InstructionStep(
             "Make the image",

@@ -31,16 +31,25 @@ class Slurm(Launcher):
 
     title = "Slurm"
     about_trial = f"{SBATCH}, with stand-ins for srun and scontrol: there is no Slurm here"
+    options = {
+        "partition": "the queue",
+        "account": "who pays",
+        "qos": "quality of service",
+        "time": "the time limit, 24:00:00",
+        "constraint": "features that nodes must have",
+    }
     about_files = {SERVE: "starts the storage servers of one node", SBATCH: "the job for Slurm"}
 
     def files(self, job: ExportJob) -> dict[str, str]:
         """Returns ``job.sbatch``, and ``serve.sh`` where there are storage nodes."""
-        needs = {
+        needs: dict[str, object] = {
             "cpus_per_task": rank_cores(job),
             "gib": trainer_gib(job),
             "storage_cpus": storage_cores(job),
             "storage_gib": storage_gib(job),
         }
+        limits = {"time": "24:00:00", **job.options}
+        needs["options"] = "\n".join(f"#SBATCH --{name}={value}" for name, value in limits.items())
         files = {SBATCH: render(SBATCH, job, group_0="--het-group=0 " if job.num_servers else "", **needs)}
         if job.num_servers:
             files[SERVE] = render(SERVE, job, where="slurm")
@@ -86,8 +95,8 @@ def _start(job: ExportJob) -> tuple[InstructionStep, ...]:
     text = (
         "This directory has to be the same on every node, on a shared file system for example. `job.sbatch` activates the environment"
         " `env/` that you have made above: edit that line where gnnkit is in another one. Look at the time limit, the cores and the memory,"
-        f" estimates from the store and the batches, in its first lines; it asks for {job.gpu_words}. A partition or an account go onto the"
-        " command line."
+        f" estimates from the store and the batches, in its first lines; it asks for {job.gpu_words}. A partition or an account that were"
+        " not exported go onto the command line, and hyper-parameters behind it: `sbatch job.sbatch --set lr=0.01`."
     )
     if not job.num_servers:
         text += " So do other numbers of nodes and ranks: `sbatch --nodes=1 --ntasks-per-node=2 job.sbatch`."
@@ -99,10 +108,11 @@ def _start(job: ExportJob) -> tuple[InstructionStep, ...]:
 def _restart(job: ExportJob) -> InstructionStep:
     lines = [
         f"* A rank{' or a storage server' if job.num_servers else ''} fails: the job's steps end, and the job asks Slurm to be started"
-        f" again, as long as it was started again fewer than {MAX_RESTARTS} times. It continues from the last checkpoint.",
+        f" again, as long as it was started again fewer than {MAX_RESTARTS} times. It continues from the last checkpoint."
+        " A mistake, which another start would not mend (exit code 2), ends it.",
         "* A node is gone, also the first one: Slurm ends what is left and starts the job again on other nodes (`--requeue`).",
-        "* The time limit is near: 180 s before it the job asks to be started again, however often it was. What has been computed since"
-        " the last checkpoint is computed again.",
+        "* The time limit is near: 180 s before it a checkpoint is written, and the job asks to be started again, however often it was; but"
+        " not where no checkpoint was made since it was started.",
         "* Where users may not requeue jobs: `sbatch job.sbatch` once more continues from the last checkpoint.",
     ]
     return InstructionStep("When something fails", "\n".join(lines))
@@ -127,8 +137,9 @@ def _ports(job: ExportJob) -> tuple[Port, ...]:
 def _settings(job: ExportJob) -> dict[str, str]:
     settings = {
         "MASTER_PORT": "where ranks meet; made of the job's id",
-        "MASTER_ADDR": "name of the first node, as the others reach it; as Slurm calls it",
+        "MASTER_ADDR": "address of the first node, as the others reach it; that of the interface which leads to them",
     }
     if job.num_servers:
         settings["STORAGE_PORT"] = "port of the first server of each storage node; made of the job's id"
-    return settings | common_settings(job)
+    run = {"RUN_DIR": "where checkpoints go; `run`, and `run/<task>` for the tasks of an array"}
+    return settings | common_settings(job) | run

@@ -28,6 +28,8 @@ def launch_card(title: str, status: RunStatus, trace: str | None) -> Card:
         ),
         ("time", format_duration(status.elapsed_s)),
     ]
+    if status.waits_for:
+        rows.append(("waits for", status.waits_for))
     main = ranks[0]
     if main.epoch >= 0:
         rows.append(("epoch", f"{main.epoch}: {_steps(main)} batches on rank 0"))

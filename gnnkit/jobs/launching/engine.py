@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import inspect
+import os
+import sys
 import threading
 import traceback
 from abc import ABC, abstractmethod
@@ -11,13 +14,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gnnkit.arguments import checks_calls
 from gnnkit.bounds import MOST_THREADS, is_whole, shown, whole_number
-from gnnkit.errors import GnnkitError, PlanError, interruptible
+from gnnkit.errors import GnnkitError, PlanError, WorkerStopped, interruptible
 from gnnkit.events import EventSink
 from gnnkit.graph_loader import GraphLoader
+from gnnkit.jobs.config import check_config
 from gnnkit.jobs.environment import check_present
 from gnnkit.jobs.launching.card import launch_card
-from gnnkit.jobs.launching.job import Job, LaunchInputs, LaunchSpec, RunState, RunStatus, extra_of, fair_threads, made_directory
+from gnnkit.jobs.launching.job import ENDED, Job, LaunchInputs, LaunchSpec, RunState, RunStatus, extra_of, fair_threads, made_directory
 from gnnkit.jobs.launching.packing import pack_code, unpack_result
 from gnnkit.plugins import find_plugin
 from gnnkit.rendering import Shown
@@ -108,8 +113,29 @@ class LocalEngine(Engine):
 # Between two looks: whatever changes wakes at once.
 _SLICE_S = 0.2
 _NUM_PROCS = 2
+# Runs whose end nothing has looked at: one that has failed decides the exit status of this process.
+_unseen: set[LaunchedRanks] = set()
+os.register_at_fork(after_in_child=_unseen.clear)
 
 
+class _ExitStatus:
+    """Ends this process with status 1 when it goes, which is after everything else in it has been tidied up."""
+
+    def __del__(self, end: Callable[[int], Any] = os._exit) -> None:
+        end(1)
+
+
+@atexit.register
+def _tell_failures() -> None:
+    """A script that only waits for its run ends as a command that has failed, where the run has failed."""
+    for job in _unseen:
+        error = job.error if job.has_ended else None
+        if error is not None and not isinstance(error, WorkerStopped):
+            sys.stderr.write(f"error: the run of {job.spec.title} has failed: {error.message.splitlines()[0]}; run.result() raises it\n")
+            sys.__dict__["_gnnkit_exit_status"] = _ExitStatus()  # handlers of the end cannot change the status; sys is the last to go
+
+
+@checks_calls()
 class RunHandle(Shown):
     """A run of ranks; made by ``gnnkit.launch``. All methods may be called from any thread.
 
@@ -132,25 +158,33 @@ class RunHandle(Shown):
     def __init__(self, job: LaunchedRanks) -> None:
         self._job = job
         self._values: dict[int, Any] = {}
+        _unseen.add(job)
 
     @property
     def status(self) -> RunStatus:
         """The state of the run and of each rank."""
-        return self._job.status()
+        status = self._job.status()
+        if status.state in ENDED:
+            _unseen.discard(self._job)
+        return status
 
     @property
     def state(self) -> RunState:
         """Says "starting", "running", "restarting", "done", "failed" or "stopped"."""
-        return self._job.status().state
+        return self.status.state
 
     @property
     def error(self) -> GnnkitError | None:
         """The error that it has failed with; None where it has not failed."""
         with self._job.changed:
+            if self._job.has_ended:
+                _unseen.discard(self._job)
             return self._job.error
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits until the run has ended, well or not. An interrupt ends the wait, and the run goes on.
+
+        A script whose run has failed, and that asks for neither its result nor its state or error, ends with exit status 1.
 
         Args:
             timeout_s: Most seconds to wait; None waits for as long as it runs.
@@ -165,6 +199,8 @@ class RunHandle(Shown):
                 if deadline.has_passed:
                     return False
                 job.changed.wait(deadline.within(_SLICE_S))
+            if job.error is None:
+                _unseen.discard(job)
         return True
 
     def result(self) -> Any:
@@ -211,7 +247,7 @@ class RunHandle(Shown):
         self.wait()
         job = self._job
         with job.changed:
-            error, packed = job.error, job.results.get(rank)
+            error, packed = self.error, job.results.get(rank)
         if error is not None:
             raise error
         if rank not in self._values:  # unpacking may take long: it holds no lock
@@ -220,13 +256,14 @@ class RunHandle(Shown):
         return self._values[rank]
 
     def _card(self) -> Card:
-        return launch_card(self._job.spec.title, self._job.status(), None if self.error is None else _trace(self.error))
+        return launch_card(self._job.spec.title, self.status, None if self.error is None else _trace(self.error))
 
 
 def _trace(error: BaseException) -> str:
     return "".join(traceback.format_exception(type(error), error, error.__traceback__))
 
 
+@checks_calls()
 def launch(  # noqa: PLR0913 - every one is a word of the user's
     train_fn: Callable[[GraphLoader, TrainContext], Any],
     loader: GraphLoader,
@@ -239,6 +276,7 @@ def launch(  # noqa: PLR0913 - every one is a word of the user's
     threads_per_proc: int | None = None,
     start_timeout_s: float = 120.0,
     log_dir: str | Path | None = None,
+    config: Mapping[str, Any] | None = None,
     progress: bool | str = "auto",
 ) -> RunHandle:
     """Runs ``train_fn(loader, ctx)`` in several ranks on this machine, and returns at once. ``docs/launching.md`` describes it.
@@ -260,6 +298,7 @@ def launch(  # noqa: PLR0913 - every one is a word of the user's
         threads_per_proc: Threads of torch in each rank; None: the processors divided by the ranks.
         start_timeout_s: Seconds that a rank may take until its function is called.
         log_dir: Folder for logs; None: ``$GNNKIT_HOME``, the user's runtime or state folder, or the temporary one.
+        config: ``ctx.config``, hyper-parameters for example: ``{"lr": 0.01}``.
         progress: How progress is shown; False shows nothing.
 
     Raises:
@@ -274,7 +313,7 @@ def launch(  # noqa: PLR0913 - every one is a word of the user's
     loader.pipeline.check_open()
     starter = _engine(engine)
     num_procs = _count(num_procs, starter)
-    sink, code = make_sink(progress), pack_code(train_fn, loader.pipeline.transform, extra_of(loader))
+    sink, code = make_sink(progress), pack_code(train_fn, loader.pipeline.transform, extra_of(loader), check_config(config or {}))
     inputs = LaunchInputs(loader, num_procs)
     folder = starter.directory(directory)
     if folder is not None:

@@ -78,6 +78,7 @@ class RunStatus:
         run: Its name in ``gnnkit ps``.
         directory: ``ctx.directory``.
         processes: What the system says of the ranks' processes.
+        waits_for: What the engine has no room for yet; "" where ranks wait for nothing.
     """
 
     state: RunState
@@ -89,6 +90,7 @@ class RunStatus:
     run: str
     directory: str
     processes: tuple[ProcessStatus, ...] = ()
+    waits_for: str = ""
 
 
 class RankState:
@@ -217,6 +219,7 @@ class LaunchReporter:
     def __init__(self, events: EventSink, spec: LaunchSpec) -> None:
         self.events, self._spec = events, spec
         self._shown: dict[int, RankStatus] = {}
+        self.waits_for = ""
         self._starts()
 
     def show(self, ranks: Sequence[RankStatus]) -> None:
@@ -233,6 +236,13 @@ class LaunchReporter:
     def started(self) -> None:
         """All ranks are in their function."""
         self._event("end", "start", self._label, done=self._spec.num_procs, total=self._spec.num_procs)
+
+    def wait_for(self, text: str) -> None:
+        """Shows what the ranks' start waits for; "" is nothing any more."""
+        if text != self.waits_for:
+            self.waits_for = text
+            if text:
+                self._event("message", _STAGE, text=f"{self._label}: waits for {text}")
 
     def restarting(self, error: str, restarts: int) -> None:
         """A rank has failed, and all start again."""
@@ -493,7 +503,8 @@ class Job:
             until = self._ended_s or time.monotonic()
             error = str(self._error).splitlines()[0] if self._error is not None else self._last_error
             restarts, ranks = (self._restarts, spec.max_restarts), tuple(self.states.ranks)
-            return RunStatus(self._state, ranks, *restarts, error, until - self._began, self.folder.path.name, self.directory, seen)
+            where, waits_for = (self.folder.path.name, self.directory), "" if self.has_ended else self._reporter.waits_for
+            return RunStatus(self._state, ranks, *restarts, error, until - self._began, *where, seen, waits_for)
 
     def log(self, rank: int) -> str:
         """Returns a rank's output so far; only the end where it is very long."""

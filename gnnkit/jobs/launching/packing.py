@@ -6,7 +6,7 @@ import inspect
 import io
 import linecache
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from gnnkit.errors import PlanError, TrainingFailed
@@ -14,7 +14,9 @@ from gnnkit.errors import PlanError, TrainingFailed
 _MOST_NAMES = 5
 
 
-def pack_code(train: Callable[..., Any], transform: Callable[..., Any] | None, extra: Any) -> bytes:
+def pack_code(
+    train: Callable[..., Any], transform: Callable[..., Any] | None, extra: Any, config: Mapping[str, Any] | None = None
+) -> bytes:
     """A train function, with whatever it refers to that no rank could import: what the notebook or script itself defines.
 
     The text of the notebook's cells goes along: a traceback without it names lines that cannot be looked up.
@@ -23,6 +25,7 @@ def pack_code(train: Callable[..., Any], transform: Callable[..., Any] | None, e
         train: The function.
         transform: The loader's transform.
         extra: Attributes that every batch of a graph in memory carries.
+        config: The job's hyper-parameters.
 
     Raises:
         PlanError: Something that it refers to cannot be sent.
@@ -30,7 +33,7 @@ def pack_code(train: Callable[..., Any], transform: Callable[..., Any] | None, e
     import cloudpickle
 
     try:
-        return bytes(cloudpickle.dumps((train, transform, extra, _cells())))
+        return bytes(cloudpickle.dumps((train, transform, extra, dict(config or {}), _cells())))
     except Exception as error:  # whatever an object raises that will not be pickled
         names = list(_unfit(train))[:_MOST_NAMES]
         what = f"{', '.join(names)}, used by {_name(train)}," if names else f"{_name(train)} or what it uses"
@@ -40,21 +43,21 @@ def pack_code(train: Callable[..., Any], transform: Callable[..., Any] | None, e
         ) from error
 
 
-def unpack_code(data: bytes) -> tuple[Callable[..., Any], Callable[..., Any] | None, Any]:
+def unpack_code(data: bytes) -> tuple[Callable[..., Any], Callable[..., Any] | None, Any, dict[str, Any]]:
     """Reverses ``pack_code``, in a rank.
 
     Raises:
         PlanError: The function does not come back, because a module is not there, for example.
     """
     try:
-        train, transform, extra, cells = pickle.loads(data)
+        train, transform, extra, config, cells = pickle.loads(data)
     except Exception as error:
         raise PlanError(
             f"the train function cannot be read in another process: {type(error).__name__}: {error}",
             "modules that it imports must be found from the folder and the sys.path of the process that calls launch()",
         ) from error
     linecache.cache.update({name: (sum(map(len, lines)), None, lines, name) for name, lines in cells.items()})
-    return train, transform, extra
+    return train, transform, extra, config
 
 
 def pack_result(value: Any) -> bytes:

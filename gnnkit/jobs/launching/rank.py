@@ -6,6 +6,7 @@ import logging
 import os
 import queue
 import socket
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from gnnkit.cluster.serving.spec import remember_token
 from gnnkit.host import without_collections
+from gnnkit.jobs.context import LogLines
 from gnnkit.jobs.environment import JobPlace
 from gnnkit.jobs.launching.packing import pack_result, unpack_code
 from gnnkit.jobs.running import run_training
@@ -49,6 +51,7 @@ class RankWork:
         self._heard: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._loader: GraphLoader | None = None
         self._logged: Logged | None = None
+        self._lines = LogLines(_show)
         self._told: Mapping[str, Any] = {}
         self._tell_lock = threading.Lock()
         self._is_training = self._has_failed = False
@@ -62,6 +65,7 @@ class RankWork:
         except BaseException as error:
             self._tell_error(error)
             os._exit(1)
+        self._lines.flush()
         self._tell_progress()
         fd = in_memory(data)
         self._wire.tell("result", [fd])
@@ -91,7 +95,7 @@ class RankWork:
         place = JobPlace(**body["place"])
         _set_variables({**place.variables(), **body["variables"]})
         with without_collections():
-            train, transform, extra = unpack_code(from_memory(setup.fds[0]))  # brings torch, mostly
+            train, transform, extra, config = unpack_code(from_memory(setup.fds[0]))  # brings torch, mostly
         store = _store(place, setup.fds[1:], body["timeout_s"])
         if self._heard.empty():  # the graph is being stored meanwhile
             with without_collections():
@@ -122,6 +126,7 @@ class RankWork:
             device=body["device"],
             store=store,
             transform=transform,
+            config=config,
         )
 
     def _tell_error(self, error: BaseException) -> None:
@@ -136,6 +141,7 @@ class RankWork:
 
     def _report(self, logged: Logged) -> None:
         self._logged = logged
+        self._lines(logged)
 
     def _tell_progress(self) -> None:
         loader, logged = self._loader, self._logged
@@ -146,6 +152,11 @@ class RankWork:
             if told != self._told:
                 self._told = told
                 self._wire.send("steps", **told)
+
+
+def _show(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def progress_of(loader: GraphLoader, logged: Logged | None) -> dict[str, Any]:

@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from gnnkit.backends.devices import cache_device
+from gnnkit.backends.on_device import OnDevice
+from gnnkit.errors import PlanError
 from gnnkit.events import Event
 from gnnkit.host import available_cpus, available_memory
 from gnnkit.loader.history import BatchRecord
@@ -78,6 +81,7 @@ class LoopMeasurement:
         will_copy: Whether that copy is being made, or will be with the first batches.
         free_bytes: Bytes of memory that are free for it.
         is_remote: Whether batches or parts of the graph come from other hosts.
+        device: The device that batches are copied to, where it has room for the graph and could sample them itself; else "".
         starting: What has to be done before batches can come ("start", "compile", ...), or "".
     """
 
@@ -110,6 +114,7 @@ class LoopMeasurement:
     will_copy: bool = False
     free_bytes: int = 0
     is_remote: bool = False
+    device: str = ""
     starting: str = ""
 
     @property
@@ -316,10 +321,22 @@ def measure(loader: Pipeline, seconds: float = 10.0) -> LoopMeasurement:
         will_copy=_will_copy(loader),
         free_bytes=available_memory(),
         is_remote=_is_remote(loader),
+        device=_device_with_room(loader),
         starting=next((s.stage for s in loader.history.stages if s.state == "running" and s.stage in _BEFORE_BATCHES), ""),
         **_of_records(records, threads),
         **_of_system(loader, records),
     )
+
+
+def _device_with_room(loader: Pipeline) -> str:
+    """The device that has room for what a loader samples from, or ""; of loaders that copy batches to it."""
+    device = cache_device(loader.device)
+    if device is None or device.type == "cpu" or loader.plan.backend["kind"] in ("OnDevice", "Glt"):
+        return ""
+    try:
+        return str(device) if OnDevice(str(device)).room(loader.plan, loader.graph) >= 0 else ""
+    except PlanError:
+        return ""
 
 
 def last_records(records: Iterable[BatchRecord], seconds: float) -> list[BatchRecord]:
@@ -619,6 +636,8 @@ def _of_the_loop(measured: LoopMeasurement) -> Advice:
         "transform": f"Your transform {takes}: do its work once beforehand, or less of it.",
         "transfer": f"Copying batches to the device {takes}: a store with feature_dtype='float16' halves what is copied.",
     }
+    if part == "transfer" and measured.device:
+        return _sampled_there(part, remedy[part].partition(":")[0], measured)
     return Advice(part, remedy[part])
 
 
@@ -691,6 +710,8 @@ def _more(measured: LoopMeasurement) -> Advice | None:
     if max(slots_gain, workers_gain) < _WORTHWHILE:
         return None
     who = workers(measured.kind, measured.workers)
+    if measured.device:
+        return _sampled_there("workers", f"{_waits(measured)} while {who} cannot sample faster", measured)
     if slots_gain >= workers_gain:
         what = f"{_waits(measured)} although {who} could sample more: room for {batches(measured.slots)} is too little"
         return Advice("slots", f"{what}; use {in_words(measured.backend, slots)}.", slots)
@@ -700,6 +721,12 @@ def _more(measured: LoopMeasurement) -> Advice | None:
     if measured.is_joined:
         return Advice("workers", f"{what}: give its servers more: gnnkit serve --workers-per-server.")
     return Advice("workers", f"{what}; use {in_words(measured.backend, more)}.", more)
+
+
+def _sampled_there(bottleneck: str, what: str, measured: LoopMeasurement) -> Advice:
+    """The graph fits the device that batches are copied to: it can make them."""
+    change = {"backend": OnDevice(measured.device)}
+    return Advice(bottleneck, f"{what}; the graph fits {measured.device}: use {in_words(measured.backend, change)}.", change)
 
 
 def _processors(what: str) -> Advice:

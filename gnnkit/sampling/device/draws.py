@@ -6,6 +6,8 @@ comparisons flip the highest bit. ``gnnkit.kernels.stream`` and ``gnnkit.samplin
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -45,27 +47,49 @@ def fold(key: Tensor | int, value: Tensor) -> Tensor:
     return _mix((value * _GOLDEN).bitwise_xor_(own).add_(_GOLDEN))
 
 
-def draws(key: Tensor, steps: Tensor) -> Tensor:
-    """``draw(key, i)`` for the i of ``steps``, see ``steps_of``; the two are broadcast."""
-    return _mix(key + steps)
+class Steps(NamedTuple):
+    """The common part of the draws of a node, and of its picks; made once, since each operation of a device counts.
+
+    Attributes:
+        numbers: int64 ``[k]``, 0, 1, 2 and so on.
+        ends: int64 ``[k]``, one more.
+        addends: int64 ``[k]``, of ``draws``.
+    """
+
+    numbers: Tensor
+    ends: Tensor
+    addends: Tensor
+
+    @classmethod
+    def of(cls, count: int, device: torch.device, first: int = 0) -> Steps:
+        """Those of ``count`` draws, from number ``first`` on."""
+        numbers = torch.arange(first, first + count + 1, device=device)
+        return cls(numbers[:-1], numbers[1:], numbers[1:] * _GOLDEN)
 
 
-def steps_of(numbers: Tensor) -> Tensor:
-    """The addends of ``draws`` for draws of these numbers."""
-    return (numbers + 1).mul_(_GOLDEN)
+def draws(key: Tensor, addends: Tensor) -> Tensor:
+    """``draw(key, i)`` for the i of ``Steps.addends``; the two are broadcast."""
+    return _mix(key + addends)
+
+
+def _halves(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """``[..., 2]``: the low and high 32 bits of int64 values, which are looked at and not computed."""
+    return values.view(dtype).view(*values.shape, 2)
 
 
 def bounded(draw: Tensor, n: Tensor, *, is_wide: bool) -> Tensor:
-    """``bounded(draw, n)`` for n of at least 0.
+    """``bounded(draw, n)`` for n of at least 0; int32 where they are not wide.
 
     Args:
         draw: int64, the draws.
         n: int64, likewise.
         is_wide: Whether an n may be 2^31 or more.
     """
-    high, low = _shifted(draw, 32), draw & _LOW
     if not is_wide:
-        return (low.mul_(n) >> 32).add_(high.mul_(n)) >> 32
+        products = _halves(draw, torch.uint32).long().mul_(n[..., None])
+        # High halves of what is not negative are what shifting by 32 bits gives.
+        return _halves(products[..., 1] + _halves(products, torch.int32)[..., 0, 1], torch.int32)[..., 1]
+    high, low = _shifted(draw, 32), draw & _LOW
     n_high, n_low = n >> 32, n & _LOW
     left, right = high * n_low, low * n_high
     carried = _shifted(low * n_low, 32).add_(left & _LOW).add_(right & _LOW) >> 32
@@ -83,8 +107,8 @@ def _repeats(values: Tensor) -> Tensor:
     return found.scatter_(1, order[:, 1:], ordered[:, 1:] == ordered[:, :-1])
 
 
-def pick_distinct(key: Tensor, degree: Tensor, count: int, *, is_wide: bool) -> Tensor:
-    """Floyd's sample of ``count`` of each node's edges, for all picks at once.
+def pick_distinct(key: Tensor, least: Tensor, steps: Steps, *, is_wide: bool) -> Tensor:
+    """Floyd's sample of k of each node's d edges, for all picks at once; less ``d - k``, which place a pick falls back on.
 
     Pick i is t_i, or d - k + i where t_i was taken already. What is taken before it are the values t of earlier picks, and the d - k + j
     of each earlier pick j that was a repeat itself: so t_i leads to one earlier pick, and whether that one was a repeat is found by
@@ -92,34 +116,28 @@ def pick_distinct(key: Tensor, degree: Tensor, count: int, *, is_wide: bool) -> 
 
     Args:
         key: int64 ``[n]``, the nodes' generators.
-        degree: int64 ``[n]``; where it is at most ``count`` the picks are of no use.
-        count: k.
+        least: int64 ``[n]``, d - k, and 0 for nodes with fewer edges: their picks are 0, 1, 2 and so on.
+        steps: Those of k picks.
         is_wide: Whether a degree may be 2^31 or more.
 
     Returns:
-        int64 ``[n, count]``, in the order in which they are taken.
+        int64 ``[n, k]``, in the order in which they are taken.
     """
-    steps = torch.arange(count, device=key.device)
-    least = (degree - count)[:, None]
-    last = least + steps
-    picks = bounded(draws(key[:, None], steps_of(steps)), last + 1, is_wide=is_wide)
+    numbers, count = steps.numbers, len(steps.numbers)
+    picks = bounded(draws(key[:, None], steps.addends), least[:, None] + steps.ends, is_wide=is_wide) - least[:, None]
     if count == 1:
         return picks
-    repeated, leads = _repeats(picks), picks - least
-    leads = torch.where((leads >= 0) & (leads < steps), leads, steps)
-    reach = 1
-    while reach < count:
-        repeated = repeated | repeated.gather(1, leads)
-        reach *= 2
-        if reach < count:
-            leads = leads.gather(1, leads)
-    return torch.where(repeated, last, picks)
+    repeated = _repeats(picks)
+    # A repeat leads to itself, and what leads to no earlier pick leads to the first, which is no repeat.
+    leads, reach = torch.where(repeated, numbers, picks.clamp(min=0)), 1
+    while reach < count - 1:
+        leads, reach = leads.gather(1, leads), 2 * reach
+    return torch.where(repeated.gather(1, leads), numbers, picks)
 
 
-def pick_any(key: Tensor, degree: Tensor, count: int, *, is_wide: bool) -> Tensor:
-    """int64 ``[n, count]``: that many draws of each node's edges, with replacement."""
-    steps = steps_of(torch.arange(count, device=key.device))
-    return bounded(draws(key[:, None], steps), degree[:, None], is_wide=is_wide)
+def pick_any(key: Tensor, degree: Tensor, steps: Steps, *, is_wide: bool) -> Tensor:
+    """``[n, k]``: that many draws of each node's edges, with replacement."""
+    return bounded(draws(key[:, None], steps.addends), degree[:, None], is_wide=is_wide)
 
 
 def first_above(values: Tensor, begin: Tensor, end: Tensor, limit: Tensor, rounds: int) -> Tensor:
@@ -171,14 +189,13 @@ class WeightedEdges:
         return WeightedEdges(self.prefix, begin, end, base, self._rounds)
 
 
-def pick_weighted(key: Tensor, edges: WeightedEdges, count: int) -> Tensor:
-    """int64 ``[n, count]``: picks by weight, with replacement."""
-    draw = draws(key, steps_of(torch.arange(count, device=key.device))[:, None])
-    return edges.at(bounded(draw, edges.total, is_wide=True)).T
+def pick_weighted(key: Tensor, edges: WeightedEdges, steps: Steps) -> Tensor:
+    """int64 ``[n, k]``: picks by weight, with replacement."""
+    return edges.at(bounded(draws(key, steps.addends[:, None]), edges.total, is_wide=True)).T
 
 
 def pick_weighted_distinct(key: Tensor, edges: WeightedEdges, count: int) -> Tensor:
-    """int64 ``[n, count]``: picks by weight, without replacement: a draw for each node in each round, until all have their picks.
+    """int64 ``[n, count]``: picks by weight, without replacement: ``count`` draws for each node at a time, until all have their picks.
 
     Args:
         key: int64 ``[n]``, the nodes' generators.
@@ -189,19 +206,19 @@ def pick_weighted_distinct(key: Tensor, edges: WeightedEdges, count: int) -> Ten
     picks = torch.full((size, count + 1), -1, dtype=torch.int64, device=key.device)  # the last column is for what is not taken
     done, tries = torch.zeros((2, size), dtype=torch.int64, device=key.device)
     step = 0
-    while size and (step < count or bool((done < count).any())):
-        draw = draws(key, steps_of(torch.full_like(key, step)))
-        pick = edges.at(bounded(draw, edges.total, is_wide=True))
-        is_taken = (picks[:, :count] == pick[:, None]).any(1)
-        if step >= MAX_REDRAWS:
-            rest = (tries == MAX_REDRAWS).nonzero()[:, 0]
-            if len(rest):
-                pick[rest] = _of_the_rest(draw[rest], edges.rows(rest), picks[rest, :count], done[rest])
-                is_taken[rest] = False
-        is_new = ~is_taken & (done < count)
-        picks.scatter_(1, torch.where(is_new, done, count)[:, None], pick[:, None])
-        done, tries = done + is_new, torch.where(is_new, 0, tries + 1)
-        step += 1
+    while size and (step == 0 or bool((done < count).any())):
+        drawn = draws(key, Steps.of(count, key.device, step).addends[:, None])
+        for draw, pick in zip(drawn, edges.at(bounded(drawn, edges.total, is_wide=True)), strict=True):
+            is_taken = (picks[:, :count] == pick[:, None]).any(1)
+            if step >= MAX_REDRAWS:
+                rest = (tries == MAX_REDRAWS).nonzero()[:, 0]
+                if len(rest):
+                    pick[rest] = _of_the_rest(draw[rest], edges.rows(rest), picks[rest, :count], done[rest])
+                    is_taken[rest] = False
+            is_new = ~is_taken & (done < count)
+            picks.scatter_(1, torch.where(is_new, done, count)[:, None], pick[:, None])
+            done, tries = done + is_new, torch.where(is_new, 0, tries + 1)
+            step += 1
     return picks[:, :count]
 
 

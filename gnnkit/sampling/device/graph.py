@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnnkit.errors import MemoryLimitError
-from gnnkit.host import available_memory
+from gnnkit.host import free_on
 from gnnkit.plan import NeighborSampling
 from gnnkit.sampling.subgraph import LOOSE_EDGE, damaged
 from gnnkit.schema import EdgeType, NodeType
@@ -32,7 +32,7 @@ class DeviceAdjacency:
 
     Attributes:
         indptr: int64 ``[nodes + 1]``, over the store ids of the nodes that own the edges.
-        indices: int32 or int64 ``[edges]``, store ids of the other ends.
+        indices: int32 or int64 ``[edges + 1]``, store ids of the other ends; the last one leads to no node, but the number of nodes.
         rounds: The length in binary of the largest degree.
         is_wide: Whether a degree may be 2^31 or more.
         prefix: int64 ``[edges]``, see ``EdgePart.weight_prefix``; None where weights play no part.
@@ -67,9 +67,9 @@ class DeviceAdjacency:
         degrees = indptr.diff()
         ends = (*degrees.aminmax(),) if len(degrees) else (torch.zeros(1), torch.zeros(1))
         least, largest = (int(end) for end in ends)
-        is_sound = least >= 0 and int(indptr[0]) == 0 and int(indptr[-1]) == len(indices)
-        if is_sound and len(indices):
-            first, last = (int(end) for end in indices.aminmax())
+        is_sound = least >= 0 and int(indptr[0]) == 0 and int(indptr[-1]) == len(indices) - 1
+        if is_sound and len(indices) > 1:
+            first, last = (int(end) for end in indices[:-1].aminmax())
             is_sound = first >= 0 and last < num_neighbors
         if not is_sound:
             raise damaged(LOOSE_EDGE)
@@ -79,6 +79,16 @@ class DeviceAdjacency:
             before[indptr[:-1][degrees > 0]] = 0
             has_zeros = bool((prefix == before).any())
         return cls(indptr, indices, largest.bit_length(), largest >= 1 << 31, prefix, has_zeros, time)
+
+    @property
+    def count(self) -> int:
+        """The number of edges, which is also the place of none."""
+        return len(self.indices) - 1
+
+    def ranges(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
+        """The places of nodes' first edges, and those behind their last ones."""
+        begin, end = self.indptr.unfold(0, 2, 1)[nodes].unbind(1)
+        return begin, end
 
     def weights(self, place: Tensor, begin: Tensor) -> Tensor:
         """The integer weights of edges; ``begin`` is the place of the first edge of each one's node."""
@@ -160,15 +170,18 @@ class DeviceGraph:
     def __init__(self, arrays: GraphArrays, device: torch.device) -> None:
         self.arrays, self.device = arrays, device
         self._kept: dict[tuple[Any, ...], Any] = {}
-        self._nbytes: dict[tuple[Any, ...], int] = {}
         self.lock = threading.RLock()
 
     @property
     def nbytes(self) -> int:
         """Bytes of what is there."""
-        return sum(self._nbytes.values())
+        return sum(value.nbytes for own in list(self._kept.values()) for value in vars(own).values() if isinstance(value, Tensor))
 
-    def prepare(self, sampling: NeighborSampling, *, skips_features: bool, beside: int) -> None:
+    def missing(self, sampling: NeighborSampling, *, skips_features: bool) -> dict[tuple[Any, ...], int]:
+        """``{what a loader needs and is not there yet: bytes}``; see ``prepare``."""
+        return {what: nbytes for what, (nbytes, _) in self._wanted(sampling, skips_features).items() if what not in self._kept}
+
+    def prepare(self, sampling: NeighborSampling, *, skips_features: bool, beside: int) -> int:
         """Copies what a loader needs and is not there yet; nothing, where there is no room for it.
 
         Args:
@@ -176,19 +189,22 @@ class DeviceGraph:
             skips_features: Whether features of nodes stay on the host.
             beside: Bytes that the loader needs beside the graph.
 
+        Returns:
+            Bytes that what it needs was predicted to take.
+
         Raises:
             MemoryLimitError: The device has no room.
             StoreError: The graph is damaged.
         """
         with self.lock:
             wanted = self._wanted(sampling, skips_features)
-            needed = {what: nbytes for what, (nbytes, _) in wanted.items() if what not in self._kept}
-            check_room(needed, beside, self.device)
-            for what, (nbytes, make) in wanted.items():
+            check_room(self.missing(sampling, skips_features=skips_features), beside, self.device)
+            for what, (_, make) in wanted.items():
                 if what not in self._kept:
-                    self._kept[what], self._nbytes[what] = make(), nbytes
+                    self._kept[what] = make()
             if self.device.type == "cuda":
                 torch.cuda.current_stream(self.device).synchronize()  # from now on every stream finds it there
+            return sum(nbytes for nbytes, _ in wanted.values())
 
     def _wanted(self, sampling: NeighborSampling, skips_features: bool) -> dict[tuple[Any, ...], tuple[int, Callable[[], Any]]]:
         """``{what: (its bytes, what copies it)}``."""
@@ -214,7 +230,8 @@ class DeviceGraph:
             weighted, timed = sampling.weight is not None and own[0].weight_prefix is not None, sampling.time_attr is not None
             timed = timed and own[0].time is not None
             num_nodes = schema.node_types[self.arrays.frontier_type(edge_type)].num_nodes
-            nbytes = 8 * (num_nodes + 1) + (own[0].indices.itemsize + 8 * weighted + 8 * timed) * edges.num_edges
+            itemsize = own[0].indices.itemsize
+            nbytes = 8 * (num_nodes + 1) + itemsize + (itemsize + 8 * weighted + 8 * timed) * edges.num_edges
             found["edges", edge_type, weighted, timed] = nbytes, self._adjacency_of(edge_type, weighted=weighted, timed=timed)
         return found
 
@@ -222,7 +239,9 @@ class DeviceGraph:
         def make() -> DeviceAdjacency:
             parts, schema = self.arrays.edges[edge_type], self.arrays.schema
             bounds = self.arrays.edge_bounds[edge_type]
-            num_edges, num_nodes = int(bounds[-1]), schema.node_types[self.arrays.frontier_type(edge_type)].num_nodes
+            num_nodes, num_neighbors = (
+                schema.node_types[end].num_nodes for end in (self.arrays.frontier_type(edge_type), self.arrays.neighbor_type(edge_type))
+            )
             indptr = torch.zeros(num_nodes + 1, dtype=torch.int64, device=self.device)
             at = 1
             for part, first in zip(parts, bounds.tolist(), strict=False):
@@ -231,12 +250,13 @@ class DeviceGraph:
                     at += len(piece)
 
             def flat(values: Iterable[NDArray[Any] | None]) -> Tensor:
-                return rows_of((v for v in values if v is not None), num_edges, self.device, "").words[:, 0]
+                arrays = [v for v in values if v is not None]
+                return rows_of(arrays, sum(map(len, arrays)), self.device, "").words[:, 0]
 
             return DeviceAdjacency.of(
                 indptr,
-                flat(part.indices for part in parts),
-                schema.node_types[self.arrays.neighbor_type(edge_type)].num_nodes,
+                flat((*(part.indices for part in parts), np.array([num_neighbors], parts[0].indices.dtype))),
+                num_neighbors,
                 flat(part.weight_prefix for part in parts) if weighted else None,
                 flat(part.time for part in parts) if timed else None,
             )
@@ -276,7 +296,7 @@ def check_room(needed: dict[tuple[Any, ...], int], beside: int, device: torch.de
         MemoryLimitError: It has none.
     """
     by_kind = {kind: sum(n for what, n in needed.items() if what[0] == kind) for kind in ("edges", "ids", "rows")}
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
+    free = free_on(device)
     total = sum(by_kind.values()) + beside
     if total > free:
         raise MemoryLimitError(

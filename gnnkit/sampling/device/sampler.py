@@ -9,7 +9,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,13 +48,16 @@ class DevicePlace:
     Args:
         graph: The graph's copy.
         plan: What is sampled.
+        predicted: Bytes that all of it was predicted to take.
     """
 
-    def __init__(self, graph: DeviceGraph, plan: LoaderPlan) -> None:
-        self.graph, self.plan, self.device = graph, plan, graph.device
+    def __init__(self, graph: DeviceGraph, plan: LoaderPlan, predicted: int) -> None:
+        self.graph, self.plan, self.device, self.predicted = graph, plan, graph.device, predicted
         self.lock = threading.Lock()  # of the walk: a batch at a time has numbers
         self._walker: DeviceWalker | None = None
-        self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        # One stream for walks and one for rows: a batch is walked while rows of the one before are copied.
+        is_cuda = self.device.type == "cuda"
+        self._walks, self._rows = (torch.cuda.Stream(self.device) if is_cuda else None for _ in range(2))
         schema = graph.arrays.schema
         self.slots = {t: self._slots(words, schema.node_types[t].num_nodes) for t, words in plan.cached.items()}
         specs = {(t, name): spec for t, nodes in schema.node_types.items() for name, spec in nodes.arrays.items()}
@@ -77,25 +80,60 @@ class DevicePlace:
             self._walker = DeviceWalker(self.graph, tables, self.plan.sampling)
         return self._walker
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what lies on the device as long as this is open; batches come beside it."""
+        walker = self._walker
+        own = [*self.slots.values(), *(() if walker is None else walker.tensors)]
+        return self.graph.nbytes + sum(int(tensor.nbytes) for tensor in own)
+
     @contextlib.contextmanager
-    def operations(self) -> Iterator[None]:
-        """Has operations go to the stream of samplers, beside the consumer's."""
-        if self._stream is None:
-            yield
-            return
-        with torch.cuda.stream(self._stream):
+    def walking(self) -> Iterator[None]:
+        """Has operations go to the stream of walks, for one batch at a time."""
+        with self.lock, _on(self._walks):
             yield
 
-    def wait(self) -> None:
-        """Waits until what was asked of the stream so far is there; of no other stream, and of no device."""
-        if self._stream is not None:
-            event = torch.cuda.Event()
-            event.record(self._stream)
-            event.synchronize()
+    def mark(self) -> torch.cuda.Event | None:
+        """An event behind what was asked of the current stream so far; None where there are no streams."""
+        if self._rows is None:
+            return None
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    @contextlib.contextmanager
+    def gathering(self, walked: torch.cuda.Event | None) -> Iterator[None]:
+        """Has operations go to the stream of rows, behind a walk; at the end waits until they are there, and for nothing else.
+
+        What was walked must be kept until then: it is memory of the other stream, which does not know of its readers.
+        """
+        with _on(self._rows):
+            if walked is not None and self._rows is not None:
+                self._rows.wait_event(walked)
+            try:
+                yield
+            finally:
+                if (done := self.mark()) is not None:
+                    done.synchronize()
+
+    def hand_out(self, tensors: Iterable[Tensor]) -> None:
+        """Tells the allocator of tensors that the calling thread's stream reads from now on: they are memory of the streams here."""
+        if self._rows is not None:
+            reader = torch.cuda.current_stream(self.device)
+            for tensor in tensors:
+                tensor.record_stream(reader)
+
+    def close(self) -> None:
+        """Gives up the device's memory, but for batches; nothing is sampled any more."""
+        self.graph, self._walker, self.slots, self.numbers = DeviceGraph(self.graph.arrays, self.device), None, {}, {}
 
 
-def bytes_beside(schema: GraphSchema, sampling: NeighborSampling, plan: LoaderPlan, batches: int) -> int:
-    """Bytes that sampling takes beside the graph: numbers, places of features, and batches by the graph's mean degrees.
+def _on(stream: torch.cuda.Stream | None) -> contextlib.AbstractContextManager[Any]:
+    return contextlib.nullcontext() if stream is None else torch.cuda.stream(stream)
+
+
+def bytes_beside(schema: GraphSchema, sampling: NeighborSampling, plan: LoaderPlan, batches: int) -> tuple[int, int]:
+    """Bytes that sampling takes beside the graph: of numbers and places of features, and of batches by the graph's mean degrees.
 
     Args:
         schema: The graph's schema.
@@ -103,7 +141,7 @@ def bytes_beside(schema: GraphSchema, sampling: NeighborSampling, plan: LoaderPl
         plan: The plan.
         batches: How many of them are there at once.
     """
-    numbering = 0 if sampling.has_roots else 4 * sum(nodes.num_nodes + 2 for nodes in schema.node_types.values())
+    numbering = 0 if sampling.has_roots else 4 * sum(nodes.num_nodes + 1 for nodes in schema.node_types.values())
     has_places = [nodes for nodes in schema.node_types.values() if plan.runtime.feature_cache and FEATURE_NAME in nodes.arrays]
     places = 4 * sum(nodes.num_nodes for nodes in has_places)
     row_nbytes = 8 + max((sum(spec.row_nbytes for spec in nodes.arrays.values()) for nodes in schema.node_types.values()), default=0)
@@ -121,7 +159,7 @@ def bytes_beside(schema: GraphSchema, sampling: NeighborSampling, plan: LoaderPl
         frontier = found if sampling.has_roots else min(found, all_nodes)
         nodes += frontier
     nodes = nodes if sampling.has_roots else min(nodes, all_nodes)
-    return numbering + places + batches * int(nodes * row_nbytes + edges_nbytes)
+    return numbering + places, batches * int(nodes * row_nbytes + edges_nbytes)
 
 
 class DeviceSampler:
@@ -153,13 +191,13 @@ class DeviceSampler:
         place, started = self._place, time.monotonic()
         seeds = self._seeder.seeds(request, self._reach)
         seeds.variates = request.variates
-        with place.operations():
-            with place.lock:
-                walked = place.walker(self.tables).walk(seeds, request.key)
-            sampled = time.monotonic()
-            writer = _DeviceWriter(self.tables, place, self._reach, acquire)
+        with place.walking():
+            walked = place.walker(self.tables).walk(seeds, request.key)
+            there = place.mark()
+        sampled = time.monotonic()
+        writer = _DeviceWriter(self.tables, place, self._reach, acquire)
+        with place.gathering(there):
             layout, tensors = writer.written(walked, seeds)
-            place.wait()
         return Sampled(layout, _NO_BLOCK, sampled - started, time.monotonic() - sampled, started, tensors)
 
 

@@ -1,7 +1,7 @@
 """Walks on a device: ``docs/development/sampling.md``, from "Neighbours" to "Which edges a batch shows".
 
-Sizes come back to the host once a hop: until then neighbours lie where there is room for all that a node may draw, and a mask says which
-of the places are taken. A hop that takes all neighbours asks for their number first, and draws by weight ask whether they are done.
+Sizes come back to the host once a hop: neighbours lie where there is room for all that a node may draw, and what is taken of it is picked
+out once the batch is walked. A hop that takes all neighbours asks for their number first, and draws by weight ask whether they are done.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from gnnkit.kernels.keys import fold as fold_key
 from gnnkit.plan import NeighborSampling
 from gnnkit.sampling.device import draws
 from gnnkit.sampling.device.graph import DeviceAdjacency, DeviceGraph
-from gnnkit.sampling.device.numbering import Numbering, RootedNumbering, TableNumbering
+from gnnkit.sampling.device.numbering import Counted, Numbering, RootedNumbering, TableNumbering
 from gnnkit.sampling.graph_access import positions_wanted
 from gnnkit.sampling.owners import NO_CHANGE
 from gnnkit.sampling.subgraph import ExcludedEdges, WalkSeeds
 from gnnkit.sampling.tables import GraphTables
-from gnnkit.sampling.walkers.shape import with_reverses
-from gnnkit.schema import EdgeType, is_label_edge_type
+from gnnkit.sampling.walkers.shape import followed_types, with_reverses
+from gnnkit.schema import EdgeType
 
 
 @dataclass
@@ -55,37 +55,27 @@ class _TakenByNodes(NamedTuple):
     """Edges of one type that nodes take in a hop, node after node.
 
     Attributes:
-        place: int64 ``[e]``, their positions.
-        owner: int64 ``[e]``, whose they are, counted from the first node of the hop.
-        valid: Bool ``[e]``, which of them are some; None where all are.
+        place: int64 ``[e]``, their positions; ``DeviceAdjacency.count`` where there is none.
+        owner: int64 ``[e]``, the numbers of the nodes.
+        missing: int64, at how many places there is none; None where there is one everywhere.
     """
 
     place: Tensor
     owner: Tensor
-    valid: Tensor | None
+    missing: Tensor | None
 
 
 class _Along(NamedTuple):
-    """The finds of a hop along one edge type; see ``_TakenByNodes`` and ``Numbered``."""
+    """The finds of a hop along one edge type; see ``_TakenByNodes`` and ``Numbering.meet``."""
 
-    relation: int
     taken: _TakenByNodes
     ids: Tensor
-    number: Tensor
-    is_first: Tensor
+    met: Tensor
 
     @property
     def counts(self) -> list[Tensor]:
-        """The number of edges, and of those that lead to new nodes."""
-        valid = self.taken.valid
-        return [torch.full((), len(self.ids), device=self.ids.device) if valid is None else valid.sum(), self.is_first.sum()]
-
-
-def places_of(mask: Tensor, count: int) -> Tensor:
-    """int64 ``[count]``: where a mask is set, of which it is known how often; the host waits for nothing."""
-    target = torch.where(mask, mask.cumsum(0) - 1, count)
-    places = torch.arange(len(mask), device=mask.device)
-    return torch.empty(count + 1, dtype=torch.int64, device=mask.device).scatter_(0, target, places)[:count]
+        """The number of new nodes, and that of places without an edge."""
+        return [self.met[-1]] if self.taken.missing is None else [self.met[-1], self.taken.missing]
 
 
 class _HopNodes(NamedTuple):
@@ -118,11 +108,18 @@ class DeviceWalker:
         self._device = graph.device
         self.wants_position = positions_wanted(tables, sampling.with_edge)
         self._sizes = [tables.graph.schema.node_types[t].num_nodes for t in tables.node_types]
+        self.counted = Counted(self._device)
         self._numbering: list[Numbering] = [
-            RootedNumbering(size) if sampling.has_roots else TableNumbering(size, self._device) for size in self._sizes
+            RootedNumbering(size) if sampling.has_roots else TableNumbering(size, self.counted) for size in self._sizes
         ]
+        self._steps: dict[int, draws.Steps] = {}
         none = (0,) * sampling.num_hops
         self._fan_outs = [sampling.num_neighbors.get(edge_type, none) for edge_type in tables.edge_types]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Its memory between batches, but for a few numbers."""
+        return [own.table for own in self._numbering if isinstance(own, TableNumbering)]
 
     def walk(self, seeds: WalkSeeds, key: int) -> DeviceWalked:
         """Chooses the nodes and edges of a batch.
@@ -134,12 +131,14 @@ class DeviceWalker:
         batch = _Batch(self, seeds)
         for hop in range(self._sampling.num_hops):
             batch.hop([self._expand(r, hop, key, batch) for r in range(len(self._fan_outs))])
-        walked = self._shaped(batch, batch.walked(self._sampling))
-        batch.end()
+        walked = self._shaped(batch, batch.walked())
+        batch.end(walked.nodes)
         return self._without(walked, seeds) if seeds.excluded else walked
 
     def to_device(self, array: NDArray[np.int64]) -> Tensor:
         """A short array of the host's, there."""
+        if not len(array):  # NumPy's have strides of 0, which not every operation takes
+            return torch.empty(0, dtype=torch.int64, device=self._device)
         return torch.from_numpy(np.array(array, np.int64)).to(self._device, non_blocking=True)
 
     # One hop along one type.
@@ -152,20 +151,18 @@ class DeviceWalker:
         """The edges that a hop takes along a type; None where there are none."""
         fan_out, edges = self._fan_outs[r][hop], self.adjacency(r)
         frontier = batch.frontiers[self.tables.frontier_types[r]]
-        if fan_out == 0 or not len(frontier.nodes) or not len(edges.indices):
+        if fan_out == 0 or not len(frontier.nodes) or not edges.count:
             return None
         walk = fold_key(fold_key(key, hop), int(self.tables.relation_keys[r]))
         taken = self._take(r, hop, edges, frontier, fan_out, walk, batch)
         if not len(taken.place):
             return None
-        n, place = self.tables.neighbor_types[r], taken.place
-        ids = edges.indices[place].long()
-        roots = None if frontier.roots is None else frontier.roots[taken.owner]
-        numbered = self._numbering[n].number(ids, roots, taken.valid)
-        return _Along(r, taken, ids, numbered.number, numbered.is_first)
+        n = self.tables.neighbor_types[r]
+        ids = edges.indices[taken.place].long()
+        return _Along(taken, ids, self._numbering[n].meet(ids, batch.roots_of(r, taken.owner)))
 
     def _take(self, r: int, hop: int, edges: DeviceAdjacency, frontier: _HopNodes, fan_out: int, walk: int, batch: _Batch) -> _TakenByNodes:
-        begin, end = edges.indptr[frontier.nodes], edges.indptr[1:][frontier.nodes]
+        begin, end = edges.ranges(frontier.nodes)
         base = None
         if edges.time is not None and batch.last is not None and frontier.roots is not None:
             starts = begin
@@ -173,12 +170,17 @@ class DeviceWalker:
             if edges.prefix is not None:
                 base = torch.where(begin > starts, edges.prefix[(begin - 1).clamp(min=0)], 0)
         if batch.seeds.variates is not None and fan_out > 0:
-            return self._smallest(r, hop, edges, begin, end, fan_out, batch)
+            return self._smallest(r, hop, edges, frontier, begin, end, fan_out, batch)
         if edges.prefix is not None:
             return self._by_weight(edges, frontier, begin, end, base, fan_out, walk)
         if fan_out < 0:
-            return _all(begin, end)
+            return _all(begin, end, frontier.first)
         return self._uniform(edges, frontier, begin, end, fan_out, walk)
+
+    def _steps_of(self, count: int) -> draws.Steps:
+        if count not in self._steps:
+            self._steps[count] = draws.Steps.of(count, self._device)
+        return self._steps[count]
 
     def _generators(self, frontier: _HopNodes, walk: int) -> Tensor:
         """int64 ``[n]``: the key of each node's draws."""
@@ -189,22 +191,22 @@ class DeviceWalker:
         return self._sampling.temporal_strategy == "last" and edges.time is not None
 
     def _uniform(self, edges: DeviceAdjacency, frontier: _HopNodes, begin: Tensor, end: Tensor, fan_out: int, walk: int) -> _TakenByNodes:
-        degree, steps = end - begin, torch.arange(fan_out, device=self._device)
+        steps = self._steps_of(fan_out)
         if self._sampling.replace:
-            picks = draws.pick_any(self._generators(frontier, walk), degree, fan_out, is_wide=edges.is_wide)
-            return self._table(begin, picks, (degree > 0)[:, None].expand_as(picks))
+            picks = draws.pick_any(self._generators(frontier, walk), end - begin, steps, is_wide=edges.is_wide)
+            return self._table(edges, frontier, begin, end, picks)
+        start = torch.maximum(end - fan_out, begin)
         if self._is_latest(edges):
-            picks = (degree - fan_out).clamp(min=0)[:, None] + steps
-        else:
-            drawn = draws.pick_distinct(self._generators(frontier, walk), degree, fan_out, is_wide=edges.is_wide)
-            picks = torch.where((degree <= fan_out)[:, None], steps, drawn)
-        return self._table(begin, picks, steps < degree[:, None])
+            return self._table(edges, frontier, start, end, steps.numbers)
+        picks = draws.pick_distinct(self._generators(frontier, walk), start - begin, steps, is_wide=edges.is_wide)
+        return self._table(edges, frontier, start, end, picks)
 
-    def _table(self, begin: Tensor, picks: Tensor, valid: Tensor) -> _TakenByNodes:
-        """Picks ``[n, k]`` of nodes' edges, some of which are taken."""
-        place = torch.where(valid, begin[:, None] + picks, 0).reshape(-1)
-        owner = torch.arange(len(begin), device=self._device)[:, None].expand_as(picks).reshape(-1)
-        return _TakenByNodes(place, owner, valid.reshape(-1))
+    def _table(self, edges: DeviceAdjacency, frontier: _HopNodes, start: Tensor, end: Tensor, picks: Tensor) -> _TakenByNodes:
+        """Picks ``[n, k]`` of nodes' edges, counted from ``start``; those that are not before ``end`` are none."""
+        place = start[:, None] + picks
+        is_none = place >= end[:, None]
+        owner = self.counted(frontier.first, frontier.first + len(place))[:, None].expand_as(place)
+        return _TakenByNodes(place.masked_fill_(is_none, edges.count).reshape(-1), owner.reshape(-1), is_none.sum(dtype=torch.int32))
 
     def _by_weight(
         self, edges: DeviceAdjacency, frontier: _HopNodes, begin: Tensor, end: Tensor, base: Tensor | None, fan_out: int, walk: int
@@ -213,19 +215,19 @@ class DeviceWalker:
         base = torch.zeros_like(begin) if base is None else base
         weighted = draws.WeightedEdges(edges.prefix, begin, end, base, edges.rounds)
         if fan_out > 0 and self._sampling.replace:
-            picks = draws.pick_weighted(self._generators(frontier, walk), weighted, fan_out)
-            return self._table(begin, picks, (weighted.total > 0)[:, None].expand_as(picks))
+            picks = draws.pick_weighted(self._generators(frontier, walk), weighted, self._steps_of(fan_out))
+            return self._table(edges, frontier, begin, end, picks)
         if not edges.has_zeros and fan_out < 0:
-            return _all(begin, end)
+            return _all(begin, end, frontier.first)
         count, steps = end - begin, torch.arange(max(fan_out, 0), device=self._device)
-        picks = steps.expand(len(begin), -1).clone()
+        picks = (count[:, None] if edges.has_zeros else steps).expand(len(begin), len(steps)).clone()
         if edges.has_zeros:
-            starts = edges.indptr[frontier.nodes]
+            starts = edges.ranges(frontier.nodes)[0]
             place, owner, _ = _all(begin, end)
             kept = (edges.weights(place, starts[owner]) > 0).nonzero()[:, 0]
             place, owner = place[kept], owner[kept]
             if fan_out < 0:
-                return _TakenByNodes(place, owner, None)
+                return _TakenByNodes(place, owner + frontier.first, None)
             count = torch.bincount(owner, minlength=len(begin))
             within = torch.arange(len(owner), device=self._device) - (count.cumsum(0) - count)[owner]
             few = (within < fan_out).nonzero()[:, 0]
@@ -236,9 +238,11 @@ class DeviceWalker:
         elif len(drawing):
             keys = self._generators(frontier, walk)[drawing]
             picks[drawing] = draws.pick_weighted_distinct(keys, weighted.rows(drawing), fan_out)
-        return self._table(begin, picks, steps < count[:, None])
+        return self._table(edges, frontier, begin, end, picks)
 
-    def _smallest(self, r: int, hop: int, edges: DeviceAdjacency, begin: Tensor, end: Tensor, fan_out: int, batch: _Batch) -> _TakenByNodes:
+    def _smallest(
+        self, r: int, hop: int, edges: DeviceAdjacency, frontier: _HopNodes, begin: Tensor, end: Tensor, fan_out: int, batch: _Batch
+    ) -> _TakenByNodes:
         """LABOR: the edges whose neighbours have the smallest variates."""
         assert batch.seeds.variates is not None
         place, owner, _ = _all(begin, end)
@@ -257,7 +261,8 @@ class DeviceWalker:
         if weights is not None:
             ranks = draws.quotients(ranks, weights)
         count = torch.bincount(owner, minlength=len(begin))
-        return _TakenByNodes(place, owner, draws.smallest(ranks, owner, count.cumsum(0) - count, fan_out))
+        is_none = ~draws.smallest(ranks, owner, count.cumsum(0) - count, fan_out)
+        return _TakenByNodes(place.masked_fill_(is_none, edges.count), owner + frontier.first, is_none.sum(dtype=torch.int32))
 
     def dataset_ids(self, t: int, nodes: Tensor) -> Tensor:
         """The dataset's ids of store ids."""
@@ -274,16 +279,13 @@ class DeviceWalker:
         return replace(walked, num_sampled_nodes=[[] for _ in walked.nodes], edges=edges)
 
     def _induced(self, batch: _Batch, walked: DeviceWalked) -> list[DeviceEdges]:
-        followed = {r for r, fan_outs in enumerate(self._fan_outs) if any(fan_outs)}
-        followed = followed or {r for r, edge_type in enumerate(self.tables.edge_types) if not is_label_edge_type(edge_type)}
-        found = []
+        followed, found = followed_types(self._sampling, self.tables.edge_types), []
         for r, own in enumerate(walked.edges):
             edges, t, n = self.adjacency(r), self.tables.frontier_types[r], self.tables.neighbor_types[r]
             place = row = col = torch.empty(0, dtype=torch.int64, device=self._device)
-            if r in followed and len(walked.nodes[t]) and len(walked.nodes[n]) and len(edges.indices):
-                taken = _all(edges.indptr[walked.nodes[t]], edges.indptr[1:][walked.nodes[t]])
-                roots = None if batch.roots is None else batch.roots[t][taken.owner]
-                number = self._numbering[n].find(edges.indices[taken.place].long(), roots)
+            if r in followed and len(walked.nodes[t]) and len(walked.nodes[n]) and edges.count:
+                taken = _all(*edges.ranges(walked.nodes[t]))
+                number = self._numbering[n].find(edges.indices[taken.place].long(), batch.roots_of(r, taken.owner))
                 kept = (number >= 0).nonzero()[:, 0]
                 place, row, col = taken.place[kept], number[kept], taken.owner[kept]
             found.append(replace(own, row=row, col=col, position=place if self.wants_position[r] else None, num_sampled=[]))
@@ -323,13 +325,13 @@ def _kept_by_hop(kept: Tensor, num_sampled: Sequence[int]) -> list[int]:
     return before[ends].diff().tolist()
 
 
-def _all(begin: Tensor, end: Tensor) -> _TakenByNodes:
-    """Every edge of nodes."""
+def _all(begin: Tensor, end: Tensor, first: int = 0) -> _TakenByNodes:
+    """Every edge of nodes; ``first`` is the number of the first one."""
     degree = end - begin
     total = int(degree.sum())
     owner = torch.repeat_interleave(degree, output_size=total)
     shift = begin - (degree.cumsum(0) - degree)
-    return _TakenByNodes(torch.arange(total, device=begin.device) + shift[owner], owner, None)
+    return _TakenByNodes(torch.arange(total, device=begin.device) + shift[owner], owner + first if first else owner, None)
 
 
 def _bidirectional(walked: DeviceWalked) -> list[DeviceEdges]:
@@ -363,20 +365,19 @@ class _Batch:
         types = range(len(tables.node_types))
         empty = np.empty(0, np.int64)
         self._nodes = [[walker.to_device(seeds.nodes.get(t, empty))] for t in types]
-        self._roots = None if seeds.roots is None else [[walker.to_device(seeds.roots.get(t, empty))] for t in types]
+        self._roots = None if seeds.roots is None else [walker.to_device(seeds.roots.get(t, empty)) for t in types]
         self.num_sampled = [[len(nodes[0])] for nodes in self._nodes]
         self._totals = [len(nodes[0]) for nodes in self._nodes]
         self.last, self.since = (self._by_root(limits) for limits in (seeds.times, seeds.since))
-        self._edges: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in tables.edge_types]
+        self._found: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in tables.edge_types]
         self._counts: list[list[int]] = [[] for _ in tables.edge_types]
         self.frontiers = [self._frontier(t, 0) for t in types]
         for t in types:
-            self._numbering[t].begin(self._nodes[t][0], None if self._roots is None else self._roots[t][0])
+            self._numbering[t].begin(self._nodes[t][0], self.frontiers[t].roots)
 
-    @property
-    def roots(self) -> list[Tensor] | None:
-        """The roots of the nodes of each type; None where seeds have none."""
-        return None if self._roots is None else [torch.cat(roots) for roots in self._roots]
+    def roots_of(self, r: int, owner: Tensor) -> Tensor | None:
+        """The roots of nodes by their numbers, which edges of a type lead to; None where seeds have none."""
+        return None if self._roots is None else self._roots[self._walker.tables.frontier_types[r]][owner]
 
     def _by_root(self, limits: Mapping[int, NDArray[np.int64]] | None) -> Tensor | None:
         """int64 ``[number of roots]``: a root's limit, which its seeds share."""
@@ -399,8 +400,7 @@ class _Batch:
 
     def _frontier(self, t: int, first: int) -> _HopNodes:
         nodes = self._nodes[t][-1]
-        ids = self._walker.dataset_ids(t, nodes)
-        return _HopNodes(first, nodes, ids, None if self._roots is None else self._roots[t][-1])
+        return _HopNodes(first, nodes, self._walker.dataset_ids(t, nodes), None if self._roots is None else self._roots[t][first:])
 
     def hop(self, found: Sequence[_Along | None]) -> None:
         """Ends a hop with what it has found along each edge type: the one place where the host waits for sizes."""
@@ -413,46 +413,54 @@ class _Batch:
             if own is None:
                 self._counts[r].append(0)
                 continue
-            num_edges, num_new = next(sizes), next(sizes)
-            frontier, n = self.frontiers[tables.frontier_types[r]], tables.neighbor_types[r]
-            row, owner, place = own.number, own.taken.owner, own.taken.place
-            new = places_of(own.is_first, num_new)
+            taken, n = own.taken, tables.neighbor_types[r]
+            new = torch.searchsorted(own.met, self._walker.counted(1, next(sizes) + 1))
+            self._counts[r].append(len(own.ids) - (0 if taken.missing is None else next(sizes)))
+            self._found[r].append((own.ids, taken.owner, taken.place))
             fresh[n].append(own.ids[new])
-            if frontier.roots is not None:
-                roots[n].append(frontier.roots[owner[new]])
-            if num_edges < len(row):
-                assert own.taken.valid is not None
-                kept = places_of(own.taken.valid, num_edges)
-                row, owner = row[kept], owner[kept]
-                place = place[kept] if self._walker.wants_position[r] else place
-            self._edges[r].append((row, owner + frontier.first, place))
-            self._counts[r].append(num_edges)
+            if self._roots is not None:
+                roots[n].append(self._roots[tables.frontier_types[r]][taken.owner[new]])
         for t, nodes in enumerate(self._nodes):
             first = self._totals[t]
-            nodes.append(torch.cat(fresh[t]) if fresh[t] else nodes[0][:0])
-            if self._roots is not None:
-                self._roots[t].append(torch.cat(roots[t]) if roots[t] else nodes[-1])
-            count = len(nodes[-1])
-            self._totals[t] += count
-            self.num_sampled[t].append(count)
-            self._numbering[t].settle(self._totals[t])
+            nodes.append(_joined(fresh[t]) if fresh[t] else nodes[0][:0])
+            if fresh[t]:
+                new_roots = None
+                if self._roots is not None:
+                    new_roots = _joined(roots[t])
+                    self._roots[t] = torch.cat([self._roots[t], new_roots])
+                self._numbering[t].settle(nodes[-1], new_roots)
+            self._totals[t] += len(nodes[-1])
+            self.num_sampled[t].append(len(nodes[-1]))
             self.frontiers[t] = self._frontier(t, first)
 
-    def walked(self, sampling: NeighborSampling) -> DeviceWalked:
+    def walked(self) -> DeviceWalked:
         """Everything that was chosen."""
-        walker, edges = self._walker, []
-        for r, edge_type in enumerate(walker.tables.edge_types):
-            none = [torch.empty(0, dtype=torch.int64, device=walker._device)] * 3
-            row, col, place = (torch.cat(columns) for columns in zip(*self._edges[r], strict=True)) if self._edges[r] else none
-            position = place if walker.wants_position[r] else None
-            edges.append(DeviceEdges(walker.tables.shown_type(edge_type), r, row, col, position, self._counts[r]))
-        batch = self.roots
+        walker, batch = self._walker, self._roots
         if batch is not None and self.seeds.batch_of_root is not None:
             shown = walker.to_device(self.seeds.batch_of_root)
             batch = [shown[roots] for roots in batch]
+        edges = [self._edges(r, edge_type) for r, edge_type in enumerate(walker.tables.edge_types)]
         return DeviceWalked([torch.cat(nodes) for nodes in self._nodes], self.num_sampled, edges, batch)
 
-    def end(self) -> None:
-        """Ends the batch."""
-        for numbering, nodes in zip(self._numbering, self._nodes, strict=True):
-            numbering.end(torch.cat(nodes))
+    def _edges(self, r: int, edge_type: EdgeType) -> DeviceEdges:
+        """The edges of a type that were taken, without the places where there is none."""
+        walker, count, n = self._walker, sum(self._counts[r]), self._walker.tables.neighbor_types[r]
+        row = col = place = torch.empty(0, dtype=torch.int64, device=walker.counted.device)
+        if count:
+            ids, col, place = (_joined(columns) for columns in zip(*self._found[r], strict=True))
+            if count < len(ids):
+                is_some = place != walker.adjacency(r).count
+                kept = torch.searchsorted(is_some.cumsum(0, dtype=torch.int32), walker.counted(1, count + 1))
+                ids, col, place = ids[kept], col[kept], place[kept] if walker.wants_position[r] else place
+            row, col = self._numbering[n].find(ids, self.roots_of(r, col)), col.long()
+        position = place if walker.wants_position[r] else None
+        return DeviceEdges(walker.tables.shown_type(edge_type), r, row, col, position, self._counts[r])
+
+    def end(self, nodes: Sequence[Tensor]) -> None:
+        """Ends the batch, of which these are the nodes of each type."""
+        for numbering, own in zip(self._numbering, nodes, strict=True):
+            numbering.end(own)
+
+
+def _joined(tensors: tuple[Tensor, ...] | list[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import allocating_helper, kernel
-from gnnkit.plan import NeighborSampling
+from gnnkit.plan import NeighborSampling, Sampling
 from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.passes import FRONTIER, NEIGHBOR
 from gnnkit.sampling.subgraph import Walked, WalkedEdges, WalkSeeds
@@ -41,13 +41,27 @@ class ShapedWalker:
         """Walks, and adds the edges that the shape asks for."""
         walked = self._walker.walk(seeds, key, reach)
         if self._sampling.subgraph_type == "induced":
-            edges = _induced(walked, reach, _followed(self._sampling, reach.tables.edge_types))
+            edges = _induced(walked, reach, followed_types(self._sampling, reach.tables.edge_types))
         else:
             edges = _bidirectional(walked)
         return replace(walked, num_sampled_nodes=[[] for _ in walked.nodes], edges=edges)
 
 
-def _followed(sampling: NeighborSampling, edge_types: Sequence[EdgeType]) -> set[int]:
+class InducedWalker(ShapedWalker):
+    """Chooses no nodes beside the seeds, and shows every edge among them.
+
+    Args:
+        sampling: The direction of the edges, and whether their ids are wanted.
+    """
+
+    def __init__(self, sampling: Sampling) -> None:
+        from gnnkit.sampling.kinds import NeighborWalker  # which imports this package
+
+        still = NeighborSampling({}, edge_dir=sampling.edge_dir, with_edge=sampling.with_edge, subgraph_type="induced")
+        super().__init__(still, NeighborWalker(still))
+
+
+def followed_types(sampling: NeighborSampling, edge_types: Sequence[EdgeType]) -> set[int]:
     """Indices of the types whose edges are shown: those that are walked along, or all but labels where none is."""
     walked = {r for r, edge_type in enumerate(edge_types) if any(sampling.num_neighbors.get(edge_type, ()))}
     return walked or {r for r, edge_type in enumerate(edge_types) if not is_label_edge_type(edge_type)}

@@ -20,12 +20,13 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.errors import PlanError
-from gnnkit.events import EventSink, Stage
+from gnnkit.events import EventSink, Stage, ignore_events
+from gnnkit.kernels.keys import stream_key
 from gnnkit.schema import GraphSchema, NodeType
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.partition import balance, column, frequency, ldg, metis
+from gnnkit.storage.partition import column, frequency, ldg, metis
+from gnnkit.storage.partition.balance import contiguous_parts, shuffled_parts
 from gnnkit.storage.partition.column import NodeRows
 
 _TOPOLOGY_METHODS = frozenset({"ldg", "metis", "frequency"})
@@ -40,7 +41,7 @@ def assign_parts(
     schema: GraphSchema,
     graph: GraphArrays | None,
     options: BuildOptions,
-    events: EventSink,
+    events: EventSink = ignore_events,
     splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] | None = None,
     nodes: NodeRows | None = None,
 ) -> dict[NodeType, NDArray[np.int32]]:
@@ -58,16 +59,10 @@ def assign_parts(
         ``{node type: int32 [num_nodes]}``, each node's part by dataset id.
 
     Raises:
-        PlanError: There are more parts than nodes of any type, a split does not fit the graph, pymetis is missing, or the column does not
+        PlanError: A split does not fit the graph, pymetis is missing, or the column does not
             give each node one of the parts.
     """
     num_parts = options.num_parts
-    largest = max((t.num_nodes for t in schema.node_types.values()), default=0)
-    if num_parts > max(largest, 1):
-        raise PlanError(
-            f"num_parts={num_parts} is more than the nodes of any type (the largest has {largest})",
-            f"num_parts can be up to {max(largest, 1)}",
-        )
     label = f"{options.partition}, {num_parts} part{'s' if num_parts > 1 else ''}"
     with Stage(events, "partition", label=label, total=float(schema.num_nodes), unit="nodes") as stage:
         if num_parts == 1:
@@ -86,10 +81,12 @@ def _assign(
     nodes: NodeRows | None,
     stage: Stage,
 ) -> dict[NodeType, NDArray[np.int32]]:
+    counts = {name: node_type.num_nodes for name, node_type in schema.node_types.items()}
     if options.partition == "contiguous":
-        return balance.assign_contiguous(schema, options.num_parts)
-    if options.partition == "random":
-        return balance.assign_random(schema, options.num_parts, options.seed)
+        return {name: contiguous_parts(count, options.num_parts) for name, count in counts.items()}
+    if options.partition == "random":  # by the seed, the type's name and its number of nodes only: another type changes none
+        keys = {name: stream_key(options.seed, f"partition/{name}") for name in counts}
+        return {name: shuffled_parts(keys[name], count, options.num_parts) for name, count in counts.items()}
     if options.part_column is not None:
         assert nodes is not None, f"partition={options.partition!r} needs the rows of nodes"
         return column.assign(nodes, options.part_column, options.num_parts)

@@ -1,13 +1,11 @@
-"""Parts of equal sizes: the bounds that methods keep, and the two methods that need no edges, contiguous and random."""
+"""Parts of equal sizes: the bounds that methods keep, and the assignments that need no edges, contiguous and random."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.kernels.keys import stream_key
 from gnnkit.kernels.stream import permutation
-from gnnkit.schema import GraphSchema, NodeType
 
 # Percent by which a part may exceed the mean where locality decides; METIS' own default is 3.
 SLACK_PERCENT = 5
@@ -56,26 +54,3 @@ def shuffled_parts(key: int, num_nodes: int, num_parts: int) -> NDArray[np.int32
     parts = np.empty(num_nodes, dtype=np.int32)
     parts[permutation(key, num_nodes)] = contiguous_parts(num_nodes, num_parts)
     return parts
-
-
-def assign_contiguous(schema: GraphSchema, num_parts: int) -> dict[NodeType, NDArray[np.int32]]:
-    """Gives part ``p`` the ``p``-th range of each node type; sizes differ by at most one.
-
-    Returns:
-        ``{node type: int32 [num_nodes]}``.
-    """
-    return {name: contiguous_parts(node_type.num_nodes, num_parts) for name, node_type in schema.node_types.items()}
-
-
-def assign_random(schema: GraphSchema, num_parts: int, seed: int) -> dict[NodeType, NDArray[np.int32]]:
-    """Deals each node type's nodes to the parts in a random order; sizes differ by at most one.
-
-    The order depends on the seed, the type's name and its number of nodes only, so that adding a type changes no other.
-
-    Returns:
-        ``{node type: int32 [num_nodes]}``.
-    """
-    return {
-        name: shuffled_parts(stream_key(seed, f"partition/{name}"), node_type.num_nodes, num_parts)
-        for name, node_type in schema.node_types.items()
-    }

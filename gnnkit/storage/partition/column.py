@@ -24,11 +24,9 @@ class NodeRows(Protocol):
     @property
     def schema(self) -> GraphSchema:
         """Types and sizes."""
-        ...
 
     def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
         """Yields rows of a node array in the dataset's node order."""
-        ...
 
 
 def assign(nodes: NodeRows, name: str, num_parts: int) -> dict[NodeType, NDArray[np.int32]]:

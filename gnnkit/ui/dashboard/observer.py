@@ -156,6 +156,7 @@ class Snapshot:
         split_of: What these shares are of: "last 10 s" or "epoch 3".
         processes: See ``ProcessRow``.
         buffers: Bytes of the batches' blocks.
+        on_device: Bytes of the graph on a device that samples.
         graph: Bytes of the graph's copy in memory.
         advice: Who is the bottleneck and what to change, in a sentence; "" before it is known.
         error: The last error, in a line; "" where there is none.
@@ -175,6 +176,7 @@ class Snapshot:
     split_of: str = ""
     processes: tuple[ProcessRow, ...] = ()
     buffers: int = 0
+    on_device: int = 0
     graph: int = 0
     advice: str = ""
     error: str = ""
@@ -184,7 +186,7 @@ class Snapshot:
         """The snapshot without what differs from look to look although nothing has happened: processor shares and amounts of memory."""
         processes = tuple(replace(p, cpu=0.0, busy=0.0, private=0, shared=0) for p in self.processes)
         still = Series(self.batches.values)  # nan is not itself
-        return replace(self, processes=processes, buffers=0, graph=0, batches=still, seeds=Series(), ready=Series())
+        return replace(self, processes=processes, buffers=0, graph=0, on_device=0, batches=still, seeds=Series(), ready=Series())
 
 
 SECONDS = 60
@@ -373,6 +375,7 @@ class Observer:
             processes=tuple(self._process(process, now, sampling=running is not None and not still) for process in status.processes),
             buffers=status.buffer_bytes,
             graph=status.graph_bytes,
+            on_device=int(status.details.get("device_bytes", 0)),
             advice=self._advice if status.state == "closed" else self._advise(loader, now, math.inf if is_over else elapsed),
             error="" if error is None else clean(error.line, 240),
             live=status.state != "closed",
@@ -519,7 +522,7 @@ def _as_it_was(closed: Snapshot, before: Snapshot) -> Snapshot:
     if not before.processes:
         return closed
     processes = tuple(p if p.name == "trainer" else replace(p, state="ended", cpu=math.nan, busy=math.nan) for p in before.processes)
-    return replace(closed, processes=processes, buffers=before.buffers, graph=before.graph, slots=before.slots)
+    return replace(closed, processes=processes, buffers=before.buffers, graph=before.graph, on_device=before.on_device, slots=before.slots)
 
 
 def _stage_rows(stages: Sequence[StageState], now: float) -> tuple[StageRow, ...]:

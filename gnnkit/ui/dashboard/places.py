@@ -279,6 +279,7 @@ def _series_of_page(series: Series, top: float = 0.0) -> dict[str, Any]:
 def _memory(snapshot: Snapshot) -> list[tuple[str, str]]:
     own = sum(process.private for process in snapshot.processes if process.name != "trainer")
     parts = [("processes", own), ("batches", snapshot.buffers), ("graph copy", snapshot.graph)]
+    parts += [("graph on the device", snapshot.on_device)] if snapshot.on_device else []
     return [(name, format_bytes(value)) for name, value in parts]
 
 

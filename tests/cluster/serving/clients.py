@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from gnnkit import GraphLoader, GraphStore
+from gnnkit import GraphLoader, GraphStore, Store
 from gnnkit.loader.inspection import batches_digest
-from gnnkit.storage.store import Store
 from tests.cluster.hosts.setups import OPTIONS
 from tests.cluster.serving.setups import ANSWER_S
 

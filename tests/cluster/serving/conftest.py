@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gnnkit.storage.store import Store
+from gnnkit import Store
 from tests.cluster.hosts.setups import build
 
 

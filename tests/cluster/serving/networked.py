@@ -14,12 +14,12 @@ from typing import Any
 
 import psutil
 
+from gnnkit import Store
 from gnnkit.cluster.membership import JoinedServers
 from gnnkit.cluster.network_child import NetworkChild, Servers
 from gnnkit.cluster.serving.fleet import ServerFleet
 from gnnkit.cluster.serving.spec import ServerSpec
 from gnnkit.events import Event, EventSink, ignore_events
-from gnnkit.storage.store import Store
 from tests.cluster.hosts.setups import stage
 from tests.helpers.ports import free_port
 

@@ -16,15 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnkit import GraphLoader, GraphStore, InProcess
+from gnnkit import BuildOptions, GraphLoader, GraphStore, InProcess, Store, serve
 from gnnkit.backends import backend_from_json, resolve_backend
 from gnnkit.cluster.serving.spec import required
 from gnnkit.errors import PlanError, StartTimeout, StoreError
 from gnnkit.events import Event
-from gnnkit.serving import GraphStoreServers, serve
+from gnnkit.serving import GraphStoreServers
 from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
 from tests.backends.setups import descendants, is_gone, loader_of, workers
 from tests.backends.test_contract import typed_source
 from tests.cluster.hosts.setups import OPTIONS, expected

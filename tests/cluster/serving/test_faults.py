@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from gnnkit import GraphLoader, GraphStore
+from gnnkit import GraphLoader, GraphStore, Store, serve
 from gnnkit.errors import BatchTimeout, StartTimeout, WorkerDied
-from gnnkit.serving import GraphStoreServers, serve
-from gnnkit.storage.store import Store
+from gnnkit.serving import GraphStoreServers
 from tests.backends.setups import is_gone, workers
 from tests.cluster.hosts.setups import OPTIONS, expected
 from tests.cluster.serving import clients

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gnnkit import GraphLoader, GraphStore
+from gnnkit import GraphLoader, GraphStore, Store
 from gnnkit.cluster.membership import Membership, ServerMember
 from gnnkit.cluster.network_child import Servers, look
 from gnnkit.cluster.service_client import ServiceClient, remote_error
@@ -22,7 +22,6 @@ from gnnkit.cluster.serving.fleet import ServerFleet
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, StoreError
 from gnnkit.loader.inspection import batches_digest
 from gnnkit.storage.manifest import find_outline, keep_outline
-from gnnkit.storage.store import Store
 from tests.cluster.hosts.setups import OPTIONS, build, expected
 from tests.cluster.serving.networked import (
     HOSTS,

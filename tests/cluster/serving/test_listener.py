@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gnnkit import Store, serve
 from gnnkit.cluster.serving.listener import ClientListener, ClientSessions
 from gnnkit.errors import PlanError
 from gnnkit.runtime.wire import Wire
-from gnnkit.serving import GraphStoreServers, serve
+from gnnkit.serving import GraphStoreServers
 from gnnkit.storage.layout import FORMAT_VERSION
-from gnnkit.storage.store import Store
 from tests.cluster.serving.setups import (
     FAULT_S,
     Caller,

@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
-from gnnkit.storage.store import Store
+from gnnkit import Store
 from tests.cluster.hosts.setups import OPTIONS, Host, build, ended, expected, nursery, stage
 from tests.cluster.serving.networked import TOKEN
 from tests.helpers.namespaces import INTERFACE, NamespaceHost, network

@@ -19,13 +19,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnkit import GraphLoader, GraphStore, serve
+from gnnkit import BuildOptions, GraphLoader, GraphStore, Store, serve
 from gnnkit.cluster.service_client import PROTOCOL_VERSION, ServiceClient
 from gnnkit.errors import BatchTimeout, GnnkitError, PlanError, WorkerDied
 from gnnkit.serving import GraphStoreServers
 from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import BuildOptions
-from gnnkit.storage.store import Store
 from tests.backends.test_contract import typed_source
 from tests.cluster.serving.networked import two_hosts
 from tests.cluster.serving.setups import OPTIONS, blocks_of, expected_batches, server_pids, worker_pids

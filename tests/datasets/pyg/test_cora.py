@@ -13,7 +13,8 @@ import torch
 from torch_geometric.utils import coalesce, contains_self_loops, is_undirected
 
 from gnnkit import shipped
-from gnnkit.datasets.citations import cora, read_cora
+from gnnkit.datasets import cora
+from gnnkit.datasets.citations import read_cora
 from gnnkit.errors import DatasetError
 
 # Digests of the arrays that torch_geometric.io.read_planetoid_data gives for Planetoid's own files.

@@ -20,15 +20,15 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from gnnkit import GraphLoader, InProcess
+from gnnkit import BuildOptions, GraphLoader, InProcess
 from gnnkit.datasets import open_ogb, papers_like, write_ogb_layout
 from gnnkit.datasets.ogb import published_graph
 from gnnkit.datasets.synthetic_ogb import SAMPLE_NOTICE
 from gnnkit.errors import PlanError
 from gnnkit.events import Event
-from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE
-from gnnkit.storage.layout import BuildOptions
 from tests.datasets.pyg.test_synthetic import digest_of, edges_of, rows_of
+
+EDGES = ("node", "to", "node")
 
 # What this generator version gives for scale 0.0005 and seed 0, on every machine. It changes with GENERATOR_VERSION only.
 GOLDEN = "8be2451dafc5c309bfce19f77d71ad53769a64e45843e15d3789ab9713eb5012"
@@ -121,7 +121,7 @@ def test_a_store_of_some_parts_goes_on_where_it_was_left(tmp_path: Path) -> None
     assert store is not None and {path.stat().st_mtime_ns for path in (store.path / "part1").rglob("*.npy")} == set(begun.values())
     whole = papers_like(0.0005, out=tmp_path / "whole", options=BuildOptions(num_parts=3))
     assert store.fingerprint == whole.fingerprint
-    for one, other in zip(store.arrays().edges[HOMOGENEOUS_EDGE_TYPE], whole.arrays().edges[HOMOGENEOUS_EDGE_TYPE], strict=True):
+    for one, other in zip(store.arrays().edges[EDGES], whole.arrays().edges[EDGES], strict=True):
         np.testing.assert_array_equal(one.indices, other.indices)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 import torch
@@ -9,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
 
-from gnnkit.datasets.citations import cora
-from gnnkit.datasets.pyg import PyGSource, graph_from_pyg
+from gnnkit.datasets import PyGSource, cora, graph_from_pyg
 from gnnkit.errors import DatasetError, PlanError
-from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeDir
 from gnnkit.source import CHUNK_ROWS
 from gnnkit.storage.arrays import GraphArrays
+
+EDGES = ("node", "to", "node")
 
 BUYS = ("user", "buys", "item")
 
@@ -34,12 +36,12 @@ def check_edges(graph: GraphArrays, edge_type: tuple[str, str, str], edge_index:
 
 
 @pytest.mark.parametrize("edge_dir", ["in", "out"])
-def test_cora(edge_dir: EdgeDir) -> None:
+def test_cora(edge_dir: Literal["in", "out"]) -> None:
     data = cora()
     graph = graph_from_pyg(data, edge_dir=edge_dir)
     assert graph.num_parts == 1 and graph.edge_dir == edge_dir
-    check_edges(graph, HOMOGENEOUS_EDGE_TYPE, data.edge_index.numpy())
-    assert graph.edges[HOMOGENEOUS_EDGE_TYPE][0].edge_id is None, "without edge arrays no ids are asked for"
+    check_edges(graph, EDGES, data.edge_index.numpy())
+    assert graph.edges[EDGES][0].edge_id is None, "without edge arrays no ids are asked for"
     (nodes,) = graph.nodes["node"]
     for name in ("x", "y", "train_mask", "val_mask", "test_mask"):
         assert nodes.arrays[name].ctypes.data == data[name].data_ptr(), "the user's own memory"
@@ -67,7 +69,7 @@ def typed_graphs(draw: st.DrawFn) -> HeteroData:
 
 @settings(max_examples=60, deadline=None)
 @given(data=typed_graphs(), edge_dir=st.sampled_from(["in", "out"]), with_edge=st.sampled_from([None, True, False]))
-def test_every_edge_and_its_arrays(data: HeteroData, edge_dir: EdgeDir, with_edge: bool | None) -> None:
+def test_every_edge_and_its_arrays(data: HeteroData, edge_dir: Literal["in", "out"], with_edge: bool | None) -> None:
     graph = graph_from_pyg(data, edge_dir=edge_dir, with_edge=with_edge, weight="weight")
     for edge_type in data.edge_types:
         edge_index = data[edge_type].edge_index.numpy()
@@ -92,13 +94,13 @@ def check_prefix(indptr: np.ndarray, prefix: np.ndarray, weights: np.ndarray) ->
 def test_weights_are_exact_and_zero_stays_zero() -> None:
     edges = torch.tensor([[0, 1, 2, 0], [3, 3, 3, 1]])
     data = Data(edge_index=edges, num_nodes=4, edge_weight=torch.tensor([1.0, 0.0, 3.0, 2.0]))
-    (part,) = graph_from_pyg(data, weight="edge_weight").edges[HOMOGENEOUS_EDGE_TYPE]
+    (part,) = graph_from_pyg(data, weight="edge_weight").edges[EDGES]
     assert part.weight_prefix is not None and part.weight_prefix.dtype == np.uint64
     unit = 1 << 30  # 3.0 becomes 3 * 2**30, in [2**31, 2**32)
     assert part.weight_prefix.tolist() == [2 * unit, unit, unit, 4 * unit]
     assert part.edge_id is not None, "edges with arrays carry their ids"
     integers = Data(edge_index=edges, num_nodes=4, edge_weight=torch.tensor([1, 0, 3, 2]))
-    (other,) = graph_from_pyg(integers, weight="edge_weight").edges[HOMOGENEOUS_EDGE_TYPE]
+    (other,) = graph_from_pyg(integers, weight="edge_weight").edges[EDGES]
     np.testing.assert_array_equal(other.weight_prefix, part.weight_prefix)
 
 
@@ -152,6 +154,6 @@ def test_many_chunks() -> None:
     data = Data(edge_index=torch.randint(0, 1000, (2, 2 * CHUNK_ROWS + 7)), num_nodes=1000)
     data.edge_attr = torch.rand(data.num_edges, 1)
     graph = graph_from_pyg(data)
-    check_edges(graph, HOMOGENEOUS_EDGE_TYPE, data.edge_index.numpy())
+    check_edges(graph, EDGES, data.edge_index.numpy())
     order = np.argsort(data.edge_index[1].numpy(), kind="stable")
-    np.testing.assert_array_equal(graph.edges[HOMOGENEOUS_EDGE_TYPE][0].arrays["edge_attr"], data.edge_attr.numpy()[order])
+    np.testing.assert_array_equal(graph.edges[EDGES][0].arrays["edge_attr"], data.edge_attr.numpy()[order])

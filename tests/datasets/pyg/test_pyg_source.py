@@ -13,10 +13,11 @@ import torch
 from torch_geometric.data import Data, HeteroData, InMemoryDataset
 
 import gnnkit
-from gnnkit.datasets.citations import cora
-from gnnkit.datasets.pyg import PyGSource
+from gnnkit.datasets import PyGSource, cora
 from gnnkit.errors import DatasetError, PlanError
-from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, ArraySpec, GraphSchema
+from gnnkit.schema import ArraySpec, GraphSchema
+
+EDGE_TYPE = ("node", "to", "node")
 
 EDGES = torch.tensor([[0, 1, 2, 2], [1, 2, 0, 0]])
 WRITES = ("author", "writes", "paper")
@@ -53,7 +54,7 @@ def test_cora() -> None:
     assert {name: len(ids) for name, ids in source.splits["node"].items()} == {"train": 140, "valid": 500, "test": 1000}
     np.testing.assert_array_equal(source.splits["node"]["test"], torch.where(cora().test_mask)[0].numpy())
     assert source.edges_are_cheap and source.notice is None and source.extra == {}
-    chunks = list(source.edge_chunks(HOMOGENEOUS_EDGE_TYPE))
+    chunks = list(source.edge_chunks(EDGE_TYPE))
     np.testing.assert_array_equal(np.concatenate(chunks, axis=1), cora().edge_index.numpy())
 
 
@@ -73,7 +74,7 @@ def test_levels_are_those_of_pyg() -> None:
     source = PyGSource(data)
     tensors = [name for name in data.keys() if name not in ("edge_index", "num_nodes")]  # noqa: SIM118
     assert set(source.schema.node_types["node"].arrays) == {name for name in tensors if data.is_node_attr(name)}
-    assert set(source.schema.edge_types[HOMOGENEOUS_EDGE_TYPE].arrays) == {name for name in tensors if data.is_edge_attr(name)}
+    assert set(source.schema.edge_types[EDGE_TYPE].arrays) == {name for name in tensors if data.is_edge_attr(name)}
     assert set(source.extra) == {"u", "title", "scalar", "names"}
     assert source.extra["u"] is data.u
 
@@ -82,7 +83,7 @@ def test_as_many_nodes_as_edges() -> None:
     data = Data(edge_index=EDGES, num_nodes=4, x=torch.rand(4, 1), edge_attr=torch.rand(4, 1), y=torch.arange(4), edge_y=torch.arange(4))
     source = PyGSource(data)
     assert set(source.schema.node_types["node"].arrays) == {"x", "y"}
-    assert set(source.schema.edge_types[HOMOGENEOUS_EDGE_TYPE].arrays) == {"edge_attr", "edge_y"}
+    assert set(source.schema.edge_types[EDGE_TYPE].arrays) == {"edge_attr", "edge_y"}
     assert [name for name in ("x", "y", "edge_attr", "edge_y") if data.is_node_attr(name)] == ["x", "y"]
 
 
@@ -95,7 +96,7 @@ def test_rows_lie_along_the_dimension_that_pyg_says() -> None:
     data = Turned(edge_index=EDGES, num_nodes=5, edge_label_index=label_index, n_index=torch.arange(5), z=z, pair_index=EDGES + 1)
     source = PyGSource(data)
     assert source.extra == {"edge_label_index": label_index} and source.left_out == ["data.edge_label_index"]
-    nodes, edges = source.schema.node_types["node"].arrays, source.schema.edge_types[HOMOGENEOUS_EDGE_TYPE].arrays
+    nodes, edges = source.schema.node_types["node"].arrays, source.schema.edge_types[EDGE_TYPE].arrays
     assert {name: (spec.row_shape, spec.dim) for name, spec in nodes.items()} == {"n_index": ((), 0), "z": ((2,), 1)}
     assert {name: (spec.row_shape, spec.dim) for name, spec in edges.items()} == {"pair_index": ((2,), 1)}
     np.testing.assert_array_equal(source.node_array("node", "z"), z.t().numpy())
@@ -105,7 +106,7 @@ def test_rows_lie_along_the_dimension_that_pyg_says() -> None:
 def test_nodes_without_features_or_edges() -> None:
     source = PyGSource(Data(edge_index=torch.empty(2, 0, dtype=torch.long), num_nodes=3))
     assert (source.schema.num_nodes, source.schema.num_edges) == (3, 0)
-    assert list(source.edge_chunks(HOMOGENEOUS_EDGE_TYPE)) == []
+    assert list(source.edge_chunks(EDGE_TYPE)) == []
     assert source.splits == {}
 
 
@@ -217,11 +218,11 @@ def test_ids_out_of_range(row: int, column: int, value: int) -> None:
     edges = EDGES.clone()
     edges[row, column] = value
     with pytest.raises(DatasetError, match=rf"edge_index\[{row}, {column}\] .* is {value}; 'node' has 5 nodes"):
-        list(PyGSource(Data(edge_index=edges, num_nodes=5)).edge_chunks(HOMOGENEOUS_EDGE_TYPE))
+        list(PyGSource(Data(edge_index=edges, num_nodes=5)).edge_chunks(EDGE_TYPE))
 
 
 def test_int32_edge_index() -> None:
-    (chunk,) = PyGSource(Data(edge_index=EDGES.int(), num_nodes=5)).edge_chunks(HOMOGENEOUS_EDGE_TYPE)
+    (chunk,) = PyGSource(Data(edge_index=EDGES.int(), num_nodes=5)).edge_chunks(EDGE_TYPE)
     assert chunk.dtype == np.int64
     np.testing.assert_array_equal(chunk, EDGES.numpy())
 

@@ -13,19 +13,20 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from gnnkit.datasets.synthetic import PRODUCTS, products_like
+from gnnkit import BuildOptions
+from gnnkit.datasets import GraphSource, products_like
+from gnnkit.datasets.synthetic import PRODUCTS
 from gnnkit.errors import PlanError
 from gnnkit.events import Event
-from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE
-from gnnkit.source import GraphSource
-from gnnkit.storage.layout import BuildOptions
+
+EDGES = ("node", "to", "node")
 
 # What this generator version gives for scale 0.002 and seed 0, on every machine. It changes with GENERATOR_VERSION only.
 GOLDEN = "22b87a7214d07234966bb53f97107767f9ffc160e67427b7ee80fb3d1bbb7dbd"
 
 
 def edges_of(source: GraphSource) -> NDArray[np.int64]:
-    return np.concatenate(list(source.edge_chunks(HOMOGENEOUS_EDGE_TYPE)), axis=1)
+    return np.concatenate(list(source.edge_chunks(EDGES)), axis=1)
 
 
 def rows_of(source: GraphSource, name: str) -> NDArray[np.generic]:
@@ -61,7 +62,7 @@ def test_chunks_may_be_cut_anywhere() -> None:
     def pieces(total: int, step: int) -> Iterator[tuple[int, int]]:
         return ((first, min(total, first + step)) for first in range(0, total, step))
 
-    edges = [source.edge_rows(HOMOGENEOUS_EDGE_TYPE, *piece) for piece in pieces(source.schema.num_edges, 777)]
+    edges = [source.edge_rows(EDGES, *piece) for piece in pieces(source.schema.num_edges, 777)]
     np.testing.assert_array_equal(np.concatenate(edges, axis=1), edges_of(source))
     for name in ("x", "y"):
         rows = [source.node_array_rows("node", name, *piece) for piece in pieces(source.num_nodes, 131)]
@@ -74,7 +75,7 @@ def test_chunks_are_put_together_in_their_order() -> None:
     source = products_like(0.02)
     chunks = list(source.edge_chunks()), list(source.node_array_chunks("node", "x"))
     assert all(len(each) > 1 for each in chunks)
-    np.testing.assert_array_equal(np.concatenate(chunks[0], axis=1), source.edge_rows(HOMOGENEOUS_EDGE_TYPE, 0, source.schema.num_edges))
+    np.testing.assert_array_equal(np.concatenate(chunks[0], axis=1), source.edge_rows(EDGES, 0, source.schema.num_edges))
     np.testing.assert_array_equal(np.concatenate(chunks[1]), source.node_array_rows("node", "x", 0, source.num_nodes))
 
 
@@ -127,7 +128,7 @@ def test_labels_need_features_and_neighbourhood() -> None:
 
 def neighbour_means(source: GraphSource, x: torch.Tensor) -> torch.Tensor:
     total, degree = torch.zeros_like(x), torch.zeros(len(x))
-    for chunk in source.edge_chunks(HOMOGENEOUS_EDGE_TYPE):
+    for chunk in source.edge_chunks(EDGES):
         neighbour, node = torch.from_numpy(chunk)
         total.index_add_(0, node, x[neighbour])
         degree.index_add_(0, node, torch.ones(len(node)))
@@ -168,7 +169,7 @@ def test_unknown_names() -> None:
     with pytest.raises(PlanError, match="'paper'"):
         source.node_array_chunks("paper", "x")
     with pytest.raises(PlanError, match="edge_attr"):
-        source.edge_array_chunks(HOMOGENEOUS_EDGE_TYPE, "edge_attr")
+        source.edge_array_chunks(EDGES, "edge_attr")
     with pytest.raises(PlanError, match="cites"):
         next(source.edge_chunks(("node", "cites", "node")))
 
@@ -210,5 +211,5 @@ def test_straight_into_a_store(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.concatenate([part.arrays["y"] for part in parts]), rows_of(source, "y"))
     edges = edges_of(source)
     order = np.argsort(edges[1], kind="stable")
-    indices = np.concatenate([part.indices for part in store.arrays().edges[HOMOGENEOUS_EDGE_TYPE]])
+    indices = np.concatenate([part.indices for part in store.arrays().edges[EDGES]])
     np.testing.assert_array_equal(indices, edges[0][order])

@@ -9,14 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gnnkit.datasets.ogb import open_ogb
-from gnnkit.datasets.synthetic import GeneratedSource, papers_like, products_like
-from gnnkit.datasets.synthetic_ogb import NOTICE_FILE, SAMPLE_NOTICE, main, write_ogb_layout
+from gnnkit.datasets import open_ogb, papers_like, products_like, sample_root, shipped_data_dir, write_ogb_layout
+from gnnkit.datasets.synthetic import GeneratedSource
+from gnnkit.datasets.synthetic_ogb import NOTICE_FILE, SAMPLE_NOTICE, main
 from gnnkit.errors import PlanError
 from gnnkit.events import Event
-from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE
-from gnnkit.shipped import sample_root, shipped_data_dir
 from tests.datasets.reading import ask_ogb
+
+EDGES = ("node", "to", "node")
 
 
 def read(path: Path) -> np.ndarray:
@@ -111,7 +111,7 @@ def test_the_sample_reads_as_the_graph_it_was_written_from() -> None:
     assert read_back.schema == source.schema
     for name in ("num_classes", "task_type", "eval_metric"):
         assert read_back.metadata[name] == source.metadata[name]
-    edges = [np.concatenate(list(graph.edge_chunks(HOMOGENEOUS_EDGE_TYPE)), axis=1) for graph in (read_back, source)]
+    edges = [np.concatenate(list(graph.edge_chunks(EDGES)), axis=1) for graph in (read_back, source)]
     np.testing.assert_array_equal(*edges)
     for name in ("x", "y"):
         rows = [np.concatenate(list(graph.node_array_chunks("node", name))) for graph in (read_back, source)]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gnnkit import OnDevice
 from gnnkit.loader.advice import LoopMeasurement, advise
 from gnnkit.loader.advice.measuring import Work, in_words
 from tests.loader.advice.measurements import COLOCATED, GLT, IN_PROCESS, SERVERS, measured, shares
@@ -57,6 +58,15 @@ FAR = {**SERVERS, "address": "10.0.0.1:7000"}
         pytest.param({**NO_ROOM, "blocked": 0.8}, "workers", {"num_threads": 2}, "num_threads=2", id="waiting-threads-need-none"),
         pytest.param({"backend": SERVERS}, "workers", {"workers_per_server": 2}, "workers_per_server=2", id="own-servers"),
         pytest.param({"backend": JOINED}, "workers", {}, "gnnkit serve --workers-per-server", id="joined-servers"),
+        # A device that batches are copied to, and that has room for the graph.
+        pytest.param({"device": "cuda:1"}, "workers", {"backend": OnDevice("cuda:1")}, "backend=OnDevice(device='cuda:1')", id="device"),
+        pytest.param(
+            {"device": "cuda:1", "shares": shares(transfer=0.6, consumer=0.4)},
+            "transfer",
+            {"backend": OnDevice("cuda:1")},
+            "takes 60 % of the time; the graph fits cuda:1: use backend=OnDevice(",
+            id="device-copies",
+        ),
         # Slots of threads: what samples in bursts needs more batches ahead.
         pytest.param(BURSTS, "slots", {"prefetch": 14}, "prefetch=14", id="bursts"),
         pytest.param({**BURSTS, "backend": GLT}, "slots", {"prefetch": 14}, "prefetch=14", id="bursts-glt"),

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.schema import EdgeDir, EdgeType, EdgeTypeSchema, GraphSchema, NodeType, NodeTypeSchema
+from gnnkit.schema import EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from gnnkit.storage.arrays import EdgePart, GraphArrays, NodePart
 from tests.helpers.graphs import ArraySource
 
 
 def graph_arrays(
-    sizes: Mapping[NodeType, int],
-    edges: Mapping[EdgeType, NDArray[np.int64]],
+    sizes: Mapping[str, int],
+    edges: Mapping[tuple[str, str, str], NDArray[np.int64]],
     *,
-    edge_dir: EdgeDir = "in",
-    assignment: Mapping[NodeType, NDArray[np.int32]] | None = None,
+    edge_dir: Literal["in", "out"] = "in",
+    assignment: Mapping[str, NDArray[np.int32]] | None = None,
     num_parts: int = 1,
     source: ArraySource | None = None,
     with_edge: bool = True,

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from gnnkit import BuildOptions
 from gnnkit.datasets import products_like
 from gnnkit.errors import PlanError
-from gnnkit.events import ignore_events
 from gnnkit.schema import GraphSchema, NodeTypeSchema
 from gnnkit.storage.partition import assign_parts, needs_topology
 from gnnkit.storage.partition.balance import shuffled_parts
@@ -45,8 +44,8 @@ def test_every_node_gets_a_part_and_parts_are_balanced(method, edge_dir, seed, n
     source, graph = random_graph(seed, edge_dir=edge_dir)
     largest = max(t.num_nodes for t in source.schema.node_types.values())
     options = BuildOptions(num_parts=min(num_parts, largest), partition=method, edge_dir=edge_dir, num_neighbors=(3, -1, 0))
-    parts = assign_parts(source.schema, graph, options, ignore_events, source.splits)
-    again = assign_parts(source.schema, graph, options, ignore_events, source.splits)
+    parts = assign_parts(source.schema, graph, options, splits=source.splits)
+    again = assign_parts(source.schema, graph, options, splits=source.splits)
     assert set(parts) == set(source.schema.node_types)
     for name, values in parts.items():
         count = source.schema.node_types[name].num_nodes
@@ -67,7 +66,7 @@ def test_every_node_gets_a_part_and_parts_are_balanced(method, edge_dir, seed, n
 @pytest.mark.parametrize("method", ["contiguous", "random"])
 def test_methods_without_edges_work_without_a_graph(method):
     schema = GraphSchema({"a": NodeTypeSchema(11), "b": NodeTypeSchema(2), "c": NodeTypeSchema(0)}, {})
-    parts = assign_parts(schema, None, BuildOptions(num_parts=4, partition=method), ignore_events)
+    parts = assign_parts(schema, None, BuildOptions(num_parts=4, partition=method))
     assert sorted(parts["a"].tolist()) == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3]
     assert sorted(parts["b"].tolist()) == [0, 1]
     assert parts["c"].shape == (0,)
@@ -75,14 +74,14 @@ def test_methods_without_edges_work_without_a_graph(method):
 
 def test_contiguous_parts_are_ranges():
     schema = GraphSchema.homogeneous(10, 0)
-    parts = assign_parts(schema, None, BuildOptions(num_parts=3), ignore_events)[NODE]
+    parts = assign_parts(schema, None, BuildOptions(num_parts=3))[NODE]
     assert parts.tolist() == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
 def test_random_depends_on_the_seed_and_on_nothing_else():
     def run(seed, **types):
         schema = GraphSchema({name: NodeTypeSchema(n) for name, n in types.items()}, {})
-        return assign_parts(schema, None, BuildOptions(num_parts=5, partition="random", seed=seed), ignore_events)
+        return assign_parts(schema, None, BuildOptions(num_parts=5, partition="random", seed=seed))
 
     alone, together = run(7, user=1000), run(7, item=300, user=1000)
     np.testing.assert_array_equal(alone["user"], together["user"])
@@ -117,7 +116,7 @@ def test_random_is_fisher_and_yates_over_splitmix64():
 
 
 def test_random_parts_are_independent_of_ids():
-    parts = assign_parts(GraphSchema.homogeneous(40_000, 0), None, BuildOptions(num_parts=4, partition="random"), ignore_events)[NODE]
+    parts = assign_parts(GraphSchema.homogeneous(40_000, 0), None, BuildOptions(num_parts=4, partition="random"))[NODE]
     # Neighbouring ids share a part as often as chance has it: 10 000 of 40 000, standard deviation 87.
     assert abs(int((parts[1:] == parts[:-1]).sum()) - 10_000) < 5 * 87
     # Each quarter of the ids has a quarter of each part: standard deviation 37.
@@ -125,19 +124,11 @@ def test_random_parts_are_independent_of_ids():
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_more_parts_than_nodes_of_any_type_is_an_error(method):
-    graph = graph_arrays({"a": 3, "b": 2}, {("a", "to", "b"): np.array([[0, 1], [1, 0]])})
-    with pytest.raises(PlanError, match=r"num_parts=4 is more than the nodes of any type \(the largest has 3\)"):
-        assign_parts(graph.schema, graph, BuildOptions(num_parts=4, partition=method), ignore_events)
-    assign_parts(graph.schema, graph, BuildOptions(num_parts=3, partition=method), ignore_events)
-
-
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("num_nodes", [0, 1, 6])
 def test_graphs_without_edges(method, num_nodes):
     graph = graph_arrays({NODE: num_nodes}, {EDGE: np.empty((2, 0), np.int64)})
     num_parts = min(3, max(num_nodes, 1))
-    parts = assign_parts(graph.schema, graph, BuildOptions(num_parts=num_parts, partition=method), ignore_events)[NODE]
+    parts = assign_parts(graph.schema, graph, BuildOptions(num_parts=num_parts, partition=method))[NODE]
     assert np.bincount(parts, minlength=num_parts).tolist() == [num_nodes // num_parts] * num_parts
 
 
@@ -160,17 +151,17 @@ def test_a_graph_in_parts_can_be_partitioned_again(method, seed):
     source, whole = random_graph(seed)
     largest = max(t.num_nodes for t in source.schema.node_types.values())
     random = BuildOptions(num_parts=min(3, largest), partition="random", seed=seed)
-    old = assign_parts(source.schema, None, random, ignore_events)
+    old = assign_parts(source.schema, None, random)
     _, parted = random_graph(seed, assignment=old, num_parts=random.num_parts)
     options = BuildOptions(num_parts=min(2, largest), partition=method, num_neighbors=(2, 2))
-    parts = assign_parts(source.schema, parted, options, ignore_events)
+    parts = assign_parts(source.schema, parted, options)
     for name, t in source.schema.node_types.items():
         assert parts[name].shape == (t.num_nodes,)
         if t.num_nodes:
             assert np.bincount(parts[name]).max() <= max(-(-t.num_nodes // options.num_parts), 1.05 * t.num_nodes / options.num_parts)
     if method == "frequency":
         # Hotness knows dataset ids only: where the nodes were before makes no difference.
-        expected = assign_parts(source.schema, whole, options, ignore_events)
+        expected = assign_parts(source.schema, whole, options)
         for name in expected:
             np.testing.assert_array_equal(parts[name], expected[name])
 
@@ -182,15 +173,15 @@ def test_reading_in_chunks_makes_no_difference(method, seed):
     source, graph = random_graph(seed)
     largest = max(t.num_nodes for t in source.schema.node_types.values())
     options = BuildOptions(num_parts=min(3, largest), partition=method, num_neighbors=(2, 2))
-    at_once = assign_parts(source.schema, graph, options, ignore_events)
-    in_chunks = assign_parts(source.schema, replace(graph, chunk_edges=5), options, ignore_events)
+    at_once = assign_parts(source.schema, graph, options)
+    in_chunks = assign_parts(source.schema, replace(graph, chunk_edges=5), options)
     for name in at_once:
         np.testing.assert_array_equal(at_once[name], in_chunks[name])
 
 
 def cut_share(graph, method, num_parts, **keywords):
     options = BuildOptions(num_parts=num_parts, partition=method, **keywords)
-    parts = assign_parts(graph.schema, graph, options, ignore_events)
+    parts = assign_parts(graph.schema, graph, options)
     ends = [
         (parts[graph.frontier_type(t)].repeat(np.diff(edges.indptr)), parts[graph.neighbor_type(t)][edges.indices])
         for t, (edges,) in graph.edges.items()
@@ -247,7 +238,7 @@ def test_typed_graphs_are_cut_along_their_communities_and_each_type_is_balanced(
     edges = {("user", "buys", "item"): relation("user", "item", 30_000), ("shop", "sells", "item"): relation("shop", "item", 8000)}
     graph = graph_arrays(sizes, edges)
     options = BuildOptions(num_parts=4, partition=method)
-    parts = assign_parts(graph.schema, graph, options, ignore_events)
+    parts = assign_parts(graph.schema, graph, options)
     for name, count in sizes.items():
         assert np.bincount(parts[name], minlength=4).max() <= max(-(-count // 4), 1.05 * count / 4)
     assert cut_share(graph, method, 4) < 0.5 * cut_share(graph, "random", 4)
@@ -260,7 +251,7 @@ def test_frequency_places_nodes_with_the_seeds_that_visit_them():
     target = np.concatenate([np.tile(np.arange(10), 10), np.tile(np.arange(10, 20), 10)])
     graph = graph_arrays({NODE: 40}, {EDGE: np.stack([source, target])})
     options = BuildOptions(num_parts=2, partition="frequency", num_neighbors=(5,))
-    parts = assign_parts(graph.schema, graph, options, ignore_events, {NODE: {"train": np.arange(20)}})[NODE]
+    parts = assign_parts(graph.schema, graph, options, splits={NODE: {"train": np.arange(20)}})[NODE]
     assert parts[:20].tolist() == [0] * 10 + [1] * 10
     assert set(parts[order[:10]].tolist()) == {0}
     assert set(parts[order[10:]].tolist()) == {1}
@@ -273,7 +264,7 @@ def test_frequency_gives_contested_room_to_those_who_need_it_most():
     edges = np.array([[node for node, seeds in reads.items() for _ in seeds], [seed for seeds in reads.values() for seed in seeds]])
     graph = graph_arrays({NODE: 8}, {EDGE: edges})
     options = BuildOptions(num_parts=2, partition="frequency", num_neighbors=(-1,))
-    parts = assign_parts(graph.schema, graph, options, ignore_events, {NODE: {"train": np.arange(4)}})[NODE]
+    parts = assign_parts(graph.schema, graph, options, splits={NODE: {"train": np.arange(4)}})[NODE]
     assert parts.tolist() == [0, 0, 1, 1, 1, 1, 0, 0]
 
 
@@ -284,11 +275,11 @@ def test_frequency_gives_contested_room_to_those_who_need_it_most():
 def test_splits_that_do_not_fit_are_refused(splits, message):
     graph = graph_arrays({NODE: 10}, {EDGE: np.empty((2, 0), np.int64)})
     with pytest.raises(PlanError, match=message):
-        assign_parts(graph.schema, graph, BuildOptions(num_parts=2, partition="frequency"), ignore_events, splits)
+        assign_parts(graph.schema, graph, BuildOptions(num_parts=2, partition="frequency"), splits=splits)
 
 
 def test_metis_without_pymetis_names_the_command(monkeypatch):
     graph = graph_arrays({NODE: 10}, {EDGE: np.array([[0, 1], [1, 2]])})
     monkeypatch.setitem(sys.modules, "pymetis", None)
     with pytest.raises(PlanError, match="pip install pymetis"):
-        assign_parts(graph.schema, graph, BuildOptions(num_parts=2, partition="metis"), ignore_events)
+        assign_parts(graph.schema, graph, BuildOptions(num_parts=2, partition="metis"))

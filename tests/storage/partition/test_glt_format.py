@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from gnnkit import BuildOptions
 from gnnkit.errors import DatasetError, PlanError
-from gnnkit.events import ignore_events
 from gnnkit.schema import ArraySpec
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.glt_format import GltPartitionSource, write_glt_partitions
@@ -58,7 +57,7 @@ class PartedGraph:
 def parted(source: ArraySource, num_parts: int, *, edge_dir="in", with_edge=True, method="random", seed=0) -> PartedGraph:
     sizes = {name: t.num_nodes for name, t in source.schema.node_types.items()}
     options = BuildOptions(num_parts=min(num_parts, max(sizes.values())), partition=method, seed=seed)
-    parts = assign_parts(source.schema, None, options, ignore_events)
+    parts = assign_parts(source.schema, None, options)
     graph = graph_arrays(
         sizes, source.edges, edge_dir=edge_dir, assignment=parts, num_parts=options.num_parts, source=source, with_edge=with_edge
     )
@@ -110,7 +109,7 @@ def sample_source(rng=None, num_nodes=30, num_edges=100):
 def test_typed_graphs_come_back_whole(tmp_path_factory, seed, num_parts, edge_dir):
     source = random_source(np.random.default_rng(seed))
     out = tmp_path_factory.mktemp("glt") / "parts"
-    write_glt_partitions(parted(source, num_parts, edge_dir=edge_dir, seed=seed), out, ignore_events)
+    write_glt_partitions(parted(source, num_parts, edge_dir=edge_dir, seed=seed), out)
     read = GltPartitionSource(out)
     assert_same_graph(read, source)
     assert (read.name, read.notice, read.metadata) == (source.name, source.notice, source.metadata)
@@ -154,7 +153,7 @@ def test_the_layout_is_that_of_graphlearn_torch(tmp_path, edge_dir):
 
 def test_pickled_chunks_hold_their_own_rows_only(tmp_path):
     source = homogeneous_source(np.zeros((2, 1), np.int64), 25_000, x=np.arange(50_000, dtype=np.float32).reshape(-1, 2))
-    write_glt_partitions(parted(source, 1), tmp_path / "parts", ignore_events)
+    write_glt_partitions(parted(source, 1), tmp_path / "parts")
     feats = tmp_path / "parts" / "part0" / "node_feat" / "feats.pkl"
     assert feats.stat().st_size < 1.05 * source.node_arrays[NODE]["x"].nbytes
     assert_same_graph(GltPartitionSource(tmp_path / "parts"), source)
@@ -178,7 +177,7 @@ def test_the_weight_of_the_store_is_the_weight_of_the_layout(tmp_path):
     source = homogeneous_source(np.array([[0, 5, 9], [1, 5, 0]]), 10, edge_arrays=weights)
     store = parted(source, 1)
     store.options = BuildOptions(weight="trust")
-    write_glt_partitions(store, tmp_path / "parts", ignore_events)
+    write_glt_partitions(store, tmp_path / "parts")
     assert torch.load(tmp_path / "parts" / "part0" / "graph" / "weights.pt").tolist() == [3, 4, 5]
     assert_same_graph(GltPartitionSource(tmp_path / "parts"), source)
 
@@ -189,7 +188,7 @@ def test_dtypes_are_kept(tmp_path, dtype):
     source = homogeneous_source(
         np.array([[0, 5, 9], [1, 5, 0]]), 10, x=values, edge_arrays={"weight": np.arange(3).astype(dtype), "edge_attr": values[:3]}
     )
-    write_glt_partitions(parted(source, 3), tmp_path / "parts", ignore_events)
+    write_glt_partitions(parted(source, 3), tmp_path / "parts")
     assert_same_graph(GltPartitionSource(tmp_path / "parts"), source)
 
 
@@ -197,7 +196,7 @@ def test_bfloat16_features_are_bfloat16_tensors(tmp_path):
     bits = torch.arange(20.0).reshape(10, 2).bfloat16()
     source = homogeneous_source(np.zeros((2, 1), np.int64), 10, x=bits.view(torch.int16).numpy().view(np.uint16))
     source.schema = type(source.schema).homogeneous(10, 1, {"x": ArraySpec("bfloat16", (2,))})
-    write_glt_partitions(parted(source, 2), tmp_path / "parts", ignore_events)
+    write_glt_partitions(parted(source, 2), tmp_path / "parts")
     with (tmp_path / "parts" / "part0" / "node_feat" / "feats.pkl").open("rb") as file:
         assert pickle.load(file).dtype == torch.bfloat16
     assert_same_graph(GltPartitionSource(tmp_path / "parts"), source)
@@ -209,7 +208,7 @@ def test_caches_are_written_and_not_read_as_rows(tmp_path):
     x = source.node_arrays[NODE]["x"]
     hot = store.graph.nodes[NODE][1].global_id[:4]
     store.caches[0] = {NODE: ReplicatedFeatures(hot, x[hot])}
-    write_glt_partitions(store, tmp_path / "parts", ignore_events)
+    write_glt_partitions(store, tmp_path / "parts")
     folder = tmp_path / "parts" / "part0" / "node_feat"
     assert torch.load(folder / "cache_ids.pt").tolist() == hot.tolist()
     np.testing.assert_array_equal(torch.load(folder / "cache_feats.pt").numpy(), x[hot])
@@ -223,7 +222,7 @@ def test_a_store_survives_the_journey(tmp_path, seed):
     largest = max(t.num_nodes for t in source.schema.node_types.values())
     options = BuildOptions(num_parts=min(3, largest), partition="ldg", with_edge=True, weight="weight", cache_ratio=0.3)
     store = build_store(source, tmp_path / "store", options)
-    write_glt_partitions(store, tmp_path / "glt", ignore_events)
+    write_glt_partitions(store, tmp_path / "glt")
     read = GltPartitionSource(tmp_path / "glt")
     assert_same_graph(read, source)
     for part in range(store.num_parts):
@@ -239,7 +238,7 @@ def test_an_existing_folder_is_left_alone_and_a_failed_export_leaves_nothing(tmp
     store = parted(sample_source(), 2)
     (tmp_path / "parts").mkdir()
     with pytest.raises(PlanError, match="exists already"):
-        write_glt_partitions(store, tmp_path / "parts", ignore_events)
+        write_glt_partitions(store, tmp_path / "parts")
 
     def fail(event: Any) -> None:
         if event.kind == "progress":

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gnnkit.events import ignore_events
 from gnnkit.schema import ArraySpec, EdgeTypeSchema, GraphSchema, NodeTypeSchema, edge_type_name
 from gnnkit.storage.glt_format import GltPartitionSource, write_glt_partitions
 from gnnkit.storage.store import ReplicatedFeatures
@@ -55,7 +54,7 @@ def results(tmp_path_factory) -> Path:
     jobs = []
     for kind, edge_dir in WRITTEN:
         folder = root / f"{kind}-{edge_dir}"
-        write_glt_partitions(cached_store(full_source(kind), edge_dir), folder, ignore_events)
+        write_glt_partitions(cached_store(full_source(kind), edge_dir), folder)
         jobs.append(["dump", str(folder), f"{folder}.npz", edge_dir])
     for kind, method, strategy in PARTITIONED:
         source = full_source(kind)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from gnnkit import BuildOptions, Store
 from gnnkit.errors import PlanError
-from gnnkit.events import ignore_events
 from gnnkit.storage.arrays import dataset_ids
 from gnnkit.storage.partition import assign_parts
 from gnnkit.storage.partition.hotness import expected_visits, hot_nodes
@@ -129,7 +128,7 @@ def test_hot_nodes_are_the_hottest_of_other_parts():
 def test_nothing_is_hot_without_other_parts_or_room(num_parts, cache_ratio):
     graph = graph_arrays({NODE: 9}, {EDGE: np.stack([np.arange(9), np.roll(np.arange(9), 4)])})
     options = BuildOptions(num_parts=num_parts, cache_ratio=cache_ratio)
-    assignment = assign_parts(graph.schema, graph, options, ignore_events)
+    assignment = assign_parts(graph.schema, graph, options)
     assert [part[NODE].tolist() for part in hot_nodes(graph, assignment, options)] == [[]] * num_parts
 
 
@@ -139,7 +138,7 @@ def test_hot_nodes_do_not_depend_on_how_the_graph_is_laid_out(seed):
     source = random_source(np.random.default_rng(seed))
     sizes = {name: t.num_nodes for name, t in source.schema.node_types.items()}
     options = BuildOptions(num_parts=min(3, max(sizes.values())), partition="random", seed=seed, cache_ratio=0.4, num_neighbors=(2, 2))
-    assignment = assign_parts(source.schema, None, options, ignore_events)
+    assignment = assign_parts(source.schema, None, options)
     whole = graph_arrays(sizes, source.edges)
     parted = graph_arrays(sizes, source.edges, assignment=assignment, num_parts=options.num_parts)
     results = [hot_nodes(graph, assignment, options, source.splits) for graph in (whole, parted)]

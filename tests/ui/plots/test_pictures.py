@@ -48,6 +48,7 @@ def drawn(figure: Any) -> Image.Image:
     assert "\n" not in repr(figure) and len(bundle["image/png"]) < 200_000
     image = Image.open(io.BytesIO(base64.b64decode(bundle["image/png"])))
     shown = sizes["image/png"]
+    assert shown["alt"] == figure.text_form and shown["alt"]
     assert (image.width // 2, image.height // 2) == (shown["width"], shown["height"]) and shown["width"] <= 940
     return image.convert("RGBA")
 

@@ -1,0 +1,72 @@
+"""The hyper-parameters of a job, which a train function finds in ``ctx.config``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gnnkit.errors import PlanError, near_matches
+from gnnkit.files import read_json
+
+# Beside the plan: what the job was exported with.
+CONFIG = "config.json"
+
+
+def read_config(plan: Path, settings: Iterable[str] = ()) -> dict[str, Any]:
+    """The hyper-parameters of a job: those of the file beside its plan, and what the command line sets.
+
+    Args:
+        plan: A plan file.
+        settings: ``name=value`` each; a value is JSON, or else text.
+
+    Raises:
+        PlanError: One is no setting, or the job has none of that name.
+    """
+    file = plan.absolute().parent / CONFIG
+    try:
+        config = check_config(read_json(file)) if file.exists() else {}
+    except ValueError as error:
+        raise PlanError(f"{str(file)!r} holds no JSON: {error}", "export the job again") from error
+    return with_settings(config, settings)
+
+
+def with_settings(config: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
+    """Hyper-parameters with those that a command line sets.
+
+    Args:
+        config: Those that there are; where there are any, others cannot be set.
+        settings: See ``read_config``.
+
+    Raises:
+        PlanError: One is no setting, or has no name of those.
+    """
+    known, changed = list(config), dict(config)
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals or not name.isidentifier():
+            raise PlanError(f"--set {setting!r} is no name with a value", "for example --set lr=0.01")
+        if known and name not in known:
+            raise PlanError(f"--set {setting!r}: {CONFIG} has no {name!r}{near_matches(name, known)}", f"it has {', '.join(known)}")
+        try:
+            changed[name] = json.loads(text)
+        except ValueError:
+            changed[name] = text
+    return changed
+
+
+def check_config(config: Any) -> dict[str, Any]:
+    """Hyper-parameters as JSON holds them.
+
+    Raises:
+        PlanError: They are no mapping of names to values that JSON has.
+    """
+    hint = "names with numbers, texts, and lists and dicts of them: config={'lr': 0.01}"
+    if not isinstance(config, Mapping) or not all(isinstance(name, str) and name.isidentifier() for name in config):
+        raise PlanError(f"config={config!r} is no mapping of names to values", hint)
+    try:
+        checked: dict[str, Any] = json.loads(json.dumps(dict(config)))
+    except (TypeError, ValueError) as error:
+        raise PlanError(f"config={config!r}: {error}", hint) from error
+    return checked

@@ -1,0 +1,105 @@
+"""What the person says who exports: options of the launcher, hyper-parameters, and whether there are to be GPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gnnkit import GraphLoader, verify_export
+from gnnkit.errors import PlanError
+from tests.helpers.command import run, run_captured
+from tests.helpers.machine import ROOT
+from tests.jobs.setups import planned
+
+DEADLINE_S = 150
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return planned(tmp_path_factory.mktemp("planned"))
+
+
+def test_slurm_takes_a_partition_and_the_like(plan: Path, tmp_path: Path) -> None:
+    words = ["export", str(plan), str(tmp_path / "job"), "--launcher", "slurm", "--gpus-per-node", "0"]
+    assert run([*words, "--option", "partition=gpu", "--option", "account=physics", "--option", "time=4:00:00"]) == 0
+    script = (tmp_path / "job/job.sbatch").read_text()
+    for line in ("--partition=gpu", "--account=physics", "--time=4:00:00"):
+        assert f"#SBATCH {line}\n" in script
+    assert "24:00:00" not in script
+
+
+@pytest.mark.parametrize("launcher", ["kubernetes", "trainjob"])
+def test_kubernetes_takes_an_image_and_labels_of_nodes(plan: Path, tmp_path: Path, launcher: str) -> None:
+    options = {"image": "registry/team/image@sha256:0123", "node_selector": {"gpu": "a100", "zone": "b"}}
+    with GraphLoader.from_plan(plan, progress=False) as loader:
+        loader.export(tmp_path / "job", launcher=launcher, gpus_per_node=0, options=options, config={"lr": 0.1})
+    found: list[dict[str, Any]] = []
+
+    def walk(value: Any) -> None:
+        if isinstance(value, dict):
+            if "containers" in value:
+                found.append(value)
+            value = list(value.values())
+        for item in value if isinstance(value, list) else []:
+            walk(item)
+
+    walk(list(yaml.safe_load_all((tmp_path / "job/job.yaml").read_text())))
+    (pod,) = found
+    assert pod["nodeSelector"] == options["node_selector"] and pod["containers"][0]["image"] == options["image"]
+    assert "/job/config.json" in [mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]]
+    assert "--from-file=config.json" in (tmp_path / "job/README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"partitions": "gpu"}, "Slurm has no option 'partitions'; did you mean 'partition'"),
+        ({"partition": "a b\n#SBATCH --uid=0"}, "is of no use"),
+        ({"time": 4}, "is of no use"),
+    ],
+)
+def test_options_that_a_launcher_cannot_use(plan: Path, tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    with GraphLoader.from_plan(plan, progress=False) as loader, pytest.raises(PlanError, match=said):
+        loader.export(tmp_path / "job", launcher="slurm", gpus_per_node=0, options=options)
+
+
+@pytest.mark.slow
+def test_hyper_parameters_are_exported_and_verified(plan: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "job"
+    assert run(["export", str(plan), str(folder), "--gpus-per-node", "0", "--set", "lr=0.01"]) == 0
+    assert json.loads((folder / "config.json").read_text()) == {"lr": 0.01}
+    assert verify_export(folder, num_batches=2, progress=False).equal
+    launch = folder / "launch.sh"
+    launch.write_text(launch.read_text().replace('RUN_DIR" "$@"', 'RUN_DIR" --set lr=0.02'))
+    report = verify_export(folder, num_batches=2, progress=False)
+    assert [str(one) for one in report.differences] == ["batch 0 (rank 0, step 0), ctx.config: {'lr': 0.02} instead of {'lr': 0.01}"]
+    code, _, err = run_captured(capfd, ["export", str(plan), str(folder), "--set", "1=2"])
+    assert code == 2 and "is no name with a value" in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("answer", "gpus"), [("y", "1 GPU on"), ("", "no GPU: ")])
+def test_a_person_is_asked_once_whether_there_are_to_be_gpus(plan: Path, tmp_path: Path, answer: str, gpus: str) -> None:
+    source = (
+        "import sys; from gnnkit import GraphLoader\nwith GraphLoader.from_plan(sys.argv[1], progress=False) as loader:\n"
+        "    for name in 'ab':\n        print(loader.export(sys.argv[2] + name).asks)\n"
+    )
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", source, str(plan), str(tmp_path / "job")]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    with subprocess.Popen(
+        command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment
+    ) as asking:
+        os.write(ours, f"{answer}\n".encode())
+        out, err = asking.communicate(timeout=DEADLINE_S)
+    os.close(ours)
+    os.close(theirs)
+    assert (out + err).count("This machine has no GPU") == 1 and out.count(gpus) == 2, out + err
