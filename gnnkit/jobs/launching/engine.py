@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gnnkit.bounds import MOST_THREADS, is_whole, shown, whole_number
 from gnnkit.errors import GnnkitError, PlanError, WorkerStopped, interruptible
 from gnnkit.events import EventSink
+from gnnkit.export.config import check_config
 from gnnkit.graph_loader import GraphLoader
-from gnnkit.jobs.config import check_config
 from gnnkit.jobs.environment import check_present
 from gnnkit.jobs.launching.card import launch_card
 from gnnkit.jobs.launching.job import ENDED, Job, LaunchInputs, LaunchSpec, RunState, RunStatus, extra_of, fair_threads, made_directory
