@@ -9,9 +9,9 @@ import typer
 
 from gnnkit.cli.output import WARNING, show_line
 from gnnkit.errors import PlanError
+from gnnkit.export.config import with_settings
 from gnnkit.export.exporter import JobOptions, export_plan
 from gnnkit.export.verify import verify_export
-from gnnkit.jobs.config import with_settings
 from gnnkit.plan import LoaderPlan
 
 

@@ -15,10 +15,10 @@ import typer
 from gnnkit.cli.output import ERROR, WARNING, show_error, show_line
 from gnnkit.distributed.life_cycle import initialize
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, WorkerDied
+from gnnkit.export.config import read_config
 from gnnkit.export.recording import VARIABLE, recorder
 from gnnkit.graph_loader import GraphLoader
 from gnnkit.host import without_collections
-from gnnkit.jobs.config import read_config
 from gnnkit.jobs.context import Logged, LogLines, TrainContext
 from gnnkit.jobs.environment import find_node, find_place
 from gnnkit.jobs.meeting import keep_meeting

@@ -17,13 +17,13 @@ from gnnkit.bounds import whole_number
 from gnnkit.cluster import namespaces
 from gnnkit.errors import BatchTimeout, PlanError, StartTimeout, WorkerDied
 from gnnkit.events import Stage, ignore_events
+from gnnkit.export.config import read_config
 from gnnkit.export.job import PLAN, STAGE
 from gnnkit.export.launchers.base import launcher_of
 from gnnkit.export.proof.trial import Command, JobTrial, TrialRun, TrialSize, fitting, last_lines, read_job, running, set_up, stage_command
 from gnnkit.export.recording import RecordedBatch, count_recorded, limit_steps, read_configs, read_record, recorded
 from gnnkit.export.writer import changed_files
 from gnnkit.files import user_path
-from gnnkit.jobs.config import read_config
 from gnnkit.loader.inspection import ValueDigest
 from gnnkit.loader.pipeline import open_plan
 from gnnkit.plan import LoaderPlan

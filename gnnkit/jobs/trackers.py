@@ -1,4 +1,4 @@
-"""What ``ctx.track`` sends the numbers of ``ctx.log`` to: an object with the methods of ``Tracker``, or one of those here by its name."""
+"""Trackers, to which ``ctx.track`` sends the numbers of ``ctx.log``: objects with the methods of ``Tracker``, those here by their names."""
 
 from __future__ import annotations
 

@@ -60,8 +60,8 @@ def test_a_checkpoint_of_other_hyper_parameters_is_refused_until_it_is_taken_ove
     assert code == 0 and "restored True" in out
 
 
+@pytest.mark.slow(seconds=10)
 def test_a_folder_in_which_another_job_runs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnnkit.jobs.ownership._OTHER_S", 0.3)
     with owned(tmp_path):
         monkeypatch.setenv("TORCHELASTIC_RUN_ID", "other")
         said = rf"(?s)process {os.getpid()} on .*runs in .* give each job a folder of its own"

@@ -18,8 +18,8 @@ from gnnkit.arguments import checks_calls
 from gnnkit.bounds import MOST_THREADS, is_whole, shown, whole_number
 from gnnkit.errors import GnnkitError, PlanError, WorkerStopped, interruptible
 from gnnkit.events import EventSink
+from gnnkit.export.config import check_config
 from gnnkit.graph_loader import GraphLoader
-from gnnkit.jobs.config import check_config
 from gnnkit.jobs.environment import check_present
 from gnnkit.jobs.launching.card import launch_card
 from gnnkit.jobs.launching.job import ENDED, Job, LaunchInputs, LaunchSpec, RunState, RunStatus, extra_of, fair_threads, made_directory
