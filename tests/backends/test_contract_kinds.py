@@ -58,8 +58,6 @@ SETTINGS = [
     # Servers that listen, whose rows come through the wire; and two hosts with the files of their own part only.
     Setting("wire", "typed", 3, "out"),
     Setting("hosts", "typed", 2, "in", "hotness"),
-    Setting("wire", "homogeneous", 2, "in"),
-    Setting("hosts", "homogeneous", 2, "out"),
 ]
 PADDED = [s for s in SETTINGS if s.num_parts > 1 and s.graph == "typed" and s.edge_dir == "out"]
 # What a device leaves to processors.
@@ -108,8 +106,6 @@ class Site(NamedTuple):
         """Whether a kind is none of this place's; it says where there is such a kind."""
         if kind in WHOLE_KINDS and self.setting.graph == "typed":
             message = "samples homogeneous graphs"
-        elif kind == "saint_nodes" and self.setting.place in ("wire", "hosts"):
-            message = "draws by the degrees of all nodes"
         elif self.setting.place == "OnDevice" and kind in NOT_ON_DEVICES:
             message = r"InProcess\(\), Colocated\(\) and GraphStore\(\) have it"
         else:
@@ -215,6 +211,23 @@ def test_padded_batches_are_the_same_everywhere(
 def test_features_of_a_graph_elsewhere_are_not_kept(site: Site) -> None:
     with pytest.raises(PlanError, match="the whole graph is on servers of other hosts"):
         site.open("node", device="cpu", feature_cache=150)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["wire", "hosts"])
+def test_whole_subgraphs_come_through_the_wire(
+    place: str, store_of: StoreOf, expected: Callable[[str, str, EdgeDir], list[Any]], tmp_path: Path
+) -> None:
+    """From servers of a homogeneous graph; where the degrees of all nodes are elsewhere, nothing is drawn by them."""
+    with _listening(place, store_of("node", "homogeneous", 2, "out", "dataset"), tmp_path) as backend:
+        for kind in WHOLE_KINDS:
+            if kind == "saint_nodes":
+                with pytest.raises(PlanError, match="draws by the degrees of all nodes"):
+                    kind_loader(kind, "homogeneous", None, backend)
+                continue
+            with kind_loader(kind, "homogeneous", None, backend) as loader:
+                for batch, other in zip(loader, expected(kind, "homogeneous", "out"), strict=True):
+                    same(batch, other)
 
 
 @pytest.mark.parametrize("edge_dir", EDGE_DIRS)
