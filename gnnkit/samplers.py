@@ -371,6 +371,14 @@ class Clusters(ClusterNumbers, Sampler):
 
     Raises:
         PlanError: A value is not as described.
+
+    Example:
+        >>> import gnnkit
+        >>> data = gnnkit.datasets.cora()
+        >>> sampler = gnnkit.Clusters(50, clusters_per_batch=10)
+        >>> with gnnkit.GraphLoader.from_pyg(data, input_nodes="train", sampler=sampler, progress=False) as loader:
+        ...     print(len(loader), sum(batch.batch_size for batch in loader))
+        5 140
     """
 
     partition: Any = "ldg"
@@ -415,6 +423,14 @@ class Saint(SaintNumbers, Sampler):
 
     Raises:
         PlanError: A value is not as described.
+
+    Example:
+        >>> import gnnkit
+        >>> data = gnnkit.datasets.cora()
+        >>> sampler = gnnkit.Saint("walks", walk_length=2, num_steps=4)
+        >>> with gnnkit.GraphLoader.from_pyg(data, sampler=sampler, batch_size=64, progress=False) as loader:
+        ...     print(len(loader), next(iter(loader)).num_nodes > 64)
+        4 True
     """
 
     @override

@@ -230,7 +230,7 @@ class Sampling(Record):
 
     @property
     def batch_size(self) -> int | None:
-        """How many of what an epoch orders are in a batch, where the way of sampling says it, and not the loader."""
+        """Number of an epoch's rows in a batch, where the way of sampling says it, and not the loader."""
         return None
 
     def check_inputs(self, inputs: Inputs) -> None:
@@ -510,7 +510,7 @@ SaintRoots: TypeAlias = Literal["nodes", "edges", "walks"]
 
 @dataclass(frozen=True)
 class SaintNumbers:
-    """What GraphSAINT draws, in a plan and in what users give."""
+    """The draws of GraphSAINT, in a plan and in what users give."""
 
     roots: SaintRoots = "walks"
     walk_length: int = 2

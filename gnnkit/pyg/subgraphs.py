@@ -63,7 +63,7 @@ class SubgraphForm(NodeForm):
 
 
 class _SubgraphSampler(GraphSampler):
-    """What these loaders sample."""
+    """The sampler of these loaders."""
 
     def _set(self, graph: Data | HeteroData, sampler: Any, batch_size: int, along: int = 0, is_counted: bool = True) -> None:
         super().__init__(graph)
@@ -100,6 +100,13 @@ class ClusterData(theirs.ClusterData):  # type: ignore[misc]
 
     Raises:
         PlanError: A value cannot be followed, or the graph is none of one node type.
+
+    Example:
+        >>> import gnnkit
+        >>> from gnnkit.pyg import ClusterData
+        >>> clusters = ClusterData(gnnkit.datasets.cora(), num_parts=50, log=False)
+        >>> sum(cluster.num_nodes for cluster in clusters)
+        2708
     """
 
     @checks_arguments
@@ -143,6 +150,13 @@ class ClusterLoader(_SubgraphLoader, theirs.ClusterLoader):  # type: ignore[misc
 
     Raises:
         PlanError: A value is unusable, or cannot be followed.
+
+    Example:
+        >>> import gnnkit
+        >>> from gnnkit.pyg import ClusterData, ClusterLoader
+        >>> loader = ClusterLoader(ClusterData(gnnkit.datasets.cora(), num_parts=50, log=False), batch_size=10, shuffle=True)
+        >>> sum(batch.num_nodes for batch in loader)
+        2708
     """
 
     def __init__(self, cluster_data: ClusterData, **kwargs: Any) -> None:
@@ -172,6 +186,12 @@ class GraphSAINTSampler(_SubgraphLoader, theirs.GraphSAINTSampler):  # type: ign
 
     Raises:
         PlanError: A value is unusable, or cannot be followed.
+
+    Example:
+        >>> import gnnkit
+        >>> from gnnkit.pyg import GraphSAINTNodeSampler, GraphSAINTSampler
+        >>> isinstance(GraphSAINTNodeSampler(gnnkit.datasets.cora(), batch_size=64), GraphSAINTSampler)
+        True
     """
 
     _roots: SaintRoots
@@ -200,19 +220,43 @@ class GraphSAINTSampler(_SubgraphLoader, theirs.GraphSAINTSampler):  # type: ign
 
 
 class GraphSAINTNodeSampler(GraphSAINTSampler, theirs.GraphSAINTNodeSampler):  # type: ignore[misc]
-    """PyG's ``GraphSAINTNodeSampler``: roots are drawn in proportion to their number of edges. See ``GraphSAINTSampler``."""
+    """PyG's ``GraphSAINTNodeSampler``: roots are drawn in proportion to their number of edges. See ``GraphSAINTSampler``.
+
+    Example:
+        >>> import gnnkit
+        >>> from gnnkit.pyg import GraphSAINTNodeSampler
+        >>> loader = GraphSAINTNodeSampler(gnnkit.datasets.cora(), batch_size=64, num_steps=5)
+        >>> [batch.num_nodes > 0 for batch in loader]
+        [True, True, True, True, True]
+    """
 
     _roots = "nodes"
 
 
 class GraphSAINTEdgeSampler(GraphSAINTSampler, theirs.GraphSAINTEdgeSampler):  # type: ignore[misc]
-    """PyG's ``GraphSAINTEdgeSampler``: roots are both ends of an edge, drawn as in the paper. See ``GraphSAINTSampler``."""
+    """PyG's ``GraphSAINTEdgeSampler``: roots are both ends of an edge, drawn as in the paper. See ``GraphSAINTSampler``.
+
+    Example:
+        >>> import gnnkit
+        >>> from gnnkit.pyg import GraphSAINTEdgeSampler
+        >>> loader = GraphSAINTEdgeSampler(gnnkit.datasets.cora(), batch_size=64, num_steps=5)
+        >>> [batch.num_nodes > 0 for batch in loader]
+        [True, True, True, True, True]
+    """
 
     _roots = "edges"
 
 
 class GraphSAINTRandomWalkSampler(GraphSAINTSampler, theirs.GraphSAINTRandomWalkSampler):  # type: ignore[misc]
-    """PyG's ``GraphSAINTRandomWalkSampler``: roots walk ``walk_length`` steps, against the edges. See ``GraphSAINTSampler``."""
+    """PyG's ``GraphSAINTRandomWalkSampler``: roots walk ``walk_length`` steps, against the edges. See ``GraphSAINTSampler``.
+
+    Example:
+        >>> import gnnkit
+        >>> from gnnkit.pyg import GraphSAINTRandomWalkSampler
+        >>> loader = GraphSAINTRandomWalkSampler(gnnkit.datasets.cora(), batch_size=64, walk_length=2, num_steps=5)
+        >>> [batch.num_nodes > 0 for batch in loader]
+        [True, True, True, True, True]
+    """
 
     _roots = "walks"
 

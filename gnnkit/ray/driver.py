@@ -68,7 +68,7 @@ def failure(error: BaseException) -> str:
 
 
 def remedy(said: str, other: str | None = None) -> str | None:
-    """What to do about a failure that ``failure`` has described; ``other`` where the cluster itself is not the reason."""
+    """The remedy of a failure that ``failure`` has described; ``other`` where the cluster itself is not the reason."""
     if "InvalidAuthToken" in said:
         return "RAY_AUTH_MODE=token, and the cluster's token in RAY_AUTH_TOKEN, or its file in RAY_AUTH_TOKEN_PATH"
     if "No module named" in said:
