@@ -371,6 +371,14 @@ class Clusters(ClusterNumbers, Sampler):
 
     Raises:
         PlanError: A value is not as described.
+
+    Example:
+        >>> import gnnkit
+        >>> sampler = gnnkit.Clusters(num_clusters=8, clusters_per_batch=2)
+        >>> data = gnnkit.datasets.cora()
+        >>> with gnnkit.GraphLoader.from_pyg(data, input_nodes="train", sampler=sampler) as loader:
+        ...     print(len(loader))
+        4
     """
 
     partition: Any = "ldg"
@@ -415,6 +423,14 @@ class Saint(SaintNumbers, Sampler):
 
     Raises:
         PlanError: A value is not as described.
+
+    Example:
+        >>> import gnnkit
+        >>> sampler = gnnkit.Saint("walks", walk_length=2, num_steps=3)
+        >>> data = gnnkit.datasets.cora()
+        >>> with gnnkit.GraphLoader.from_pyg(data, input_nodes="train", sampler=sampler) as loader:
+        ...     print(len(loader))
+        3
     """
 
     @override

@@ -100,6 +100,13 @@ class ClusterData(theirs.ClusterData):  # type: ignore[misc]
 
     Raises:
         PlanError: A value cannot be followed, or the graph is none of one node type.
+
+    Example:
+        >>> import gnnkit
+        >>> from gnnkit.pyg import ClusterData
+        >>> clusters = ClusterData(gnnkit.datasets.cora(), num_parts=8, log=False)
+        >>> len(clusters)
+        8
     """
 
     @checks_arguments
@@ -143,6 +150,13 @@ class ClusterLoader(_SubgraphLoader, theirs.ClusterLoader):  # type: ignore[misc
 
     Raises:
         PlanError: A value is unusable, or cannot be followed.
+
+    Example:
+        >>> import gnnkit
+        >>> from gnnkit.pyg import ClusterData, ClusterLoader
+        >>> clusters = ClusterData(gnnkit.datasets.cora(), num_parts=8, log=False)
+        >>> len(list(ClusterLoader(clusters, batch_size=2)))
+        4
     """
 
     def __init__(self, cluster_data: ClusterData, **kwargs: Any) -> None:
@@ -172,6 +186,13 @@ class GraphSAINTSampler(_SubgraphLoader, theirs.GraphSAINTSampler):  # type: ign
 
     Raises:
         PlanError: A value is unusable, or cannot be followed.
+
+    Example:
+        >>> import gnnkit
+        >>> from gnnkit.pyg import GraphSAINTNodeSampler
+        >>> loader = GraphSAINTNodeSampler(gnnkit.datasets.cora(), batch_size=64, num_steps=3)
+        >>> len(list(loader))
+        3
     """
 
     _roots: SaintRoots
@@ -200,19 +221,43 @@ class GraphSAINTSampler(_SubgraphLoader, theirs.GraphSAINTSampler):  # type: ign
 
 
 class GraphSAINTNodeSampler(GraphSAINTSampler, theirs.GraphSAINTNodeSampler):  # type: ignore[misc]
-    """PyG's ``GraphSAINTNodeSampler``: roots are drawn in proportion to their number of edges. See ``GraphSAINTSampler``."""
+    """PyG's ``GraphSAINTNodeSampler``: roots are drawn in proportion to their number of edges. See ``GraphSAINTSampler``.
+
+    Example:
+        >>> import gnnkit
+        >>> from gnnkit.pyg import GraphSAINTNodeSampler
+        >>> loader = GraphSAINTNodeSampler(gnnkit.datasets.cora(), batch_size=64, num_steps=3)
+        >>> len(list(loader))
+        3
+    """
 
     _roots = "nodes"
 
 
 class GraphSAINTEdgeSampler(GraphSAINTSampler, theirs.GraphSAINTEdgeSampler):  # type: ignore[misc]
-    """PyG's ``GraphSAINTEdgeSampler``: roots are both ends of an edge, drawn as in the paper. See ``GraphSAINTSampler``."""
+    """PyG's ``GraphSAINTEdgeSampler``: roots are both ends of an edge, drawn as in the paper. See ``GraphSAINTSampler``.
+
+    Example:
+        >>> import gnnkit
+        >>> from gnnkit.pyg import GraphSAINTEdgeSampler
+        >>> loader = GraphSAINTEdgeSampler(gnnkit.datasets.cora(), batch_size=64, num_steps=3)
+        >>> len(list(loader))
+        3
+    """
 
     _roots = "edges"
 
 
 class GraphSAINTRandomWalkSampler(GraphSAINTSampler, theirs.GraphSAINTRandomWalkSampler):  # type: ignore[misc]
-    """PyG's ``GraphSAINTRandomWalkSampler``: roots walk ``walk_length`` steps, against the edges. See ``GraphSAINTSampler``."""
+    """PyG's ``GraphSAINTRandomWalkSampler``: roots walk ``walk_length`` steps, against the edges. See ``GraphSAINTSampler``.
+
+    Example:
+        >>> import gnnkit
+        >>> from gnnkit.pyg import GraphSAINTRandomWalkSampler
+        >>> loader = GraphSAINTRandomWalkSampler(gnnkit.datasets.cora(), batch_size=64, walk_length=2, num_steps=3)
+        >>> len(list(loader))
+        3
+    """
 
     _roots = "walks"
 
