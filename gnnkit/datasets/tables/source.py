@@ -188,8 +188,6 @@ def _memory() -> int:
     return max(_MIN_MEMORY, min(_MAX_MEMORY, available_memory() // 16))
 
 
-
-
 def _scratch(folder: str | Path | None) -> Path:
     path = writable_root() if folder is None else user_path(folder)
     try:
