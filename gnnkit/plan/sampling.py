@@ -228,7 +228,7 @@ class Sampling(Record):
 
     @property
     def batch_size(self) -> int | None:
-        """How many of what an epoch orders are in a batch, where the way of sampling says it, and not the loader."""
+        """Number of a batch's clusters, or whatever an epoch orders, where the way of sampling says it; None where the loader does."""
         return None
 
     def __post_init__(self) -> None:
@@ -501,7 +501,7 @@ SaintRoots: TypeAlias = Literal["nodes", "edges", "walks"]
 
 @dataclass(frozen=True)
 class SaintNumbers:
-    """What GraphSAINT draws, in a plan and in what users give."""
+    """The numbers of GraphSAINT, in a plan and in what users give."""
 
     roots: SaintRoots = "walks"
     walk_length: int = 2
