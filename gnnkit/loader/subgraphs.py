@@ -1,4 +1,4 @@
-"""The facts of a graph that plans of whole subgraphs hold: clusters of its nodes, and how often GraphSAINT meets nodes and edges."""
+"""Values that samplers of whole subgraphs take from the graph: clusters of its nodes, and the norms of GraphSAINT."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def checked_saint(sampling: SaintSampling, graph: GraphHandle, events: EventSink
 
 @dataclass(frozen=True)
 class SaintNorms:
-    """Counts of each node and each edge in the batches that were sampled before the first epoch; gives a batch its norms.
+    """Counts of the batches, sampled before the first epoch, that hold each node and each edge; gives a batch its norms.
 
     Attributes:
         nodes: float64 ``[num_nodes]``.

@@ -230,7 +230,7 @@ class Sampling(Record):
 
     @property
     def batch_size(self) -> int | None:
-        """Number of an epoch's rows in a batch, where the way of sampling says it, and not the loader."""
+        """Number of a batch's clusters, or whatever an epoch orders, where the way of sampling says it; None where the loader does."""
         return None
 
     def check_inputs(self, inputs: Inputs) -> None:
@@ -510,7 +510,7 @@ SaintRoots: TypeAlias = Literal["nodes", "edges", "walks"]
 
 @dataclass(frozen=True)
 class SaintNumbers:
-    """The draws of GraphSAINT, in a plan and in what users give."""
+    """The numbers of GraphSAINT, in a plan and in what users give."""
 
     roots: SaintRoots = "walks"
     walk_length: int = 2

@@ -63,7 +63,7 @@ class SubgraphForm(NodeForm):
 
 
 class _SubgraphSampler(GraphSampler):
-    """The sampler of these loaders."""
+    """The sampling of these loaders."""
 
     def _set(self, graph: Data | HeteroData, sampler: Any, batch_size: int, along: int = 0, is_counted: bool = True) -> None:
         super().__init__(graph)

@@ -1,4 +1,4 @@
-"""The rows of epochs whose batches are whole subgraphs: clusters of nodes, or roots that are drawn among all of them."""
+"""Inputs of batches that are whole subgraphs: clusters of nodes, or roots that are drawn among all of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _SubgraphRows:
         return self._nodes.arrays(np.arange(self._nodes.num_inputs, dtype=np.int64))["node"]
 
     def written_out(self) -> Inputs:
-        """Returns the inputs without reference to a split of the graph."""
+        """The input nodes without reference to a split of the graph."""
         return self._nodes.written_out()
 
 
