@@ -9,10 +9,10 @@ import typer
 
 from gnnkit.cli.output import WARNING, show_line
 from gnnkit.errors import PlanError
-from gnnkit.export.config import with_settings
 from gnnkit.export.exporter import JobOptions, export_plan
 from gnnkit.export.verify import verify_export
 from gnnkit.plan import LoaderPlan
+from gnnkit.plan.config import with_settings
 
 
 def export(

@@ -15,7 +15,6 @@ import typer
 from gnnkit.cli.output import ERROR, WARNING, show_error, show_line
 from gnnkit.distributed.life_cycle import initialize
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, WorkerDied
-from gnnkit.export.config import read_config
 from gnnkit.export.recording import VARIABLE, recorder
 from gnnkit.graph_loader import GraphLoader
 from gnnkit.host import without_collections
@@ -24,6 +23,7 @@ from gnnkit.jobs.environment import find_node, find_place
 from gnnkit.jobs.meeting import keep_meeting
 from gnnkit.jobs.running import find_plan_role, load_train, prepare, run_training
 from gnnkit.plan import LoaderPlan
+from gnnkit.plan.config import read_config
 from gnnkit.runtime.entry import die_with_parent
 from gnnkit.sampling.collate import load_batch_classes
 from gnnkit.ui.progress import make_sink

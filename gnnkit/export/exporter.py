@@ -13,7 +13,6 @@ from typing import Any
 
 from gnnkit.bounds import keep_whole_number
 from gnnkit.errors import PlanError, interruptible, near_matches
-from gnnkit.export.config import CONFIG, check_config
 from gnnkit.export.job import PLAN, README, RECORD, REQUIREMENTS, STAGE, TRAIN, ExportJob, JobPlan, PlacementChoice, job_plan
 from gnnkit.export.job_files import partition_command, readme_text, requirements_text, stage_script, template_source
 from gnnkit.export.launchers.base import Launcher, launcher_of
@@ -22,6 +21,7 @@ from gnnkit.export.verify import VerifyReport, verify_export
 from gnnkit.export.writer import write_directory
 from gnnkit.files import user_path
 from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling
+from gnnkit.plan.config import CONFIG, check_config
 from gnnkit.plan.sampling import BatchSize, most
 from gnnkit.rendering import Shown
 from gnnkit.schema import EdgeType, GraphSchema

@@ -20,10 +20,10 @@ from packaging.utils import canonicalize_name
 
 from gnnkit.errors import PlanError
 from gnnkit.export.code import distributions_of
-from gnnkit.export.config import CONFIG
 from gnnkit.export.job import PLAN, RECORD, REQUIREMENTS, STAGE, TRAIN, ExportJob, Instructions, InstructionStep, Port
 from gnnkit.export.launchers.base import Launcher
 from gnnkit.plan import InputLinks, InputNodes, LoaderPlan, PPRSampling, WalkSampling
+from gnnkit.plan.config import CONFIG
 from gnnkit.schema import NodeType
 from gnnkit.storage.layout import FEATURE_NAME, BuildOptions, node_file
 from gnnkit.storage.manifest import Manifest

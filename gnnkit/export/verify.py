@@ -17,7 +17,6 @@ from gnnkit.bounds import whole_number
 from gnnkit.cluster import namespaces
 from gnnkit.errors import BatchTimeout, PlanError, StartTimeout, WorkerDied
 from gnnkit.events import Stage, ignore_events
-from gnnkit.export.config import read_config
 from gnnkit.export.job import PLAN, STAGE
 from gnnkit.export.launchers.base import launcher_of
 from gnnkit.export.proof.trial import Command, JobTrial, TrialRun, TrialSize, fitting, last_lines, read_job, running, set_up, stage_command
@@ -27,6 +26,7 @@ from gnnkit.files import user_path
 from gnnkit.loader.inspection import ValueDigest
 from gnnkit.loader.pipeline import open_plan
 from gnnkit.plan import LoaderPlan
+from gnnkit.plan.config import read_config
 from gnnkit.plan.files import path_in
 from gnnkit.rendering import Shown
 from gnnkit.runtime.runs import runs_root, sweep

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from gnnkit.errors import PlanError
-from gnnkit.export.config import CONFIG
 from gnnkit.export.job import PLAN, TRAIN, ExportJob, Instructions, InstructionStep, Port
 from gnnkit.export.launchers.base import Launcher
 from gnnkit.export.launchers.common import (
@@ -34,6 +33,7 @@ from gnnkit.export.launchers.common import (
 )
 from gnnkit.export.proof.trial import Command, JobTrial, Node
 from gnnkit.files import read_text
+from gnnkit.plan.config import CONFIG
 
 JOB_YAML = "job.yaml"
 

@@ -18,12 +18,12 @@ from gnnkit.arguments import checks_calls
 from gnnkit.bounds import MOST_THREADS, is_whole, shown, whole_number
 from gnnkit.errors import GnnkitError, PlanError, WorkerStopped, interruptible
 from gnnkit.events import EventSink
-from gnnkit.export.config import check_config
 from gnnkit.graph_loader import GraphLoader
 from gnnkit.jobs.environment import check_present
 from gnnkit.jobs.launching.card import launch_card
 from gnnkit.jobs.launching.job import ENDED, Job, LaunchInputs, LaunchSpec, RunState, RunStatus, extra_of, fair_threads, made_directory
 from gnnkit.jobs.launching.packing import pack_code, unpack_result
+from gnnkit.plan.config import check_config
 from gnnkit.plugins import find_plugin
 from gnnkit.rendering import Shown
 from gnnkit.runtime.runs import find_runs
