@@ -85,7 +85,11 @@ def to_ids(value: Any, num_nodes: int, what: str, others: Collection[int] = ()) 
     Raises:
         PlanError: Wrong dtype or shape, an id out of range, or zeros and ones that look like a mask and are not of the dtype bool.
     """
-    if isinstance(value, (list, tuple, np.ndarray)) and len(value) and all(isinstance(key, str) for key in value):
+    if (
+        (isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim))
+        and len(value)
+        and all(isinstance(key, str) for key in value)
+    ):
         hint = "a graph of tables has ids for its keys: loader.store.keys(node_type).ids([...])"
         raise PlanError(f"{what} must hold whole numbers or be a mask, got texts such as {value[0]!r:.40}", hint)
     ids = to_array(value, what, "node ids are whole numbers: give them or a mask, as a tensor, an array or a list")

@@ -165,7 +165,7 @@ from gnnkit.export.exporter import JobOptions, export_plan
 from gnnkit.export.verify import verify_export
 with GraphLoader.from_store({str(store)!r}, num_neighbors=[3, 2], batch_size=100, progress=False) as loader:
     plan = replace(loader.plan, backend=Colocated(num_workers=1).to_json())
-_ = export_plan(plan, {str(job)!r}, JobOptions(), train={str(train)!r})
+_ = export_plan(plan, {str(job)!r}, JobOptions(gpus_per_node=0), train={str(train)!r})
 """)
     launch = job / "launch.sh"
     whole = launch.read_text()

@@ -228,7 +228,11 @@ def test_mistakes(message: str, call: Any) -> None:
 
 
 IGNORED = pytest.mark.filterwarnings(
-    "ignore:.*does not have many workers", "ignore:.*isinstance.treespec", "ignore:.*shuffling enabled", "ignore:You defined a `validation"
+    "ignore:The `srun` command",
+    "ignore:.*does not have many workers",
+    "ignore:.*isinstance.treespec",
+    "ignore:.*shuffling enabled",
+    "ignore:You defined a `validation",
 )
 
 

@@ -19,7 +19,7 @@ import pytest
 from gnnkit import BuildOptions, GraphLoader, InProcess, Store
 from gnnkit.datasets import products_like
 from gnnkit.storage import arrays as paging
-from tests.backends.kinds import KINDS, built, kind_loader, source_of
+from tests.backends.kinds import KINDS, WHOLE_KINDS, built, kind_loader, source_of
 from tests.helpers.batches import same
 from tests.helpers.machine import ROOT
 from tests.helpers.system import pretend_free_memory, pretend_processors
@@ -177,7 +177,7 @@ def store_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Store]
     return find
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in WHOLE_KINDS])
 def test_batches_are_the_same(kind: str, store_of: Callable[[str], Store], witness: Witness, asked: set[int], tmp_path: Path) -> None:
     path = store_of(kind).path
     with kind_loader(kind, "typed", path, InProcess(1), memory_budget=0) as loader:

@@ -38,7 +38,12 @@ def typed_graph():
 
 def children() -> list[psutil.Process]:
     """The processes that METIS runs in."""
-    return [child for child in psutil.Process().children() if "gnnkit.vendor.metis" in " ".join(child.cmdline())]
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # a zombie has no command line
+            if "gnnkit.vendor.metis" in " ".join(child.cmdline()):
+                found.append(child)
+    return found
 
 
 @contextlib.contextmanager
