@@ -38,8 +38,11 @@ def _view_of(value: Any) -> _PyGView | _StoreView | None:
     """A view of a PyG ``Data`` or ``HeteroData``, a ``Store`` or the path of one; None for what is no graph.
 
     Raises:
+        PlanError: It is a loader.
         StoreError: There is no store at the path, or it is damaged.
     """
+    if hasattr(value, "for_split"):
+        raise PlanError(f"a {type(value).__name__} is given, and not a graph", "give its graph: the data, or loader.store")
     if isinstance(value, (str, Path)) or hasattr(value, "node_bounds"):
         return _StoreView(value if isinstance(value, Store) else Store.open(value))
     return _PyGView(value) if hasattr(value, "stores") else None

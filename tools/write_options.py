@@ -52,11 +52,12 @@ Every option of `GraphLoader.from_ogb`, `from_tables`, `from_source`, `from_pyg`
 Shift-Tab in a notebook show them; `from_tables` alone has those about tables, which `gnnkit.tables` takes, too. A name that is none of
 these is an error that says what was meant. `for_split`, `for_links`, `for_anchors` and `with_backend` take all of them but those of
 tables and of the store that is built; what is not given stays as it is in the loader that they are
-called on, except that `shuffle` and `remainder` start from their defaults. The last column says on which backends an option works;
-elsewhere it is refused, or does nothing where nothing can be done.
+called on, except that `shuffle`, `remainder` and the options of links start from their defaults. The last column says on which
+backends an option works; elsewhere it is refused, or does nothing where nothing can be done.
 
 `input_nodes` says what batches start from: a split's name, ids, a mask, `("type", any of these)`, or None for all nodes. Where nothing is
-said they start from the split "train" of the graph, of nodes or else of links, and from all nodes where there is none.
+said they start from the split "train" of the graph, of nodes or else of links, and from all nodes where it has no split; a graph
+that has splits, and none of that name, has to be told.
 """
 CONSTRUCTORS: tuple[Callable[..., Any], ...] = (
     GraphLoader.from_ogb,

@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.arguments import checks_calls
+from gnnkit.bounds import whole_number
 from gnnkit.callers import warn
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.files import read_bounded, why_unwritable
@@ -467,7 +468,11 @@ class TrainContext:
 
         Args:
             total: Epochs of the whole training, those before a restart included.
+
+        Raises:
+            PlanError: ``total`` is no whole number, or negative.
         """
+        total = whole_number("epochs", total, 0)
         epoch, self._num_epochs = self._loader.state_dict()["epoch"], total
         if epoch >= total and self.is_main:
             _logger.warning("all %d epochs are done: nothing is left of this training; %s holds its checkpoints", total, self.directory)

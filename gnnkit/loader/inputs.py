@@ -943,7 +943,7 @@ class InputOptions:
 
     Attributes:
         input_nodes: A split's name, ids, a mask, ``("type", any of these)``, or None for all nodes. "auto" is the split "train", of nodes
-            or else of links, and all nodes where the graph has none.
+            or else of links, and all nodes where the graph has no split.
         input_time: Whole numbers ``[n]``, with ``time_attr``: nothing later is sampled around a node; None is each node's own time.
         edge_label_index: Makes batches start from links: ``[2, n]`` ids, a split's name, ``(edge type, either of these)``, or an edge type
             for all its edges.
@@ -997,6 +997,11 @@ class InputOptions:
             nodes = "train" if any("train" in splits for splits in graph.splits.values()) else None
             if nodes is None and self.input_time is None and any("train" in splits for splits in graph.link_splits.values()):
                 return resolve_input_links("train", self.links, sampling, graph)
+            if nodes is None and (others := sorted({name for splits in graph.splits.values() for name in splits})):
+                raise PlanError(
+                    f"the graph has the splits {others} and none named 'train': batches would start from all nodes, held-out ones included",
+                    f"input_nodes={others[0]!r} or ids or a mask (of one dimension), or None for all nodes",
+                )
         return resolve_input_nodes(nodes, graph, self.input_time, sampling.time_attr)
 
 

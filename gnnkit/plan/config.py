@@ -49,11 +49,25 @@ def with_settings(config: Mapping[str, Any], settings: Iterable[str]) -> dict[st
             raise PlanError(f"--set {setting!r} is no name with a value", "for example --set lr=0.01")
         if known and name not in known:
             raise PlanError(f"--set {setting!r}: {CONFIG} has no {name!r}{near_matches(name, known)}", f"it has {', '.join(known)}")
-        try:
-            changed[name] = json.loads(text)
-        except ValueError:
-            changed[name] = text
+        changed[name] = value = _value(text)
+        if _is_number(config.get(name)) and not _is_number(value):
+            raise PlanError(
+                f"--set {setting!r}: {name} is a number, {config[name]!r}, and {value!r} is none", f"for example --set {name}=0.01"
+            )
     return changed
+
+
+def _value(text: str) -> Any:
+    for read in (json.loads, float):  # ".01" is no JSON
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def check_config(config: Any) -> dict[str, Any]:

@@ -163,6 +163,17 @@ def test_what_cannot_be_done_is_said(options: dict[str, Any], says: str) -> None
         tables(**options)
 
 
+def test_an_infinite_value_cannot_be_fitted_to() -> None:
+    nodes = pd.DataFrame({"f": [np.inf, 1.0, 2.0], "fold": ["train", "train", "test"]})
+    with pytest.raises(DatasetError, match="column 'f' has an infinite value"):
+        tables(pd.DataFrame({"src": [0], "dst": [1]}), nodes, features="f", split="fold", standardize=True)
+
+
+def test_types_of_nodes_need_types_of_edges() -> None:
+    with pytest.raises(DatasetError, match="a mapping of names to tables(.|\\n)*edge types"):
+        tables(pd.DataFrame({"a": [0], "b": [1]}), {"u": pd.DataFrame({"c": [0, 1]})}, keys="c")
+
+
 def test_a_column_without_a_training_value_cannot_be_fitted() -> None:
     nodes = pd.DataFrame({"f": [None, 1.0], "fold": ["train", "test"]})
     with pytest.raises(DatasetError, match="column 'f' has no value to fit to in the training rows"):

@@ -45,7 +45,9 @@ def test_settings_change_what_the_file_beside_the_plan_says(job: list[str], tmp_
     (tmp_path / "config.json").write_text('{"lr": 0.1, "name": "a"}')
     code, out, err = run_captured(capfd, [*job, "--set", "lr=0.01", "--set", "name=b c"])
     assert code == 0 and 'restored False {"lr": 0.01, "name": "b c"}' in out, err
-    for words, said in (("rl=1", "config.json has no 'rl'"), ("lr", "is no name with a value")):
+    code, out, _ = run_captured(capfd, [*job, "--set", "lr=.5", "--dir", str(tmp_path / "other")])
+    assert code == 0 and '"lr": 0.5' in out, "a number that JSON would write in another way"
+    for words, said in (("rl=1", "config.json has no 'rl'"), ("lr", "is no name with a value"), ("lr=fast", "lr is a number, 0.1")):
         code, _, err = run_captured(capfd, [*job, "--set", words])
         assert code == 2 and said in err
 

@@ -78,6 +78,7 @@ def test_every_method_of_a_loader_answers_an_argument_that_there_is_not(name: st
         (lambda made: InProcess(threads=3), ["did you mean 'num_threads'"]),  # type: ignore[call-arg]
         (lambda made: gnnkit.HGT(), ["num_samples"]),  # type: ignore[call-arg]
         (lambda made: gnnkit.set_options(progres=False), ["did you mean 'progress'"]),  # type: ignore[call-arg]
+        (lambda made: gnnkit.split_links(made), ["a GraphLoader is given", "loader.store"]),
         (lambda made: gnnkit.split_nodes(100, train=0.8), ["'train'", "what valid= and test= leave"]),  # type: ignore[call-arg]
         (lambda made: gnnkit.split_links(100, train=0.8), ["'train'", "what valid= and test= leave"]),  # type: ignore[call-arg]
         (lambda made: made.peek(3), ["peek() cannot be called", "it is peek()"]),

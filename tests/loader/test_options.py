@@ -309,8 +309,10 @@ def test_where_types_have_splits(opened: Any) -> None:
     with opened("from_pyg", both) as loader:
         assert loader.plan.inputs.input_type == "b" and loader.plan.inputs.split == "train"
     del both["b"].train_mask
-    with pytest.raises(PlanError, match="several node types, and input_nodes does not say"):
+    with pytest.raises(PlanError, match=r"splits \['test', 'valid'\] and none named 'train'"):
         opened("from_pyg", both)
+    with opened("from_pyg", both, input_nodes=("b", None)) as loader:
+        assert loader.plan.inputs.split is None
 
 
 def test_one_named_type_needs_no_name(opened: Any) -> None:

@@ -349,6 +349,10 @@ class Numbers(_KeptColumn):
         counts = total(lambda rows: ~np.isnan(rows))
         if (empty := np.flatnonzero(counts == 0)).size:
             raise DatasetError(f"column {names[empty[0]]!r} has no value to fit to in {'all' if ids is None else 'the training'} rows")
+        if (endless := np.flatnonzero(total(np.isinf))).size:
+            raise DatasetError(
+                f"column {names[endless[0]]!r} has an infinite value in rows that its mean is taken of", "give null there, and fill="
+            )
         means = total(lambda rows: rows) / counts
         deviations = np.sqrt(total(lambda rows: (rows - means) ** 2) / counts)
         is_standard = np.isin(names, list(self._standardized))

@@ -428,6 +428,11 @@ def _column(values: Any) -> Any:
     """An Arrow array of a NumPy array or tensor; rows of two dimensions become lists of fixed size."""
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
         return values
+    if hasattr(values, "columns"):
+        raise DatasetError(
+            "a mapping of names to tables is given where a table is read: {column: array}",
+            "node types go with edge types: from_tables({('user', 'buys', 'item'): edges}, {'user': users, 'item': items})",
+        )
     if type(values).__module__.partition(".")[0] == "pandas":
         return pa.array(values, from_pandas=True)
     if isinstance(values, list) and not (values and hasattr(values[0], "shape")):
