@@ -78,12 +78,10 @@ class PageReads:
             StoreError: A part is not open.
         """
         graph = store.require().arrays()
-        splits = store.splits
+        splits, name = store.splits, TRAIN if inputs is None else inputs.split
         if inputs is not None and inputs.ids is not None:
-            splits = {seed_type: {TRAIN: inputs.ids}}
-        ids = input_seeds(graph, splits, TRAIN if inputs is None or inputs.ids is not None else inputs.split).get(
-            seed_type, np.empty(0, np.int64)
-        )
+            splits, name = {seed_type: {TRAIN: inputs.ids}}, TRAIN
+        ids = input_seeds(graph, splits, name).get(seed_type, np.empty(0, np.int64))
         if not len(ids):
             raise PlanError(f"the store {store.path} has no {seed_type!r} nodes to start from")
         seeds, num_batches = {seed_type: ids}, -(-len(ids) // batch_size)
@@ -627,8 +625,8 @@ def estimate(
         raise PlanError(f"{len(graph.part_bytes)} parts for {holders} machines that hold the graph", f"cut it into {holders} or more")
     held = _held(graph, holders) if placement == "partition" else graph.nbytes
     samplers = max(1, cluster.cpus - 1) if cluster.storage_nodes else cluster.procs_per_node * _workers(cluster)
-    shared_start = (cluster.storage_nodes and 1) or cluster.procs_per_node
-    processes = start_memory(samplers, 1, graph.schema) + shared_start * _FORK_SERVER_BYTES
+    fork_servers = 1 if cluster.storage_nodes else cluster.procs_per_node
+    processes = start_memory(samplers, 1, graph.schema) + fork_servers * _FORK_SERVER_BYTES
     # A service of this machine's parts is a process like those that sample.
     processes += start_memory(1, 1, graph.schema) if placement == "partition" else 0
     ring = int((samplers / cluster.procs_per_node + _AHEAD_AND_HELD) * cluster.procs_per_node * nbytes * (1 + HEADROOM))

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gnnkit.errors import PlanError
@@ -23,7 +22,7 @@ _STEP_S, _ASK_S = 0.2, 20.0
 _HINT = "give each job a folder of its own: --dir, or RUN_DIR for exported scripts"
 
 
-@contextmanager
+@contextlib.contextmanager
 def owned(folder: Path) -> Iterator[None]:
     """A job's folder as this job's own, for a ``with`` block; rank 0 calls it.
 
@@ -44,7 +43,7 @@ def owned(folder: Path) -> Iterator[None]:
         other = _owner_at(owner).partition("\n")[0]
         if other != job and _is_queued(other):
             raise PlanError(f"{other} is in Slurm's queue, and goes on from the checkpoints in {str(folder)!r}", f"{_HINT}; or scancel it")
-        with suppress(OSError):
+        with contextlib.suppress(OSError):
             owner.write_text(f"{job}\non {socket.gethostname()}\n")
         yield
     finally:

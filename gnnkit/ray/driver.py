@@ -271,10 +271,13 @@ class RayDriver:
         """A thread: passes on what ranks say, to the last word, and that Ray has no room for them."""
         import ray
 
-        is_last, was_pending = False, False
+        is_last, was_pending, begun = False, False, set[int]()
         while not is_last:
             is_last = self._trained.wait(_POLL_S)
             try:
+                # Of the cluster only while ranks are missing: it is asked again and again.
+                is_pending = len(begun) < num_workers and _is_pending(num_workers)
+                resources = (ray.cluster_resources(), ray.available_resources()) if is_pending or was_pending else ()
                 said = ray.get(board.take.remote(), timeout=_ANSWER_S)
             except ray.exceptions.RayActorError as error:
                 words = failure(error)
@@ -283,10 +286,14 @@ class RayDriver:
             except Exception as error:  # the connection is being closed, or slow
                 logger.warning("the ranks cannot be heard: %s", failure(error))
                 continue
-            if (is_pending := _is_pending(num_workers)) or was_pending:
-                self._wire.tell("pending", is_pending=is_pending, resources=ray.cluster_resources(), free=ray.available_resources())
+            if resources:
+                self._wire.tell("pending", is_pending=is_pending, resources=resources[0], free=resources[1])
             was_pending = is_pending
             for kind, *what in said:
+                if kind == "begins":
+                    begun.add(what[0])
+                elif kind == "broken":  # all start again, and may have to wait for room again
+                    begun.clear()
                 self._pass_on(kind, what)
 
     def _lose(self, error: GnnkitError) -> None:

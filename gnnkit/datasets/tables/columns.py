@@ -346,10 +346,11 @@ class Numbers(_KeptColumn):
                 found += np.nansum(value(kept.read(start, start + len(part))[part]), axis=0)
             return found
 
-        counts = total(lambda rows: ~np.isnan(rows))
+        # One pass for both: a value that is infinite makes its column's number of values so.
+        counts = total(lambda rows: np.where(np.isinf(rows), np.inf, ~np.isnan(rows)))
         if (empty := np.flatnonzero(counts == 0)).size:
             raise DatasetError(f"column {names[empty[0]]!r} has no value to fit to in {'all' if ids is None else 'the training'} rows")
-        if (endless := np.flatnonzero(total(np.isinf))).size:
+        if (endless := np.flatnonzero(np.isinf(counts))).size:
             raise DatasetError(
                 f"column {names[endless[0]]!r} has an infinite value in rows that its mean is taken of", "give null there, and fill="
             )
