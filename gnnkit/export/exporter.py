@@ -11,13 +11,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gnnkit.bounds import keep_whole_number
+from gnnkit.bounds import keep_whole_number, nearest
 from gnnkit.errors import PlanError, interruptible, near_matches
 from gnnkit.export.job import PLAN, README, RECORD, REQUIREMENTS, STAGE, TRAIN, ExportJob, JobPlan, PlacementChoice, job_plan
 from gnnkit.export.job_files import partition_command, readme_text, requirements_text, stage_script, template_source
 from gnnkit.export.launchers.base import Launcher, launcher_of
 from gnnkit.export.source import file_source, function_source
 from gnnkit.export.verify import VerifyReport, verify_export
+from gnnkit.export.wheel import own_wheel
 from gnnkit.export.writer import write_directory
 from gnnkit.files import user_path
 from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling
@@ -58,7 +59,8 @@ class JobOptions:
         for name, least in (("nodes", 1), ("procs_per_node", 1), ("storage_nodes", 0), ("servers_per_node", 1)):
             keep_whole_number(self, name, least)
         if self.placement not in (None, "replicate", "partition"):
-            raise PlanError(f"placement must be 'replicate' or 'partition', got {self.placement!r}")
+            hint = nearest("placement", self.placement, ("partition", "replicate")) + ", which None is, too, where the backend divides it"
+            raise PlanError(f"placement must be 'replicate' or 'partition', got {self.placement!r}", hint)
         if self.gpus_per_node is not None:
             keep_whole_number(self, "gpus_per_node")
             if 0 < self.gpus_per_node < self.procs_per_node:
@@ -120,18 +122,18 @@ def export_plan(
     _check_options(launcher, options)
     made = job_plan(plan, options.nodes, options.storage_nodes, options.interface, options.placement)
     job = _job(made, target, options)
-    source = _source(train, made)
+    source, (wheel, wheel_bytes) = _source(train, made), own_wheel()
     files = {
         PLAN: made.text(target),
         TRAIN: source,
         **({CONFIG: json.dumps(options.config, indent=1) + "\n"} if options.config else {}),
-        REQUIREMENTS: requirements_text(source, packages_for(job.store.path) if job.store.is_fetched else ()),
+        REQUIREMENTS: requirements_text(source, wheel, packages_for(job.store.path) if job.store.is_fetched else ()),
         **launcher.files(job),
     }
     cut_command = None if made.cut is None else partition_command(job, made.cut)
     if cut_command is not None:
         files[STAGE] = stage_script(job, cut_command)
-    files[README] = readme_text(job, launcher, files, cut_command)
+    files[README] = readme_text(job, launcher, [*files, wheel], cut_command)
     record = {
         name: getattr(job, name) for name in ("launcher", "nodes", "procs_per_node", "storage_nodes", "servers_per_node", "interface")
     }
@@ -141,14 +143,15 @@ def export_plan(
         "placement": job.placement_word,
         "cut_from": job.store.cut_from,
     }
-    write_directory(target, files, record, overwrite=overwrite)
+    contents = {name: text.encode() for name, text in files.items()} | {wheel: wheel_bytes}
+    write_directory(target, contents, record, overwrite=overwrite)
     report = None
     if verify:
         report = verify_export(target)
     instructions = launcher.instructions(job)
     commands = [] if made.cut is None else [f"./{STAGE}"]
     commands += [line for step in (*instructions.before_copies, *instructions.start) for line in step.commands]
-    return Exported(target, tuple(sorted([*files, RECORD])), tuple(commands), report, job.gpu_words)
+    return Exported(target, tuple(sorted([*contents, RECORD])), tuple(commands), report, job.gpu_words)
 
 
 def _job(made: JobPlan, target: Path, options: JobOptions) -> ExportJob:

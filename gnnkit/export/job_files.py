@@ -8,7 +8,7 @@ import platform
 import re
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from importlib import metadata, resources
 from pathlib import Path
@@ -129,6 +129,7 @@ def _filled(name: str, values: dict[str, object]) -> str:
 _OWN = "gnnkit"
 # What gnnkit uses in notebooks alone: a job is not pinned to it, nor to what it brings along.
 _OF_NOTEBOOKS = "ipywidgets"
+_CARRIED = "gnnkit comes from this folder, and no index has to have it; pip looks from where it runs: cd to this folder first"
 _WHEEL = "build it there with `python -m build --wheel`, and install with `pip install --find-links FOLDER -r requirements.txt`"
 
 
@@ -140,11 +141,12 @@ class _Pin:
     note: str | None = None
 
 
-def requirements_text(source: str, more: Iterable[str] = ()) -> str:
+def requirements_text(source: str, wheel: str, more: Iterable[str] = ()) -> str:
     """The text of ``requirements.txt``.
 
     Args:
         source: That of ``train.py``.
+        wheel: The name of gnnkit's wheel, which lies beside it.
         more: What the job needs beside it, as far as it is installed here.
     """
     found: dict[str, Requirement | None] = {}
@@ -167,7 +169,7 @@ def requirements_text(source: str, more: Iterable[str] = ()) -> str:
                 waiting.append((key, frozenset(needed.extras)))
     lines = [f"# The versions that gnnkit and train.py had where this was exported: Python {platform.python_version()} on {sys.platform}."]
     for name in sorted(found):
-        pin = _pin(name, found[name])
+        pin = _Pin(f"./{wheel}", _CARRIED) if name == _OWN else _pin(name, found[name])
         lines += [f"# {pin.note}"] if pin.note else []
         lines.append(pin.line)
     return "\n".join(lines) + "\n"
@@ -318,7 +320,7 @@ _AFTER = {
 }
 
 
-def readme_text(job: ExportJob, launcher: Launcher, files: Iterable[str], cut_command: str | None) -> str:
+def readme_text(job: ExportJob, launcher: Launcher, files: Collection[str], cut_command: str | None) -> str:
     """The README's text.
 
     Args:
@@ -327,7 +329,8 @@ def readme_text(job: ExportJob, launcher: Launcher, files: Iterable[str], cut_co
         files: The names of the directory's other files.
         cut_command: What ``stage.sh`` runs; None where there is none.
     """
-    instructions, about = launcher.instructions(job), {**_BEFORE, **launcher.about_files, **_AFTER}
+    wheels = {name: f"gnnkit itself, which `{REQUIREMENTS}` names" for name in files if name.endswith(".whl")}
+    instructions, about = launcher.instructions(job), {**_BEFORE, **launcher.about_files, **_AFTER, **wheels}
     rows = "\n".join(f"| `{name}` | {text} |" for name, text in about.items() if name in {*files, RECORD})
     blocks = [
         f"# {job.name}\n\n{_summary(job, launcher)}",

@@ -61,12 +61,12 @@ def changed_files(directory: Path) -> list[str]:
     return [name for name, digest in sorted(read_record(directory)["files"].items()) if _digest_at(directory / name) != digest]
 
 
-def check_target(directory: Path, files: Mapping[str, str], *, overwrite: bool) -> None:
+def check_target(directory: Path, files: Mapping[str, bytes], *, overwrite: bool) -> None:
     """Refuses to write over files that were made or changed otherwise.
 
     Args:
         directory: Where the files are to go.
-        files: ``{name: text}``.
+        files: ``{name: content}``.
         overwrite: Whether changed files of an earlier export may be replaced.
 
     Raises:
@@ -81,7 +81,7 @@ def check_target(directory: Path, files: Mapping[str, str], *, overwrite: bool) 
     if not (directory / RECORD).exists():
         raise PlanError(f"{str(directory)!r} holds something else than an exported job", "name a new directory, or empty this one")
     known: dict[str, str] = read_record(directory)["files"]
-    written = {name: digest_of(text.encode()) for name, text in files.items()}
+    written = {name: digest_of(content) for name, content in files.items()}
     changed = []
     for name in sorted({*known, *written} - {RECORD}):
         digest = _digest_at(directory / name)
@@ -95,7 +95,7 @@ def check_target(directory: Path, files: Mapping[str, str], *, overwrite: bool) 
         )
 
 
-def write_directory(directory: Path, files: Mapping[str, str], options: Mapping[str, Any], *, overwrite: bool) -> None:
+def write_directory(directory: Path, files: Mapping[str, bytes], options: Mapping[str, Any], *, overwrite: bool) -> None:
     """Writes a job's files and the record of them.
 
     They are written beside the directory first. A new directory then appears whole; in one that is there, files are replaced together, and
@@ -103,7 +103,7 @@ def write_directory(directory: Path, files: Mapping[str, str], options: Mapping[
 
     Args:
         directory: Where they go.
-        files: ``{name: text}``; ``.sh`` files are made executable.
+        files: ``{name: content}``; ``.sh`` files are made executable.
         options: What the record says of the export.
         overwrite: See ``check_target``.
 
@@ -115,15 +115,15 @@ def write_directory(directory: Path, files: Mapping[str, str], options: Mapping[
         "version": _RECORD_VERSION,
         "gnnkit": __version__,
         "options": dict(options),
-        "files": {name: digest_of(text.encode()) for name, text in sorted(files.items())},
+        "files": {name: digest_of(content) for name, content in sorted(files.items())},
     }
     staged = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}.incomplete")
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         try:
             staged.mkdir()
-            for name, text in {**files, RECORD: json.dumps(record, indent=1) + "\n"}.items():
-                _write(staged / name, text)
+            for name, content in {**files, RECORD: f"{json.dumps(record, indent=1)}\n".encode()}.items():
+                _write(staged / name, content)
             _uninterrupted(lambda: _put(staged, directory, [*files, RECORD]))
         finally:
             shutil.rmtree(staged, ignore_errors=True)
@@ -131,9 +131,9 @@ def write_directory(directory: Path, files: Mapping[str, str], options: Mapping[
         raise PlanError(f"{str(directory)!r} cannot be written: {why_unwritable(error, directory)}", "choose another directory") from error
 
 
-def _write(path: Path, text: str) -> None:
-    with path.open("x", encoding="utf-8", newline="\n") as file:
-        file.write(text)
+def _write(path: Path, content: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
         if path.suffix == ".sh":

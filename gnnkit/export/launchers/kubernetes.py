@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import posixpath
 import shlex
 from collections.abc import Mapping
@@ -439,8 +440,8 @@ def _start(job: ExportJob, needs: str) -> tuple[InstructionStep, ...]:
 
 
 _DOCKERFILE = (
-    "FROM python:3.11-slim",
-    "COPY requirements.txt .",
+    f"FROM python:{'.'.join(platform.python_version_tuple()[:2])}-slim",
+    "COPY requirements.txt gnnkit-*.whl ./",
     "RUN pip install --no-cache-dir -r requirements.txt",
 )
 
