@@ -127,7 +127,10 @@ if _typing.TYPE_CHECKING:
 
 def __getattr__(name: str) -> _typing.Any:
     if name not in _HOMES:
-        raise AttributeError(f"module 'gnnkit' has no attribute {name!r}")
+        from gnnkit.errors import near_matches
+
+        near = near_matches(name, [*_HOMES], 0.7) or ("; PyG's loaders are in gnnkit.pyg" if name.endswith(("Loader", "Sampler")) else "")
+        raise AttributeError(f"module 'gnnkit' has no attribute {name!r}{near}")
     try:
         module = _import_module(_HOMES[name])
     except AttributeError as error:  # "from gnnkit import ..." would say only that there is no such name

@@ -38,6 +38,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 # Characters of a line of a docstring, with its indentation.
 _WIDTH = 140
+_UNQUOTED = re.compile(r"-?\d+(\.\d*)?|True|False|None")
 Kind: TypeAlias = tuple[Callable[[Any], bool], tuple[str, ...]]
 
 
@@ -100,7 +101,10 @@ def check_kind(name: str, value: Any, annotation: str, namespace: Mapping[str, A
             return plain
         said += kind[1]
     *others, last = said
-    raise PlanError(f"{name} must be {', '.join(others)}{' or ' if others else ''}{last}, got {value!r:.200}")
+    # A number or truth value that was written as a text, as on a command line.
+    unquoted = value.strip() if isinstance(value, str) and _UNQUOTED.fullmatch(value.strip()) and "str" not in annotation else None
+    hint = None if unquoted is None else f"without quotes: {name}={unquoted}"
+    raise PlanError(f"{name} must be {', '.join(others)}{' or ' if others else ''}{last}, got {value!r:.200}", hint)
 
 
 def check_fields(options: Any) -> None:

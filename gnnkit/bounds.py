@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Any, TypeGuard, get_args
 
 import numpy as np
@@ -72,7 +73,7 @@ def keep_whole_number(
 
 
 def size_in_bytes(name: str, size: Any, hint: str = "None takes what is needed", *, least: int = 1) -> int | None:
-    """A number of bytes, or a size such as "4GB", whose units are powers of 1024, in bytes; None as it is.
+    """A number of bytes, or a size such as "4GB", whose units are powers of 1024, in bytes; None as it is. A text has a unit.
 
     Args:
         name: What it is the size of, for messages.
@@ -85,7 +86,9 @@ def size_in_bytes(name: str, size: Any, hint: str = "None takes what is needed",
     """
     if size is None:
         return None
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)I?B?\s*", size.upper()) if isinstance(size, str) else None
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(I?B)?\s*", size.upper()) if isinstance(size, str) else None
+    if match is not None and not (match[2] or match[3]):
+        raise PlanError(f"{name}={size!r} has no unit", f"'{match[1]}GB', or '{match[1]}B' for so many bytes")
     nbytes = size if match is None else int(float(match[1]) * _UNITS[match[2]])
     if not is_whole(nbytes, least):
         raise PlanError(f"{name} must be a number of bytes or a size such as '4GB', got {shown(size)}", hint)
@@ -115,7 +118,14 @@ def check_choice(name: str, value: Any, choices: Any) -> None:
     """
     *others, last = map(repr, get_args(choices))
     if not isinstance(value, str) or value not in get_args(choices):
-        raise PlanError(f"{name} must be {', '.join(others)} or {last}, got {shown(value)}")
+        raise PlanError(f"{name} must be {', '.join(others)} or {last}, got {shown(value)}", nearest(name, value, get_args(choices)))
+
+
+def nearest(name: str, value: Any, choices: Sequence[str]) -> str:
+    """What to write in place of a text that is none of those that are known: the one that is most like it, or else the first."""
+    import difflib
+
+    return f"for example {name}={(difflib.get_close_matches(str(value), choices, 1, 0.5) or choices)[0]!r}"
 
 
 def check_seconds(name: str, value: Any, least: float = 0.0) -> None:

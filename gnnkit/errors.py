@@ -5,6 +5,7 @@ What is a kind of what::
     GnnkitError
       PlanError            the user asked for something that cannot be run; a ``ValueError``, too
         AttributeNotSettable   an attribute of a loader was assigned to; an ``AttributeError``, too
+        SettingMissing         ``ctx.config`` has no hyper-parameter of a name; a ``KeyError``, too
       DatasetError         a dataset is unknown, missing, unreachable or corrupt
       StoreError           a store is missing, corrupt, too new or being built by another process
       MemoryLimitError     the request would not fit the memory this process may use
@@ -61,6 +62,10 @@ class PlanError(GnnkitError, ValueError):
 
 class AttributeNotSettable(PlanError, AttributeError):
     """An attribute that cannot be assigned was assigned to."""
+
+
+class SettingMissing(PlanError, KeyError):
+    """A train function asked ``ctx.config`` for a hyper-parameter that the job does not have."""
 
 
 class DatasetError(GnnkitError):

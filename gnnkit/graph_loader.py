@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from gnnkit.ui.picture import Picture
 
 
+NEXT_BATCH = "batches = iter(loader), then next(batches) as often as needed; or for batch in loader"
 _MADE_BY = (
     "from_pyg(data, ...), from_ogb(name, ...), from_tables(edges, nodes, ...), from_store(path, ...) or from_source(...) make a loader"
 )
@@ -148,6 +149,10 @@ class GraphLoader(Controls, Shown):
             f"a loader has no item {index!r:.40}: it makes batches itself, in the order of an epoch",
             "for batch in loader, without a DataLoader around it; loader.peek() shows a batch, and loader.sample([id]) makes one of a node",
         )
+
+    def __next__(self) -> NoReturn:
+        """Refuses what takes a loader for one iteration over it: each ``iter(loader)`` is an epoch."""
+        raise PlanError("a loader is no iterator: each iter(loader) begins an epoch", NEXT_BATCH)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in ("_pipeline", "_dist_loader") and (type(self) is GraphLoader or hasattr(GraphLoader, name)):

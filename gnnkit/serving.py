@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
@@ -78,6 +79,10 @@ def serve(  # noqa: PLR0913 - every one is a word of the user's
         StoreError: There is no store, or it is of a newer format.
         PlanError: A value is unusable, or there is no folder for logs.
     """
+    given: Any = store
+    if not isinstance(given, (Store, str, os.PathLike)):
+        hint = "store = gnnkit.partition(graph, num_parts, out='stores/graph'), then gnnkit.serve(store)"
+        raise PlanError(f"serve() was given a {type(given).__name__}, and servers hold a store", hint)
     if is_url(store):
         from gnnkit.cluster.urls.stores import open_url  # optional
 

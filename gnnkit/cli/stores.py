@@ -250,13 +250,18 @@ def _folder(given: Path | None) -> Path:
     return default_store_dir() if given is None else user_path(given)
 
 
+def _folders(given: Path | None) -> tuple[Path, ...]:
+    """This user's folder of stores, and then those that can be read only."""
+    return default_store_dirs() if given is None else (user_path(given),)
+
+
 @stores.command("ls", cls=VerbCommand)
 def list_(store_dir: Path | None = _FOLDER, as_json: bool = _JSON) -> None:
     """List the stores.
 
     Exit code 1 if one of them cannot be opened.
     """
-    folder, *shared = default_store_dirs() if store_dir is None else (user_path(store_dir),)
+    folder, *shared = _folders(store_dir)
     entries = [entry for place in (folder, *shared) for entry in list_stores(place)]
     if as_json:
         show_json({"store_dir": str(folder), "stores": [_facts(entry) for entry in entries]})
@@ -286,12 +291,13 @@ def remove(
 ) -> None:
     """Remove stores.
 
-    Exit code 2 if one of them is not there or is being built.
+    Exit code 2 if one of them is not there, is being built or is another user's.
     """
-    folder = _folder(store_dir)
+    folders = _folders(store_dir)
     failed: list[GnnkitError] = []
     for name in names:
         try:
+            folder = next((each for each in folders if (each / name).is_dir()), folders[0])
             show_line(f"removed {name} ({format_bytes(remove_store(folder, name))})")
         except GnnkitError as error:
             failed.append(error)

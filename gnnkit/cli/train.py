@@ -15,6 +15,7 @@ import typer
 from gnnkit.cli.output import ERROR, WARNING, show_error, show_line
 from gnnkit.distributed.life_cycle import initialize
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, WorkerDied
+from gnnkit.export.job import PLAN, TRAIN
 from gnnkit.export.recording import VARIABLE, recorder
 from gnnkit.graph_loader import GraphLoader
 from gnnkit.host import without_collections
@@ -48,6 +49,9 @@ def run(
 
     With GNNKIT_ROLE=server it serves the plan's store instead, and with GNNKIT_RECORD=FOLDER it writes down what the batches are.
     """
+    if plan.is_dir():
+        hint = f"gnnkit run {plan / PLAN} --train {plan / TRAIN}; README.md of an exported job says what starts its ranks"
+        raise PlanError(f"{str(plan)!r} is a folder, and a plan is a file", hint)
     if prepare:
         _prepare(plan)
         return

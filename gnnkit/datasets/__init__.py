@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from gnnkit.errors import near_matches
+
 # Public names and the modules they live in; importing the package imports none of them.
 _HOMES = {
     "GraphSource": "gnnkit.source",
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module 'gnnkit.datasets' has no attribute {name!r}")
+        raise AttributeError(f"module 'gnnkit.datasets' has no attribute {name!r}{near_matches(name, [*_HOMES])}")
     value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

@@ -27,6 +27,7 @@ from gnnkit.errors import PlanError, StoreError
 from gnnkit.files import read_bounded, why_unwritable
 from gnnkit.jobs.environment import JobPlace, find_job
 from gnnkit.jobs.trackers import Tracker, make_tracker
+from gnnkit.plan.config import Config
 from gnnkit.storage.files import sync
 from gnnkit.units import format_duration, format_rate
 
@@ -404,7 +405,7 @@ class TrainContext:
         self.world_size, self.local_world_size, self.num_nodes = place.world_size, place.local_world_size, place.num_nodes
         self.restarts, self.is_main = place.restarts, place.rank == 0
         self.device, self.directory = device, directory
-        self.config: Mapping[str, Any] = MappingProxyType(dict(config))
+        self.config: Mapping[str, Any] = MappingProxyType(Config(config))
         self._loader, self._checkpoints, self._report, self._takes_over = loader, checkpoints, report, takes_over
         self._num_epochs, self._trackers = 0, list[Tracker]()
         self._objects: dict[str, Any] | None = None

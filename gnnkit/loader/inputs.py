@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from gnnkit.arguments import Array, Dates, EdgesOption, NodesOption, check_fields, to_array
 from gnnkit.bounds import check_choice
+from gnnkit.callers import warn
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.loader.times import check_unit, in_unit
 from gnnkit.plan import (
@@ -99,7 +100,8 @@ def to_ids(value: Any, num_nodes: int, what: str, others: Collection[int] = ()) 
         raise PlanError(f"{what} must be one-dimensional, got shape {tuple(ids.shape)}", "use .reshape(-1)")
     if ids.dtype == np.bool_:
         if len(ids) != num_nodes:
-            raise PlanError(f"{what} is a mask of {len(ids)} elements, but there are {num_nodes} nodes")
+            hint = "a mask has an element for each node of the graph; ids of nodes are given as whole numbers"
+            raise PlanError(f"{what} is a mask of {len(ids)} elements, but there are {num_nodes} nodes", hint)
         return np.flatnonzero(ids).astype(np.int64)
     if ids.size == 0:
         return np.empty(0, np.int64)
@@ -112,7 +114,8 @@ def to_ids(value: Any, num_nodes: int, what: str, others: Collection[int] = ()) 
             f"{what}.bool() of a tensor, .astype(bool) of an array",
         )
     if low < 0 or high >= num_nodes:
-        raise PlanError(f"{what} holds node {low if low < 0 else high}, but ids go from 0 to {num_nodes - 1}")
+        hint = "ids are places of nodes in the graph, counted from 0; of a graph of tables loader.store.keys(node_type).ids([...]) has them"
+        raise PlanError(f"{what} holds node {low if low < 0 else high}, but ids go from 0 to {num_nodes - 1}", hint)
     return ids.astype(np.int64)
 
 
@@ -211,6 +214,13 @@ def with_seed_weights(inputs: Inputs, value: Any, graph: GraphHandle) -> Inputs:
         weights = _of_inputs(inputs, to_array(value, "seed_weights"), graph).astype(np.float64)
     integer_weights(weights, rows.num_inputs, "seed_weights", "inputs")
     return replace(inputs, weights=weights)
+
+
+def warn_where_empty(inputs: Inputs, graph: GraphHandle) -> None:
+    """Says that a mask or a split has no node, and epochs no batch; ids that are none at all are given on purpose."""
+    if isinstance(inputs, InputNodes) and (inputs.is_mask or inputs.split is not None) and not input_rows(inputs, graph).num_inputs:
+        what = "the mask of input_nodes" if inputs.split is None else f"the split {inputs.split!r}"
+        warn(f"{what} has no node of type {inputs.node_type!r}: an epoch has no batches. Look at what makes it, or give other input_nodes")
 
 
 def with_time_window(inputs: Inputs, value: Any, sampling: Sampling, graph: GraphHandle) -> Inputs:

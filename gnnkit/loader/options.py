@@ -28,6 +28,7 @@ from gnnkit.loader.inputs import (
     check_sampling_options,
     resolve_rank,
     resolve_sampling,
+    warn_where_empty,
     with_seed_weights,
     with_time_window,
 )
@@ -305,6 +306,7 @@ class LoaderOptions:
         """
         inputs, sampling = inputs_on(resolve_sampling(self, graph.arrays.schema, **asdict(edges)))
         inputs = with_seed_weights(with_time_window(inputs, self.time_window, sampling, graph), self.seed_weights, graph)
+        warn_where_empty(inputs, graph)
         sampling = found_on(sampling, inputs, graph, events)
         self._check_drawn(sampling)
         backend = self.backend_for(placement)

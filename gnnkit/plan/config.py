@@ -7,11 +7,23 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gnnkit.errors import PlanError, near_matches
+from gnnkit.errors import PlanError, SettingMissing, near_matches
 from gnnkit.files import read_json
 
 # Beside the plan: what the job was exported with.
 CONFIG = "config.json"
+
+
+class Config(dict[str, Any]):
+    """Hyper-parameters by name."""
+
+    def __missing__(self, name: str) -> Any:
+        has = f"the job has {', '.join(self)}" if self else "the job has no hyper-parameters"
+        raise SettingMissing(
+            f"there is no ctx.config[{name!r}]: {has}{near_matches(name, list(self))}",
+            f"launch(config={{{name!r}: ...}}), export(config={{{name!r}: ...}}) or gnnkit run --set {name}=... give it;"
+            f" ctx.config.get({name!r}, ...) does without",
+        )
 
 
 def read_config(plan: Path, settings: Iterable[str] = ()) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import itertools
 import math
 import random
@@ -20,7 +21,7 @@ from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 from torch_geometric.sampler import NegativeSampling
 from torch_geometric.sampler.base import SubgraphType
 
-from gnnkit.arguments import check_kind, checks_arguments, to_array
+from gnnkit.arguments import check_kind, check_known, checks_arguments, to_array
 from gnnkit.backends.base import Backend
 from gnnkit.backends.colocated import Colocated
 from gnnkit.backends.inprocess import InProcess
@@ -28,7 +29,7 @@ from gnnkit.backends.on_device import OnDevice, backend_for_data
 from gnnkit.bounds import whole_number
 from gnnkit.callers import warn
 from gnnkit.errors import AttributeNotSettable, PlanError
-from gnnkit.graph_loader import GraphLoader
+from gnnkit.graph_loader import NEXT_BATCH, GraphLoader
 from gnnkit.pyg.inputs import (
     Inputs,
     NodeForm,
@@ -351,6 +352,7 @@ _REFUSED = {
     "node_sampler": "its options may be assigned: loader.node_sampler.num_neighbors = [5, 5]; or make another loader",
     "link_sampler": "its options may be assigned: loader.link_sampler.num_neighbors = [5, 5]; or make another loader",
     "custom_cls": "give a transform= that makes an object of the class; a Data or HeteroData of a class of its own keeps it",
+    **dict.fromkeys(("batch_size", "shuffle", "drop_last", "sampler", "batch_sampler", "dataset"), _ANOTHER),
     **dict.fromkeys(("num_workers", "prefetch_factor", "pin_memory", "timeout", "generator", "input_data"), _ANOTHER),
 }
 # These where a loader has them; elsewhere they are a script's own.
@@ -384,6 +386,15 @@ class _OverGraphLoader:
             if name == "worker_init_fn" and value is not None:
                 _ignore_worker_init_fn()
         super().__setattr__(name, value)
+
+    def __getitem__(self, index: object) -> NoReturn:
+        """Refuses what reads items by their numbers."""
+        hint = f"{NEXT_BATCH}; loader([0, 1]) makes one of the first two inputs"
+        raise PlanError(f"a loader has no item {index!r:.40}: it makes batches in the order of an epoch", hint)
+
+    def __next__(self) -> NoReturn:
+        """Refuses what takes a loader for one iteration over it."""
+        raise PlanError("a loader is no iterator: each iter(loader) begins an epoch", NEXT_BATCH)
 
     def _advice(self, name: str) -> str:
         by_pyg = "LinkLoader" if isinstance(self, theirs.LinkLoader) else "NodeLoader"
@@ -454,6 +465,9 @@ class _OverGraphLoader:
         self._refuse(**{name: kwargs.pop(name, None) for name in ("transform_sampler_output", "custom_cls")})
         if kwargs.pop("worker_init_fn", None) is not None:
             _ignore_worker_init_fn()
+        known = {**inspect.signature(type(self).__init__).parameters, **inspect.signature(DataLoader.__init__).parameters}
+        own = [name for name, each in known.items() if name != "self" and each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
+        check_known(kwargs, own, {}, of=f" of {type(self).__name__}()")
         kwargs = {name: check_kind(name, value, _OF_DATA_LOADER.get(name, "Any"), globals()) for name, value in kwargs.items()}
         if kwargs.get("batch_size", 1) is None:
             raise PlanError("batch_size=None, and batches have a size", "batch_size=1 gives single inputs")

@@ -16,6 +16,7 @@ from gnnkit.bounds import whole_number
 from gnnkit.datasets.pyg import PyGSource
 from gnnkit.errors import PlanError
 from gnnkit.events import ignore_events
+from gnnkit.files import is_writable, user_path, why_unwritable
 from gnnkit.loader.planned import open_in_memory
 from gnnkit.loader.subgraphs import with_clusters
 from gnnkit.plan import ClustersSampling
@@ -30,6 +31,7 @@ from gnnkit.storage.layout import BuildOptions
 if TYPE_CHECKING:
     from torch import Tensor
 
+_ELSEWHERE = "name a folder of yours, or leave it out: clusters are cut anew"
 # What batches of these loaders of PyG's do not say.
 _UNSAID = ("n_id", "e_id", "input_id", "batch_size")
 
@@ -124,6 +126,14 @@ class ClusterData(theirs.ClusterData):  # type: ignore[misc]
         if recursive:
             raise PlanError("recursive=True cannot be followed", "leave it out: METIS cuts into all parts at once")
         self.graph = _homogeneous(data)
+        if save_dir is not None:
+            folder = user_path(save_dir)
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise PlanError(f"save_dir={save_dir!r} cannot be made: {why_unwritable(error, folder)}", _ELSEWHERE) from error
+            if not is_writable(folder):
+                raise PlanError(f"save_dir={save_dir!r} cannot be written", _ELSEWHERE)
         super().__init__(self.graph, num_parts, recursive, save_dir, filename, log, keep_inter_cluster_edges, sparse_format)
 
     def _metis(self, edge_index: Tensor, num_nodes: int) -> Tensor:
@@ -159,6 +169,7 @@ class ClusterLoader(_SubgraphLoader, theirs.ClusterLoader):  # type: ignore[misc
         2708
     """
 
+    @checks_arguments
     def __init__(self, cluster_data: ClusterData, **kwargs: Any) -> None:
         self._keep(locals())
         if not isinstance(cluster_data, ClusterData):
@@ -209,6 +220,9 @@ class GraphSAINTSampler(_SubgraphLoader, theirs.GraphSAINTSampler):  # type: ign
         **kwargs: Any,
     ) -> None:
         self._keep(locals())
+        if not hasattr(self, "_roots"):
+            hint = "GraphSAINTNodeSampler, GraphSAINTEdgeSampler and GraphSAINTRandomWalkSampler say"
+            raise PlanError("GraphSAINTSampler is the base of samplers, and does not say what roots are", hint)
         graph = _homogeneous(data)
         self.num_steps, self.N, self.E = num_steps, graph.num_nodes, graph.num_edges
         sampler = _SubgraphSampler.unopened(graph, Saint(self._roots, self.walk_length, num_steps, sample_coverage), batch_size)
@@ -260,6 +274,7 @@ class GraphSAINTRandomWalkSampler(GraphSAINTSampler, theirs.GraphSAINTRandomWalk
 
     _roots = "walks"
 
+    @checks_arguments
     def __init__(self, data: Data, batch_size: int, walk_length: int, *args: Any, **kwargs: Any) -> None:
         self.walk_length = walk_length
         super().__init__(data, batch_size, *args, **kwargs)

@@ -171,6 +171,8 @@ class Node2Vec(_Model, theirs.Node2Vec):  # type: ignore[misc]
         num_nodes: int | None = None,
         sparse: bool = False,
     ) -> None:
+        if not isinstance(edge_index, Tensor):
+            raise PlanError(f"edge_index is a {type(edge_index).__name__}, and it is a tensor [2, e]", "give data.edge_index")
         torch.nn.Module.__init__(self)  # PyG's own asks for the library that draws its walks
         _check_context(walk_length, context_size)
         self.num_nodes = int(edge_index.max()) + 1 if num_nodes is None else num_nodes

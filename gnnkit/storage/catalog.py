@@ -266,6 +266,10 @@ def remove_store(store_dir: Path, name: str) -> int:
     if name not in names:
         raise StoreError(f"there is no store {name!r} in {store_dir}{near_matches(name, names)}", "gnnkit stores ls shows what there is")
     path = Path(store_dir) / name
+    if not is_writable(path.parent):
+        raise StoreError(
+            f"{name} lies in {store_dir}, which you may read and not write", "who owns that folder removes it; to use it, nothing is needed"
+        )
     with locked(path, 0.0, ignore_events):
         count = _disk_usage(path)
         remove_tree(path)

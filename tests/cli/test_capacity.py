@@ -215,6 +215,7 @@ def test_fan_outs_are_usual_ones_where_none_are_given_and_memory_has_the_unit_of
         ([PAPERS, "--num-neighbors", "a,b"], "no list of whole numbers"),
         ([PAPERS, "--num-neighbors", "5", "--network", "fast"], "is no rate"),
         ([PAPERS, "--num-neighbors", "5", "--memory", "much"], "memory must be"),
+        ([PAPERS, "--num-neighbors", "5", "--memory", "256"], "memory='256' has no unit -> '256GB', or '256B'"),
         ([PAPERS, "--num-neighbors", "5", "--backend", "cloud"], "it is colocated or graph_store"),
         ([PAPERS, "--num-neighbors", "5", "--backend", "colocated", "--storage-nodes", "2"], "leave one of them out"),
         (["ogbl-biokg", "--num-neighbors", "5"], "are not known here"),

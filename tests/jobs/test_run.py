@@ -256,3 +256,9 @@ def test_a_server_serves_and_a_trainer_joins_it(plan: Path, tmp_path: Path, monk
     for name in (*roles, "GNNKIT_ROLE"):
         monkeypatch.delenv(name)
     assert seen == epochs(plan, 1)[0]
+
+
+def test_the_folder_of_a_job_is_answered_with_the_command_for_its_plan(plan: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["run", str(plan.parent)]) == 2
+    said = " ".join(capfd.readouterr().err.split())
+    assert "is a folder" in said and f"gnnkit run {plan.parent}/plan.json --train {plan.parent}/train.py" in said

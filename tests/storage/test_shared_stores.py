@@ -16,6 +16,7 @@ from gnnkit.runtime.limits import copy_budget
 from gnnkit.storage.catalog import default_store_dirs, find_or_build
 from gnnkit.storage.layout import MANIFEST_NAME
 from gnnkit.storage.users import StoreUse
+from tests.helpers.command import run as gnnkit_command
 from tests.helpers.system import pretend_free_memory, without_rights
 
 HOLD = """
@@ -46,6 +47,23 @@ def test_a_store_that_may_only_be_read_is_opened_where_it_lies(shared: Store, tm
     assert find_or_build(source, build, own, shared=folders).path == shared.path
     cut = find_or_build(source, replace(build, num_parts=2), own, shared=folders)
     assert cut.path.parent == own and cut.manifest.num_parts == 2, "new ones are this user's"
+
+
+def test_a_store_that_may_only_be_read_is_not_removed(
+    shared: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "cache").chmod(0o777)
+    (tmp_path / "class/stores").chmod(0o555)
+    monkeypatch.setenv("COLUMNS", "300")
+    assert gnnkit_command(["stores", "rm", "another"]) == 2  # and what it imports is there, which nobody may not read
+    with without_rights(tmp_path / "class"):
+        assert gnnkit_command(["stores", "rm", shared.path.name]) == 2
+    said = capfd.readouterr().err
+    assert f"{shared.path.name} lies in {tmp_path / 'class/stores'}, which you may read and not write" in said and "-> who owns" in said
+    (tmp_path / "class/stores").chmod(0o755)
+    assert Store.open(shared.path).fingerprint == shared.fingerprint
+    assert gnnkit_command(["stores", "rm", shared.path.name]) == 0 and not shared.path.exists()
 
 
 def test_a_copy_is_made_while_there_is_room_for_one_of_each_process(shared: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,10 @@ MOST_CATEGORIES, MOST_ONE_HOT = 1 << 16, 1 << 10
 NO_CATEGORY = -1
 # What fills nulls of features with the mean of their column.
 MEAN = "mean"
+# How texts that are no numbers may be meant is told from the first of them.
+_LOOKED_AT = 100
+_DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+")
+_ISO_DATE, _DATE = re.compile(r"\d{4}-\d\d-\d\d\b"), re.compile(r"\d{1,2}([./-])\d{1,2}\1\d{2,4}\b")
 _FIT_ROWS, _DAY_US = 1 << 20, 86_400_000_000
 
 
@@ -159,12 +164,28 @@ def column_of(piece: Piece, name: str, types: Mapping[str, pa.DataType]) -> pa.A
         numbers = array if is_whole else array.cast(pa.float64())
         cast = plain(numbers.cast(wanted))
     except pa.ArrowException as error:
-        raise DatasetError(f"{piece.where}: column {name!r} is {array.type}, and {wanted} was asked for: {error}") from error
+        what = f"{piece.where}: column {name!r} is {array.type}, and {wanted} was asked for: {error}"
+        raise DatasetError(what, _way(array, name)) from error
     wide, narrow = _leaves(numbers), _leaves(cast)
     if pa.types.is_floating(wide.type) and pa.types.is_floating(narrow.type):
         width = max(1, len(wide) // max(1, len(array)))
         _check_held(wide.to_numpy(zero_copy_only=False), narrow.to_numpy(zero_copy_only=False), name, piece, width, is_exact=True)
     return cast
+
+
+def _way(array: pa.Array, name: str) -> str | None:
+    """How to read texts of a column that are numbers or dates as some countries write them; None where the first ones are neither."""
+    for text in array.drop_null()[:_LOOKED_AT].to_pylist() if is_text(array.type) else []:
+        if _DECIMAL_COMMA.fullmatch(text.strip()):
+            return f"decimal=',' reads {text!r} in a file; of a data frame: table[{name!r}].str.replace(',', '.').astype(float)"
+        if _ISO_DATE.match(text.strip()):
+            return f"types={{{name!r}: 'timestamp[us]'}} reads {text!r} as a time: time= takes times, and features= does as days"
+        if found := _DATE.match(text.strip()):
+            between = found[1]
+            orders = [f"'%d{between}%m{between}%Y'"] + [f"'%m{between}%d{between}%Y'"] * (between != ".")
+            read = f"pandas.to_datetime(table[{name!r}], format={' or '.join(orders)})"
+            return f"{text!r} is a time once pandas has read it: table[{name!r}] = {read}"
+    return None
 
 
 def _leaves(array: pa.Array) -> pa.Array:
@@ -416,7 +437,7 @@ class Numbers(_KeptColumn):
             array = plain(array.flatten())
         array = self._filled(array, name, piece)
         if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
-            hint = f"one_hot or categories take texts; types={{{name!r}: 'float'}} reads them as numbers"
+            hint = _way(array, name) or f"one_hot or categories take texts; types={{{name!r}: 'float'}} reads texts of numbers"
             if pa.types.is_temporal(array.type):
                 hint = "time= takes times, and features= does as days; for other uses make numbers of them"
             raise DatasetError(f"{piece.where}: column {name!r} is {kind}, which is no number", hint)
@@ -688,7 +709,7 @@ class Times(_KeptColumn):
         array = column_of(piece, name, self._types)
         is_number = pa.types.is_integer(array.type)
         if not (is_number or pa.types.is_timestamp(array.type) or pa.types.is_date(array.type)):
-            hint = f"types={{{name!r}: 'timestamp[us]'}} reads texts as times"
+            hint = _way(array, name) or f"types={{{name!r}: 'timestamp[us]'}} reads texts such as 2026-01-31 12:00"
             if pa.types.is_floating(array.type):
                 hint = f"make whole numbers of them, for example (1000 * table[{name!r}]).astype('int64')"
             raise DatasetError(f"{piece.where}: column {name!r} is {array.type}; times are timestamps, dates or whole numbers", hint)

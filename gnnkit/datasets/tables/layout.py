@@ -360,7 +360,10 @@ class _ByType:
         if isinstance(value, Mapping):
             value = value.get(name)
         elif self.typed and value is not None and not shared:
-            raise PlanError(f"{option}={value!r}: a graph of several types needs {{type: columns}}", f"types: {[*self.nodes, *self.edges]}")
+            raise PlanError(
+                f"{option}={value!r}: a graph of several types needs {{type: columns}}",
+                f"for example {option}={{{name!r}: {value!r}}}; types: {[*self.nodes, *self.edges]}",
+            )
         if value is None:
             return ()
         columns = tuple(value) if isinstance(value, (list, tuple)) else (value,)

@@ -654,6 +654,9 @@ class TableSource(Shown):
             if node.by_row:
                 named = "keys= names the column of these ids" if node.form == "table" else "without a number of nodes, edges name them"
                 hint = f"nodes {node.name!r} have no keys= and are row numbers, counted from 0: {named}; where ids begin with 1, subtract 1"
+        if edge_type[0] != edge_type[2]:
+            looked = f"{edge_type[0]!r} has {self._shown_end(edge_type, 0)} and {edge_type[2]!r} {self._shown_end(edge_type, 1)}"
+            hint += f"; {looked}: where that is the wrong way round, swap src= and dst="
         raise DatasetError(f"{missing} of {total} {table.what} name no node: {shown}", hint)
 
     def _check_order(self, edge_type: EdgeType) -> int:
@@ -690,6 +693,10 @@ class TableSource(Shown):
             f"presorted=True, and {table.what} are in another order: {where}, has a target with a smaller number than {than} ({shown})",
             "write them with repartitionByRange or sorted by the target; a table of nodes has to be sorted by its key, too",
         )
+
+    def _shown_end(self, edge_type: EdgeType, end: int) -> str:
+        """The columns that name an end of edges."""
+        return ", ".join(map(repr, self._layout.edges[edge_type].ends[end]))
 
     def _shown_edges(self, edge_type: EdgeType, rows: list[int]) -> list[str]:
         """Edges as their table has them; their row numbers alone, where it cannot be read again."""
