@@ -149,6 +149,8 @@ def main() -> None:
     for each in sorted({*PYTHONS} - {*pythons}):
         print(f"Python {each}: not found", flush=True)
     try_sdist(sdist)
+    if "[project.urls]" not in (ROOT / "pyproject.toml").read_text():
+        print("no page says where the project is: before the upload, add [project.urls] to pyproject.toml and repository-code to CITATION.cff")
     print(f"upload it with: python -m twine upload {wheel.relative_to(ROOT)} {sdist.relative_to(ROOT)}")
 
 
