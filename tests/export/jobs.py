@@ -28,6 +28,7 @@ OPTIONS: dict[str, Any] = {
     "batch_bytes": 10**7,
     "num_steps": 100,
     "num_nodes": 10**6,
+    "file_bytes": {"plan.json": 2000, "train.py": 3000},
     "gnnkit": "1.2.3",
 }
 SERVED = {"backend": "GraphStore", "storage_nodes": 2, "servers_per_node": 2, "sampling_threads": 0}
