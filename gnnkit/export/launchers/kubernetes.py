@@ -575,8 +575,8 @@ def _watch(job: ExportJob, kind: str) -> InstructionStep:
     servers, secret = (", storage servers with it", f" secret/{token_name(job)}") if job.num_servers else ("", "")
     text = (
         f"A {kind} that is done or has failed ends what still runs of it{servers}. It stays for {_KEPT_S // 86400} days, for the logs of"
-        f" its pods, and is removed then. The third command ends the job{servers}, the last one removes what else there is but the claims. Make"
-        " the ConfigMap anew after a change of `train.py`."
+        f" its pods, and is removed then. The third command ends the job{servers}, the last one removes what else there is but the claims."
+        " Make the ConfigMap anew after a change of `train.py`."
     )
     commands = (
         f"kubectl get pods -l app.kubernetes.io/part-of={job.name}",
