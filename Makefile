@@ -13,6 +13,7 @@
 #                the torch and PyG of PYTHON; what else it lacks from a folder of wheels, WHEELS
 #   make glt-env the second environment, .envs/glt: torch 2.4.1 and graphlearn-torch's native library (Python 3.11, 5 GB)
 #   make newer-env  .envs/newer: gnnkit without graphlearn-torch on Python 3.12 or 3.13, where there is one
+#   make checkov-env  .envs/checkov: what looks for weaknesses in the objects of Kubernetes (300 MB)
 #   make clean   removes the environments and everything that was built
 # Variables: PYTHON=/path/to/python3.11   JOBS=parallel test processes   ARGS="more arguments"
 
@@ -29,7 +30,7 @@ is_python = $(1) -c 'import sys; sys.exit(sys.version_info < (3, 10))' >/dev/nul
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.10; do $(call is_python,$$p) && { echo $$p; break; }; done)
 setup = $(PYTHON) tools/setup_env.py --env $(VENV) --constraint constraints.txt
 
-.PHONY: help demo test check fuzz lint dist release docs pictures bench gpu glt-env newer-env clean python
+.PHONY: help demo test check fuzz lint dist release docs pictures bench gpu glt-env newer-env checkov-env clean python
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -105,6 +106,11 @@ NEWER_PYTHON ?= $(shell for p in $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.13.*/b
 newer-env:
 	@if [ -n "$(NEWER_PYTHON)" ]; then $(NEWER_PYTHON) tools/setup_env.py --env .envs/newer --constraint constraints.txt --group contract; \
 	else echo "found no Python 3.12 or 3.13 (name one with make newer-env NEWER_PYTHON=/path): .envs/newer is not made"; fi
+
+checkov-env: python
+	@cmp -s constraints-checkov.txt .envs/checkov/constraints.txt || { $(PYTHON) -m venv --clear .envs/checkov && \
+	.envs/checkov/bin/python -m pip install -q --no-input --disable-pip-version-check checkov -c constraints-checkov.txt && \
+	cp constraints-checkov.txt .envs/checkov/constraints.txt; }
 
 clean:
 	rm -rf $(VENV) .envs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

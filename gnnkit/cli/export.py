@@ -35,7 +35,10 @@ def export(
     ),
     settings: list[str] = typer.Option([], "--set", metavar="NAME=VALUE", help="A hyper-parameter, ctx.config[NAME] of the job."),
     options: list[str] = typer.Option(
-        [], "--option", metavar="NAME=VALUE", help="An option of the launcher: partition=gpu, image=..., node_selector=LABEL=VALUE."
+        [],
+        "--option",
+        metavar="NAME=VALUE",
+        help="An option of the launcher: partition=gpu, labels=NAME=VALUE, 'pod={nodeSelector: {gpu: a100}}'.",
     ),
     overwrite: bool = typer.Option(False, "--overwrite", help="Write over exported files that were changed since."),
     verify: bool = typer.Option(False, "--verify", help="Run the job on this machine and compare its batches with the plan's."),
@@ -57,15 +60,26 @@ def export(
         _verify(directory, store, num_batches, timeout_s)
 
 
-def _options_of(given: list[str]) -> dict[str, Any]:
-    """``{option: value}``; one that is given as ``name=label=value`` is ``{label: value}``, and several of them are one."""
+def _options_of(texts: list[str]) -> dict[str, Any]:
+    """``{option: value}``; ``name=label=value`` stands for ``{label: value}``, as ``name={...}`` does, and several of them are one."""
+    import yaml
+
     options: dict[str, Any] = {}
-    for text in given:
+    for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
             raise PlanError(f"--option {text!r} is no name with a value", "for example --option partition=gpu")
         label, equals, inner = value.partition("=")
-        options[name] = {**options.get(name, {}), label: inner} if equals else value
+        given: Any = {label: inner} if equals else value
+        if value.startswith("{"):
+            try:
+                given = yaml.safe_load(value)
+            except yaml.YAMLError as error:
+                raise PlanError(
+                    f"--option {text!r} is no YAML: {error}", "for example --option 'pod={nodeSelector: {gpu: a100}}'"
+                ) from error
+        before = options.get(name)
+        options[name] = {**before, **given} if isinstance(before, dict) and isinstance(given, dict) else given
     return options
 
 

@@ -107,6 +107,8 @@ def _train(plan: Path, train: Path | None, record: str | None, **options: Any) -
             show_error(f"{of}{type(error).__name__}: {error}", None)
         if isinstance(error, (StartTimeout, WorkerDied, PlanError)):  # another start may mend all but the last
             code = ERROR if isinstance(error, PlanError) else WARNING
+        if code == ERROR and (refused := os.environ.get("GNNKIT_REFUSED")):  # of launch.sh, to which torchrun does not say so
+            Path(refused).touch()
         raise typer.Exit(code) from None
 
 

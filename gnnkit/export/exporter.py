@@ -121,15 +121,13 @@ def export_plan(
     launcher, target = launcher_of(options.launcher), user_path(directory)
     _check_options(launcher, options)
     made = job_plan(plan, options.nodes, options.storage_nodes, options.interface, options.placement)
-    job = _job(made, target, options)
     source, (wheel, wheel_bytes) = _source(train, made), own_wheel()
-    files = {
-        PLAN: made.text(target),
-        TRAIN: source,
-        **({CONFIG: json.dumps(options.config, indent=1) + "\n"} if options.config else {}),
-        REQUIREMENTS: requirements_text(source, wheel, packages_for(job.store.path) if job.store.is_fetched else ()),
-        **launcher.files(job),
-    }
+    files = {PLAN: made.text(target), TRAIN: source}
+    if options.config:
+        files[CONFIG] = json.dumps(options.config, indent=1) + "\n"
+    job = _job(made, target, options, {name: len(text.encode()) for name, text in files.items()})
+    files[REQUIREMENTS] = requirements_text(source, wheel, packages_for(job.store.path) if job.store.is_fetched else ())
+    files |= launcher.files(job)
     cut_command = None if made.cut is None else partition_command(job, made.cut)
     if cut_command is not None:
         files[STAGE] = stage_script(job, cut_command)
@@ -154,10 +152,16 @@ def export_plan(
     return Exported(target, tuple(sorted([*contents, RECORD])), tuple(commands), report, job.gpu_words)
 
 
-def _job(made: JobPlan, target: Path, options: JobOptions) -> ExportJob:
+def _job_name(target: Path) -> str:
+    """A directory's name as clusters take it: a DNS-1035 label, short enough for what they make of it."""
+    name = _NAME.sub("-", target.name.lower()).strip("-") or "gnnkit"
+    return (name if name[0].isalpha() else f"job-{name}")[:_LONGEST_NAME].strip("-")
+
+
+def _job(made: JobPlan, target: Path, options: JobOptions, file_bytes: Mapping[str, int]) -> ExportJob:
     backend = made.plan.backend
     return ExportJob(
-        name=_NAME.sub("-", target.name.lower()).strip("-")[:_LONGEST_NAME].strip("-") or "gnnkit",
+        name=_job_name(target),
         launcher=options.launcher,
         nodes=options.nodes,
         procs_per_node=options.procs_per_node,
@@ -176,6 +180,7 @@ def _job(made: JobPlan, target: Path, options: JobOptions) -> ExportJob:
         batch_bytes=_batch_bytes(made),
         num_steps=max(1, -(-_num_inputs(made) // (made.plan.batching.batch_size * options.nodes * options.procs_per_node))),
         num_nodes=made.manifest.schema.num_nodes,
+        file_bytes=file_bytes,
         gnnkit=__version__,
         options=options.options,
         config=options.config,
@@ -184,6 +189,7 @@ def _job(made: JobPlan, target: Path, options: JobOptions) -> ExportJob:
 
 # What may stand in a line of a script, or in YAML, as it is.
 _OPTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./:@&|*,()\[\]+-]*")
+_MAPPING = "for example pod={'nodeSelector': {'gpu': 'a100'}}, or --option 'pod={nodeSelector: {gpu: a100}}'"
 
 
 def _check_options(launcher: Launcher, options: JobOptions) -> None:
@@ -192,9 +198,17 @@ def _check_options(launcher: Launcher, options: JobOptions) -> None:
             has = ", ".join(f"{known} ({meaning})" for known, meaning in launcher.options.items())
             near = near_matches(name, list(launcher.options))
             raise PlanError(f"{launcher.title} has no option {name!r}{near}", f"it has {has}" if has else "it has none")
-        for text in [word for item in value.items() for word in item] if isinstance(value, Mapping) else [value]:
-            if not isinstance(text, str) or not _OPTION.fullmatch(text):
-                raise PlanError(f"the option {name}={value!r} of {launcher.title} is of no use", "a text without blanks: partition='gpu'")
+        if name in launcher.mappings:
+            if not isinstance(value, Mapping) or not _is_json(value):
+                raise PlanError(f"the option {name}={value!r} of {launcher.title} is no mapping of what JSON can hold", _MAPPING)
+        elif not isinstance(value, str) or not _OPTION.fullmatch(value):
+            raise PlanError(f"the option {name}={value!r} of {launcher.title} is of no use", "a text without blanks: partition='gpu'")
+
+
+def _is_json(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and _is_json(part) for key, part in value.items())
+    return all(map(_is_json, value)) if isinstance(value, list) else value is None or isinstance(value, (str, int, float))
 
 
 def _sampling_threads(backend: Any) -> int | None:

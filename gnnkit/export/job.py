@@ -83,7 +83,7 @@ class SizedJob:
 
 @dataclass(frozen=True)
 class ExportJob(SizedJob):
-    """One job, for one launcher; its name is the directory's in lower case letters, digits and hyphens, at most 40 of them.
+    """One job, for one launcher; its name is the directory's in lower case letters, digits and hyphens, a letter first, at most 40 of them.
 
     Attributes:
         interface: Interface that nodes talk to each other on, or None: the one that leads to the first node.
@@ -98,6 +98,7 @@ class ExportJob(SizedJob):
         batch_bytes: Bytes of a batch, at most on average.
         num_steps: Batches of an epoch that a rank gets, at least 1.
         num_nodes: Nodes of the graph, of all types.
+        file_bytes: Bytes of the plan's file, of the train function's and of that of hyper-parameters, by their names.
         gnnkit: gnnkit's version.
         options: Options of the launcher.
         config: Hyper-parameters; the directory has a file of them where there are any.
@@ -114,6 +115,7 @@ class ExportJob(SizedJob):
     batch_bytes: int
     num_steps: int
     num_nodes: int
+    file_bytes: Mapping[str, int]
     gnnkit: str
     options: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)

@@ -28,9 +28,22 @@ OPTIONS: dict[str, Any] = {
     "batch_bytes": 10**7,
     "num_steps": 100,
     "num_nodes": 10**6,
+    "file_bytes": {"plan.json": 2000, "train.py": 3000},
     "gnnkit": "1.2.3",
 }
-SERVED = {"backend": "GraphStore", "storage_nodes": 2, "servers_per_node": 2, "sampling_threads": 0}
+SERVED: dict[str, Any] = {"backend": "GraphStore", "storage_nodes": 2, "servers_per_node": 2, "sampling_threads": 0}
+
+ODD: dict[str, Any] = {
+    "nodes": 1,
+    "procs_per_node": 1,
+    "interface": "ib0.100",
+    "backend": "InProcess",
+    "sampling_threads": None,
+    "gpus_per_node": 1,
+    "placement": Placement(((0, 1),)),
+    "store": JobStore("tiny", "/data/what's in $HOME", "0123abcd", 2, 10),
+}
+VARIANTS: dict[str, dict[str, Any]] = {"colocated": {}, "served": SERVED, "odd": ODD, "odd-served": {**ODD, **SERVED, "storage_nodes": 1}}
 
 
 def job(launcher: str, **options: Any) -> ExportJob:

@@ -7,42 +7,29 @@ import posixpath
 import re
 import subprocess
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 import yaml
-from referencing import Registry, Resource
 
 from gnnkit.errors import PlanError
-from gnnkit.export.job import PLAN, README, RECORD, REQUIREMENTS, STAGE, TRAIN, ExportJob, JobStore
+from gnnkit.export.job import PLAN, README, RECORD, REQUIREMENTS, STAGE, TRAIN, ExportJob
 from gnnkit.plan import Placement
-from tests.export.jobs import LAUNCHERS, SERVED, STORE, job, launcher_files, launcher_instructions, write_files
+from tests.export.jobs import LAUNCHERS, SERVED, STORE, VARIANTS, job, launcher_files, launcher_instructions, write_files
+from tests.export.pods import PODS, objects
 from tests.export.sbatch_options import components
 
 SCHEMAS = Path(__file__).with_name("schemas")
 WHOLE = Placement(((0, 1), (0, 1)))
 SMALL = replace(STORE, nbytes=15 * 10**6)
-ODD = {
-    "nodes": 1,
-    "procs_per_node": 1,
-    "interface": "ib0.100",
-    "backend": "InProcess",
-    "sampling_threads": None,
-    "gpus_per_node": 1,
-    "placement": Placement(((0, 1),)),
-    "store": JobStore("tiny", "/data/what's in $HOME", "0123abcd", 2, 10),
-}
-VARIANTS = {"colocated": {}, "served": SERVED, "odd": ODD, "odd-served": {**ODD, **SERVED, "storage_nodes": 1}}
 JOBS = [
     pytest.param(job(launcher, **options), id=f"{launcher}-{name}")
     for launcher in LAUNCHERS
     for name, options in VARIANTS.items()
     if launcher != "skypilot" or "storage_nodes" not in options
 ]
-PODS = ("kubernetes", "trainjob")
 
 
 @pytest.mark.shellcheck
@@ -149,7 +136,8 @@ def test_memory_and_processors_come_from_the_store_and_the_plan(options: dict[st
     for launcher in PODS:
         pod = objects(job(launcher, **options))["JobSet"][0]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
         limits = pod["containers"][0]["resources"]["limits"]
-        assert limits == {"cpu": str(cores * written.procs_per_node), "memory": f"{found['mem'].removesuffix('G')}Gi"}
+        memory = f"{found['mem'].removesuffix('G')}Gi"
+        assert limits == {"cpu": str(cores * written.procs_per_node), "memory": memory, "ephemeral-storage": "4Gi"}
     asked = yaml.safe_load(launcher_files(job("skypilot", **options))["sky.yaml"])["resources"]
     assert (asked["cpus"], asked["memory"]) == (f"{cores * written.procs_per_node}+", f"{found['mem'].removesuffix('G')}+")
     assert asked["disk_size"] > written.store.nbytes >> 30
@@ -177,76 +165,6 @@ def test_the_parser_of_sbatch_lines_refuses_what_sbatch_would_not_read() -> None
     for bad in ("#SBATCH --node=2\n", "#SBATCH --nodes=two\n", "#SBATCH --time=soon\n", "#SBATCH--nodes=2\n", "echo\n#SBATCH --requeue\n"):
         with pytest.raises(ValueError):
             components(good + bad)
-
-
-@cache
-def validators() -> dict[str, jsonschema.protocols.Validator]:
-    """By kind; unknown fields are errors."""
-    core, job_set = (json.loads((SCHEMAS / name).read_text()) for name in ("kubernetes-1.34.json", "jobset-v1alpha2.json"))
-    registry = Registry().with_resources([(core["$id"], Resource.from_contents(core)), (job_set["$id"], Resource.from_contents(job_set))])
-    groups = {
-        "PersistentVolumeClaim": "core.v1",
-        "Service": "core.v1",
-        "StatefulSet": "apps.v1",
-        "NetworkPolicy": "networking.v1",
-    }
-    references = {kind: f"{core['$id']}#/$defs/io.k8s.api.{group}.{kind}" for kind, group in groups.items()} | {"JobSet": job_set["$id"]}
-    return {kind: jsonschema.Draft202012Validator({"$ref": reference}, registry=registry) for kind, reference in references.items()}
-
-
-def objects(written: ExportJob) -> dict[str, list[dict[str, Any]]]:
-    """The documents of ``job.yaml`` by kind; the JobSet that Kubeflow Trainer makes of a TrainJob and its runtime is among them."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for document in yaml.safe_load_all(launcher_files(written)["job.yaml"]):
-        found.setdefault(document["kind"], []).append(document)
-    for train_job, runtime in zip(found.get("TrainJob", ()), found.get("TrainingRuntime", ()), strict=True):
-        assert train_job["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"]
-        made = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": train_job["metadata"]["name"]}}
-        found["JobSet"] = [made | {"spec": runtime["spec"]["template"]["spec"]}]
-    return found
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-@pytest.mark.parametrize("launcher", PODS)
-def test_kubernetes_takes_every_object(launcher: str, name: str) -> None:
-    for kind, documents in objects(job(launcher, **VARIANTS[name])).items():
-        for document in documents:
-            if kind not in ("TrainJob", "TrainingRuntime"):
-                validators()[kind].validate(document)
-
-
-def lost(written: Any, read: Any, path: str = "") -> list[str]:
-    """Which fields of a document its type does not know, or takes for something else; it may add defaults."""
-    if isinstance(written, dict):
-        return [line for name in written for line in lost(written[name], (read or {}).get(name), f"{path}/{name}")]
-    if isinstance(written, list):
-        pairs = zip(written, read or [None] * len(written), strict=True)
-        return [line for index, pair in enumerate(pairs) for line in lost(*pair, f"{path}/{index}")]
-    return [] if written == read else [f"{path}: {written!r} is read as {read!r}"]
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_kubeflow_trainer_takes_the_job_and_its_runtime(name: str) -> None:
-    # Its hundreds of types cost every process that collects these tests a second.
-    from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
-    from kubeflow_trainer_api.models.trainer_v1alpha1_training_runtime import TrainerV1alpha1TrainingRuntime
-
-    written = job("trainjob", **VARIANTS[name])
-    found = objects(written)
-    for kind, type_ in {"TrainJob": TrainerV1alpha1TrainJob, "TrainingRuntime": TrainerV1alpha1TrainingRuntime}.items():
-        (document,) = found[kind]
-        assert lost(document, type_.from_dict(document).to_dict()) == []
-    runtime = found["TrainingRuntime"][0]["spec"]
-    (nodes,) = runtime["template"]["spec"]["replicatedJobs"]
-    # As its documentation says: these tell which pods train, and how many there are.
-    assert nodes["template"]["metadata"]["labels"] == {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
-    assert nodes["template"]["spec"]["template"]["spec"]["containers"][0]["name"] == nodes["name"] == "node"
-    assert runtime["mlPolicy"] == {"numNodes": written.nodes}
-    misspelt = {**found["TrainingRuntime"][0], "spec": {**runtime, "mlPolicies": {"numNodes": 1}}}
-    assert lost(misspelt, TrainerV1alpha1TrainingRuntime.from_dict(misspelt).to_dict()) == ["/spec/mlPolicies/numNodes: 1 is read as None"]
-    odd = {**found["TrainJob"][0], "spec": {"runtimeRef": {"name": 3}}}
-    with pytest.raises(ValueError, match="runtimeRef|name"):
-        TrainerV1alpha1TrainJob.from_dict(odd)
 
 
 PATHS = {"../a store": "~/gnnkit/a store", "../../../x/y": "~/gnnkit/x/y", "/data/x": "/data/x", "inside/x": None}
@@ -284,58 +202,6 @@ def test_shellcheck_finds_nothing_in_what_skypilot_runs() -> None:
 def test_skypilot_has_no_storage_nodes() -> None:
     with pytest.raises(PlanError, match="storage servers never end"):
         launcher_files(job("skypilot", **SERVED))
-
-
-def test_the_schemas_refuse_what_kubernetes_would() -> None:
-    written = objects(job("kubernetes"))
-    for kind, change in {
-        "JobSet": lambda o: o["spec"]["failurePolicy"].update(maxRestart=1),
-        "Service": lambda o: o["spec"].update(clusterIP=5),
-    }.items():
-        change(written[kind][0])
-        with pytest.raises(jsonschema.ValidationError):
-            validators()[kind].validate(written[kind][0])
-    pod = objects(job("kubernetes"))["JobSet"][0]
-    pod["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]["volumeMount"] = []
-    with pytest.raises(jsonschema.ValidationError):
-        validators()["JobSet"].validate(pod)
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-@pytest.mark.parametrize("launcher", PODS)
-def test_objects_of_kubernetes_fit_each_other(launcher: str, name: str) -> None:
-    written = job(launcher, **VARIANTS[name])
-    found = objects(written)
-    job_set, claims = found["JobSet"][0], {claim["metadata"]["name"] for claim in found["PersistentVolumeClaim"]}
-    services = {service["metadata"]["name"]: service["spec"] for service in found["Service"]}
-    template = job_set["spec"]["replicatedJobs"][0]["template"]["spec"]
-    assert template["completions"] == template["parallelism"] == written.nodes and template["completionMode"] == "Indexed"
-    headless = services[job_set["spec"]["network"]["subdomain"]]
-    assert headless["clusterIP"] == "None" and headless["selector"] == {"jobset.sigs.k8s.io/jobset-name": job_set["metadata"]["name"]}
-    pods = [template["template"]]
-    if written.num_servers:
-        stateful = found["StatefulSet"][0]["spec"]
-        pods.append(stateful["template"])
-        assert stateful["replicas"] == written.storage_nodes and stateful["serviceName"] in services
-        assert services[stateful["serviceName"]]["selector"].items() <= stateful["template"]["metadata"]["labels"].items()
-        assert stateful["selector"]["matchLabels"].items() <= stateful["template"]["metadata"]["labels"].items()
-    policy = found["NetworkPolicy"][0]["spec"]
-    for pod in pods:
-        assert policy["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
-        (container,), volumes = pod["spec"]["containers"], {volume["name"]: volume for volume in pod["spec"]["volumes"]}
-        assert {mount["name"] for mount in container["volumeMounts"]} == volumes.keys()
-        assert {v["persistentVolumeClaim"]["claimName"] for v in volumes.values() if "persistentVolumeClaim" in v} <= claims
-        assert volumes["shm"]["emptyDir"]["medium"] == "Memory"
-        assert {"cpu", "memory"} <= container["resources"]["limits"].keys() and container["resources"]["requests"]
-        mounted = {mount["subPath"]: mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "files"}
-        assert container["command"][-1] in mounted.values() and mounted["plan.json"] == "/job/plan.json"
-        env = {entry["name"]: entry for entry in container["env"]}
-        assert ("GNNKIT_TOKEN" in env) == bool(written.num_servers)
-    holder = pods[-1]["spec"]["containers"][0]
-    (store,) = [mount["mountPath"] for mount in holder["volumeMounts"] if mount["name"] == "store"]
-    assert store == (written.store.path if written.store.path.startswith("/") else "/a store")
-    gpus = pods[0]["spec"]["containers"][0]["resources"]["limits"].get("nvidia.com/gpu", 0)
-    assert gpus == written.gpus_per_node
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)

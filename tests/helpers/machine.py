@@ -46,6 +46,11 @@ def newer_python() -> Path | None:
     return path if path.exists() else None
 
 
+def checkov() -> Path:
+    """checkov in an environment of its own: its dependencies are exact, and others than those of the tests."""
+    return Path(os.environ.get("GNNKIT_CHECKOV") or ROOT / ".envs/checkov/bin/checkov")
+
+
 def chromium() -> str | None:
     """The path of a Chromium, or None."""
     return next((path for path in map(shutil.which, CHROMIUM_NAMES) if path), None)
@@ -166,6 +171,10 @@ def _missing_slurm() -> str | None:
     return f"needs Slurm: {', '.join(absent)}" if absent else _missing_netns()
 
 
+def _missing_checkov() -> str | None:
+    return None if checkov().exists() else "needs checkov: there is none in .envs/checkov"
+
+
 def _missing_shellcheck() -> str | None:
     return None if shutil.which("shellcheck") else "needs shellcheck"
 
@@ -180,5 +189,6 @@ REQUIREMENTS = {
     "ray": Requirement(_missing_ray, "pip install 'gnnkit[ray]'"),
     "slurm": Requirement(_missing_slurm, "run as root; apt-get install slurm-wlm munge iproute2"),
     "users": Requirement(_missing_users, "run as root; apt-get install passwd util-linux"),
+    "checkov": Requirement(_missing_checkov, "make its environment: make checkov-env"),
     "shellcheck": Requirement(_missing_shellcheck, "apt-get install shellcheck"),
 }

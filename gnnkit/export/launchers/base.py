@@ -24,6 +24,7 @@ class Launcher(ABC):
         brings_files: Whether what starts the job brings environment, directory and store to the nodes, as its instructions say; else the
             README says how to install and to copy.
         options: The names of what ``export(options=)`` takes for it, with their meaning; a job has the given ones in ``job.options``.
+        mappings: Those of them that are mappings of anything that JSON can hold. The others are texts without blanks.
     """
 
     title: ClassVar[str]
@@ -31,6 +32,7 @@ class Launcher(ABC):
     about_files: ClassVar[Mapping[str, str]]
     brings_files: ClassVar[bool] = False
     options: ClassVar[Mapping[str, str]] = {}
+    mappings: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
     def files(self, job: ExportJob) -> dict[str, str]:

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from gnnkit.errors import PlanError
-from gnnkit.export.job import PLAN, TRAIN, ExportJob, Instructions, InstructionStep, Port
+from gnnkit.export.job import PLAN, REQUIREMENTS, TRAIN, ExportJob, Instructions, InstructionStep, Port
 from gnnkit.export.launchers.base import Launcher
 from gnnkit.export.launchers.common import (
+    JOIN_TIMEOUT_S,
     LAUNCH,
     MASTER_PORT,
     MAX_RESTARTS,
+    PREPARE_TIMEOUT_S,
     RANK_THREADS,
     SERVE,
     STORAGE_PORT,
@@ -47,46 +49,41 @@ def container_commands(trial: JobTrial) -> list[Command]:
     """
     containers = _containers(trial.nodes[0].folder / JOB_YAML)
     made = []
-    for serves, nodes in ((True, trial.storage_nodes), (False, trial.nodes)):
+    for kind, nodes in ((_STORAGE, trial.storage_nodes), (_NODE, trial.nodes)):
         for node in nodes:
-            if serves not in containers:
-                raise PlanError(f"{JOB_YAML} has no container for {'storage servers' if serves else 'ranks'}", "export the job again")
-            container = containers[serves]
-            pod = f"{trial.job.name}-storage-{node.rank}" if serves else f"{trial.job.name}-node-0-{node.rank}"
-            variables = _pod_variables(container, node, pod, trial.environment)
+            if kind not in containers:
+                raise PlanError(f"{JOB_YAML} has no container for {kind}", "export the job again")
+            container = containers[kind]
+            variables = _pod_variables(container, node, trial.environment)
             words = [_in_folder(word, node.folder) for word in (*container.get("command", ()), *container.get("args", ()))]
             made.append(trial.command(node, shlex.join(container.get("command", ())) + f" in {JOB_YAML},", words, variables))
     return made
 
 
-def _containers(file: Path) -> dict[bool, dict[str, Any]]:
-    """The containers of objects that have pods: ``True`` is that of storage servers, ``False`` that of ranks."""
+def _containers(file: Path) -> dict[str, dict[str, Any]]:
+    """The container of each of the JobSet's jobs, by the job's name."""
     import yaml
 
-    found: dict[bool, dict[str, Any]] = {}
+    found: dict[str, dict[str, Any]] = {}
     try:
         for document in yaml.safe_load_all(read_text(file)):
             spec = (document or {}).get("spec", {})
-            # A JobSet, or the runtime of a TrainJob, whose template is one; else a StatefulSet, or nothing with pods.
-            job_set = spec["template"]["spec"] if "mlPolicy" in spec else spec
-            serves = "replicatedJobs" not in job_set
-            pods = spec if serves else job_set["replicatedJobs"][0]["template"]["spec"]
-            if "template" in pods:
-                (found[serves],) = pods["template"]["spec"]["containers"]
+            # A JobSet, or the runtime of a TrainJob, whose template is one.
+            for job in (spec["template"]["spec"] if "mlPolicy" in spec else spec).get("replicatedJobs", ()):
+                (found[job["name"]],) = job["template"]["spec"]["template"]["spec"]["containers"]
     except (OSError, yaml.YAMLError, LookupError, TypeError, AttributeError, ValueError) as error:
         raise PlanError(f"{file.name} cannot be used: {error}", "export the job again") from error
     return found
 
 
-def _pod_variables(container: Mapping[str, Any], node: Node, pod: str, known: Mapping[str, str]) -> dict[str, str]:
+def _pod_variables(container: Mapping[str, Any], node: Node, known: Mapping[str, str]) -> dict[str, str]:
     """A container's variables as a pod would have them; those of this machine, such as folders, stay what they are here."""
     fields = {
         "metadata.annotations['batch.kubernetes.io/job-completion-index']": str(node.rank),
         "metadata.annotations['jobset.sigs.k8s.io/restart-attempt']": "0",
-        "metadata.name": pod,
         "status.podIP": node.address,
     }
-    variables = {"HOSTNAME": pod}
+    variables = {}
     for entry in container.get("env", ()):
         name, source = entry["name"], entry.get("valueFrom", {})
         if "fieldRef" in source:
@@ -104,24 +101,37 @@ def _in_folder(word: str, folder: Path) -> str:
 
 # Label of the claims alone: `kubectl apply -l` makes them before everything else.
 CLAIMS = "app.kubernetes.io/component=claim"
-# Kubeflow Trainer knows the container of ranks by its name.
-_CONTAINERS = {LAUNCH: "node", SERVE: "serve"}
-# The job's directory in every pod.
-_HOME = "/job"
+# The JobSet's jobs, their containers, and what those run. Kubeflow Trainer knows the container of ranks by this name.
+_NODE, _STORAGE = "node", "storage"
+_SCRIPTS = {_NODE: LAUNCH, _STORAGE: SERVE}
+# The job's directory in every pod, and the folder of the servers' token.
+_HOME, _TOKEN = "/job", "/token"
 _WORK_GIB = 20
+# Of a node's disk: compiled kernels, temporary files, logs.
+_LOCAL_GIB = 4
+# A ConfigMap holds 1 MiB; the scripts take a little.
+_CONFIG_MAP_BYTES = (1 << 20) - (1 << 16)
+# How long a finished job stays, for the logs of its pods.
+_KEPT_S = 7 * 24 * 3600
+# Of no image: a user that is no other one of the node either, as Pod Security "restricted" and checkov ask for.
+_USER = 65532
+_POD_SECURITY = {
+    "runAsNonRoot": True,
+    "runAsUser": _USER,
+    "runAsGroup": _USER,
+    "fsGroup": _USER,
+    "fsGroupChangePolicy": "OnRootMismatch",
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+_CONTAINER_SECURITY = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
 
 _Object = dict[str, Any]
 
 
 def _objects(job: ExportJob) -> list[_Object]:
-    """Every object of a job but those that start its ranks, and the Secret and the ConfigMap, which hold what is not in the file."""
+    """Every object of a job but those that start its pods, and the Secret and the ConfigMap, which hold what is not in the file."""
     stores = [] if job.store.is_fetched else [_claim(job, "store", in_gib(job.store.nbytes * 5 // 4))]
-    objects = [*stores, _claim(job, "work", _WORK_GIB), _network_policy(job)]
-    objects.append(_service(job, job.name, {"jobset.sigs.k8s.io/jobset-name": job.name}, {"rendezvous": MASTER_PORT}))
-    if job.num_servers:
-        ports = {f"server-{index}": STORAGE_PORT + index for index in range(job.servers_per_node)}
-        objects += [_service(job, _storage(job), {"app.kubernetes.io/component": "storage", **labels_of(job)}, ports), _stateful_set(job)]
-    return objects
+    return [*stores, _claim(job, "work", _WORK_GIB), _network_policy(job)]
 
 
 def _written(objects: list[_Object]) -> str:
@@ -139,7 +149,8 @@ def _written(objects: list[_Object]) -> str:
 _HEAD = """\
 # {job.name}: a {kind} of {job.nodes} pods with {job.procs_per_node} ranks each.
 # README.md says what has to be there before: kubectl apply -f job.yaml
-# What you may want to change: image, storageClassName, and cpu and memory, which are estimates from the store and the batches.
+# Cores and memory are estimates from the store and the batches. The options image, labels, pod, storage_pod and claim of an
+# export change what is here.
 # It asks for {job.gpu_words}.
 """
 
@@ -154,10 +165,6 @@ def token_name(job: ExportJob) -> str:
     return f"{job.name}-token"
 
 
-def _storage(job: ExportJob) -> str:
-    return f"{job.name}-storage"
-
-
 def labels_of(job: ExportJob) -> dict[str, str]:
     """Returns the labels of all objects of a job."""
     return {"app.kubernetes.io/name": "gnnkit", "app.kubernetes.io/part-of": job.name}
@@ -169,7 +176,7 @@ def _claim(job: ExportJob, what: str, gib: int) -> _Object:
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
         "metadata": {"name": f"{job.name}-{what}", "labels": {key: value, **labels_of(job)}},
-        "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": f"{gib}Gi"}}},
+        "spec": patched({"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": f"{gib}Gi"}}}, job.options.get("claim")),
     }
 
 
@@ -184,129 +191,157 @@ def _network_policy(job: ExportJob) -> _Object:
     }
 
 
-def _service(job: ExportJob, name: str, selector: dict[str, str], ports: dict[str, int]) -> _Object:
-    """A headless one, for the names of pods; also of those that are not ready, because they wait for each other."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": name, "labels": labels_of(job)},
-        "spec": {
-            "clusterIP": "None",
-            "publishNotReadyAddresses": True,
-            "selector": selector,
-            "ports": [{"name": key, "port": port, "targetPort": port} for key, port in ports.items()],
-        },
-    }
-
-
 def job_set(job: ExportJob) -> _Object:
-    """Returns the JobSet that starts a job's ranks."""
-    pods = {
-        "parallelism": job.nodes,
-        "completions": job.nodes,
-        "completionMode": "Indexed",
-        # A pod that fails is the JobSet's to see, which starts all of them again.
-        "backoffLimit": 0,
-        "template": {"metadata": {"labels": labels_of(job)}, "spec": {"restartPolicy": "Never", **_rank_pod(job)}},
-    }
+    """Returns the JobSet that runs a job's ranks and storage servers."""
+    jobs = [_indexed_job(_NODE, job.nodes, _rank_pod(job), job, retries=0, disrupted="FailJob")]
+    if job.num_servers:
+        # A server that is started again takes its place again; ranks that needed it meanwhile start again.
+        jobs.append(_indexed_job(_STORAGE, job.storage_nodes, _storage_pod(job), job, retries=MAX_RESTARTS, disrupted="Ignore"))
+    # Both fail their job for the same reason; the words are those of Kubernetes' job controller.
+    rules = [
+        {"name": name, "action": action, "onJobFailureReasons": ["PodFailurePolicy"], "onJobFailureMessagePatterns": [pattern]}
+        for name, action, pattern in (
+            ("cannotRun", "FailJobSet", " exit code 2 "),
+            ("disrupted", "RestartJobSetAndIgnoreMaxRestarts", " condition DisruptionTarget "),
+        )
+    ]
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
-        "metadata": {"name": job.name, "labels": labels_of(job)},
+        "metadata": {"name": job.name, "labels": {**labels_of(job), **job.options.get("labels", {})}},
         "spec": {
-            "network": {"enableDNSHostnames": True, "subdomain": job.name},
-            "failurePolicy": {"maxRestarts": MAX_RESTARTS},
-            "replicatedJobs": [{"name": "node", "replicas": 1, "template": {"spec": pods}}],
+            # A headless Service of the JobSet's name; also of pods that are not ready, because they wait for each other.
+            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+            # Servers never end by themselves: those that run when the ranks are done are ended with the JobSet.
+            "successPolicy": {"operator": "All", "targetReplicatedJobs": [_NODE]},
+            # Ranks of a new start must not find servers of the one before.
+            "failurePolicy": {"maxRestarts": MAX_RESTARTS, "restartStrategy": "BlockingRecreate", "rules": rules},
+            "ttlSecondsAfterFinished": _KEPT_S,
+            "replicatedJobs": jobs,
         },
     }
+
+
+def _indexed_job(name: str, pods: int, pod: _Object, job: ExportJob, *, retries: int, disrupted: str) -> _Object:
+    """One of the JobSet's jobs.
+
+    Args:
+        name: Its name, and its container's.
+        pods: How many pods it has.
+        pod: The spec of each.
+        job: The job.
+        retries: How often a pod is started again before the job has failed, which the JobSet sees and starts all of them again.
+        disrupted: What follows where a pod was preempted or evicted: "Ignore" starts it again and does not count.
+    """
+    rules = [
+        # gnnkit's word for: another start would be the same.
+        {"action": "FailJob", "onExitCodes": {"containerName": name, "operator": "In", "values": [2]}},
+        {"action": disrupted, "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+    ]
+    spec = {
+        "parallelism": pods,
+        "completions": pods,
+        "completionMode": "Indexed",
+        "backoffLimit": retries,
+        "podFailurePolicy": {"rules": rules},
+        "template": {"metadata": {"labels": labels_of(job)}, "spec": {"restartPolicy": "Never", **pod}},
+    }
+    return {"name": name, "replicas": 1, "template": {"spec": spec}}
 
 
 def _rank_pod(job: ExportJob) -> _Object:
     env: list[_Object] = [
         {"name": "NODE_RANK", "valueFrom": _field("metadata.annotations['batch.kubernetes.io/job-completion-index']")},
         {"name": "GNNKIT_RESTARTS", "valueFrom": _field("metadata.annotations['jobset.sigs.k8s.io/restart-attempt']")},
-        {"name": "POD_IP", "valueFrom": _field("status.podIP")},
-        {"name": "MASTER_ADDR", "value": f"{job.name}-node-0-0.{job.name}"},
+        {"name": "MASTER_ADDR", "value": _host(job, _NODE, 0)},
         {"name": "MASTER_PORT", "value": str(MASTER_PORT)},
         # The pod sees all processors of its node, and may use as many as it asks for.
         {"name": "OMP_NUM_THREADS", "value": str(rank_cores(job))},
-        *_storage_env(job),
     ]
     limits: _Object = {"cpu": str(rank_cores(job) * job.procs_per_node), "memory": f"{trainer_gib(job)}Gi"}
     if job.gpus_per_node:
         limits["nvidia.com/gpu"] = job.gpus_per_node
-    volumes: list[_Object] = [{"name": "work", "persistentVolumeClaim": {"claimName": f"{job.name}-work"}}]
-    mounts: list[_Object] = [{"name": "work", "mountPath": _HOME}, *_file_mounts(*_rank_files(job))]
-    if not job.num_servers:
-        volumes += _store_volumes(job)
-        mounts += _store_mounts(job)
     ports = [{"name": "rendezvous", "containerPort": MASTER_PORT}]
-    return _pod(job, LAUNCH, env, limits, ports, volumes, mounts, trainer_shm_gib(job))
+    return _pod(job, _NODE, env, limits, {"ports": ports}, trainer_shm_gib(job))
 
 
-def _rank_files(job: ExportJob) -> tuple[str, ...]:
-    return (PLAN, TRAIN, LAUNCH, *((CONFIG,) if job.config else ()))
-
-
-def _stateful_set(job: ExportJob) -> _Object:
-    labels = {"app.kubernetes.io/component": "storage", **labels_of(job)}
-    env: list[_Object] = [{"name": "POD_IP", "valueFrom": _field("status.podIP")}, *_storage_env(job)]
-    pod = _pod(
-        job,
-        SERVE,
-        env,
-        {"cpu": str(storage_cores(job)), "memory": f"{storage_gib(job)}Gi"},
-        [{"name": f"server-{index}", "containerPort": STORAGE_PORT + index} for index in range(job.servers_per_node)],
-        _store_volumes(job),
-        [*_store_mounts(job), *_file_mounts(PLAN, SERVE)],
-        storage_shm_gib(job),
-    )
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "metadata": {"name": _storage(job), "labels": labels},
-        "spec": {
-            "serviceName": _storage(job),
-            "replicas": job.storage_nodes,
-            # Servers wait for each other, so that none may wait for another one's pod.
-            "podManagementPolicy": "Parallel",
-            "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": pod},
-        },
+def _storage_pod(job: ExportJob) -> _Object:
+    env: list[_Object] = [{"name": "STORAGE_RANK", "valueFrom": _field("metadata.annotations['batch.kubernetes.io/job-completion-index']")}]
+    limits: _Object = {"cpu": str(storage_cores(job)), "memory": f"{storage_gib(job)}Gi"}
+    listens = {"tcpSocket": {"port": "server-0"}, "periodSeconds": 10, "timeoutSeconds": 5}
+    own = {
+        "ports": [{"name": f"server-{index}", "containerPort": STORAGE_PORT + index} for index in range(job.servers_per_node)],
+        # It compiles kernels, looks at the store and waits for its name before it listens.
+        "startupProbe": {**listens, "failureThreshold": (PREPARE_TIMEOUT_S + JOIN_TIMEOUT_S) // 10},
+        "readinessProbe": listens,
+        # A server that has died is started again in its pod first, which may take a while with a large store.
+        "livenessProbe": {**listens, "failureThreshold": 30},
     }
+    return _pod(job, _STORAGE, env, limits, own, storage_shm_gib(job))
 
 
-def _storage_env(job: ExportJob) -> list[_Object]:
-    if not job.num_servers:
-        return []
-    hosts = [f"{_storage(job)}-{node}.{_storage(job)}" for node in range(job.storage_nodes)]
-    return [
-        {"name": "STORAGE_ADDRS", "value": ",".join(hosts)},
-        {"name": "STORAGE_PORT", "value": str(STORAGE_PORT)},
-        {"name": "GNNKIT_TOKEN", "valueFrom": {"secretKeyRef": {"name": token_name(job), "key": "token"}}},
+def _host(job: ExportJob, kind: str, index: int) -> str:
+    """The name of a pod on the network, as the JobSet's Service gives it."""
+    return f"{job.name}-{kind}-0-{index}.{job.name}"
+
+
+def _pod(job: ExportJob, kind: str, env: list[_Object], limits: _Object, own: _Object, shm_gib: int) -> _Object:
+    """A pod of one container.
+
+    Args:
+        job: The job.
+        kind: Which of the JobSet's jobs it belongs to.
+        env: The container's own variables.
+        limits: What it may use, and asks for: gnnkit's "auto" takes as many threads as the pod may use cores.
+        own: Other fields of the container.
+        shm_gib: GiB of shared memory.
+    """
+    holds_graph = kind == (_STORAGE if job.num_servers else _NODE)
+    fetched = in_gib(job.store_bytes_per_node * 5 // 4) if holds_graph and job.store.is_fetched else 0
+    local = f"{_LOCAL_GIB + fetched}Gi"
+    limits = {**limits, "ephemeral-storage": local}
+    volumes: list[_Object] = [
+        {"name": "cache", "emptyDir": {"sizeLimit": local}},
+        {"name": "tmp", "emptyDir": {"sizeLimit": local}},
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{shm_gib}Gi"}},
+        {"name": "files", "configMap": {"name": f"{job.name}-files"}},
     ]
-
-
-def _pod(
-    job: ExportJob,
-    script: str,
-    env: list[_Object],
-    limits: _Object,
-    ports: list[_Object],
-    volumes: list[_Object],
-    mounts: list[_Object],
-    shm_gib: int,
-) -> _Object:
-    """A pod of one container that runs a script of the job."""
+    mounts: list[_Object] = [
+        {"name": name, "mountPath": path} for name, path in (("cache", "/cache"), ("tmp", "/tmp"), ("shm", "/dev/shm"))
+    ]
+    staged = _staged_files(job)
+    if kind == _NODE or staged:
+        volumes.append({"name": "work", "persistentVolumeClaim": {"claimName": f"{job.name}-work"}})
+        mounts += [{"name": "work", "mountPath": _HOME}] if kind == _NODE else [_mount("work", f"{_HOME}/{name}", name) for name in staged]
+    read = [PLAN, SERVE] if kind == _STORAGE else [name for name in _files(job) if name != SERVE]
+    mounts += [_mount("files", f"{_HOME}/{name}", name) for name in read if name not in staged]
+    if holds_graph and not job.store.is_fetched:
+        volumes.append({"name": "store", "persistentVolumeClaim": {"claimName": f"{job.name}-store", "readOnly": True}})
+        mounts.append(_mount("store", posixpath.normpath(posixpath.join(_HOME, job.store.path))))
+    env = [
+        *({"name": name, "value": "/cache"} for name in ("HOME", "GNNKIT_HOME")),
+        {"name": "POD_IP", "valueFrom": _field("status.podIP")},
+        *env,
+    ]
+    if job.num_servers:
+        volumes.append({"name": "token", "secret": {"secretName": token_name(job), "defaultMode": 0o440}})
+        mounts.append(_mount("token", _TOKEN))
+        env += [
+            {"name": "STORAGE_ADDRS", "value": ",".join(_host(job, _STORAGE, node) for node in range(job.storage_nodes))},
+            {"name": "STORAGE_PORT", "value": str(STORAGE_PORT)},
+            {"name": "GNNKIT_TOKEN_FILE", "value": f"{_TOKEN}/token"},
+        ]
     container = {
-        "name": _CONTAINERS[script],
+        "name": kind,
         "image": image(job),
-        "command": ["bash", f"{_HOME}/{script}"],
-        "env": [*({"name": name, "value": "/cache"} for name in ("GNNKIT_HOME", "XDG_CACHE_HOME")), *env],
-        "ports": ports,
-        # The same numbers twice: gnnkit's "auto" takes as many threads as the pod may use cores.
+        # A tag may have been pushed anew.
+        "imagePullPolicy": "IfNotPresent" if "@" in image(job) else "Always",
+        "command": ["bash", f"{_HOME}/{_SCRIPTS[kind]}"],
+        "env": env,
+        **own,
         "resources": {"requests": dict(limits), "limits": limits},
-        "volumeMounts": [*mounts, {"name": "cache", "mountPath": "/cache"}, {"name": "shm", "mountPath": "/dev/shm"}],
+        "securityContext": _CONTAINER_SECURITY,
+        "volumeMounts": mounts,
     }
     spread = {
         "maxSkew": 1,
@@ -314,48 +349,86 @@ def _pod(
         "whenUnsatisfiable": "ScheduleAnyway",
         "labelSelector": {"matchLabels": labels_of(job)},
     }
-    files = {"name": "files", "configMap": {"name": f"{job.name}-files"}}
-    shm = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{shm_gib}Gi"}}
-    selector = job.options.get("node_selector")
-    return {
-        **({"nodeSelector": dict(selector)} if selector else {}),
+    pod = {
         "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": _POD_SECURITY,
         "topologySpreadConstraints": [spread],
         "containers": [container],
-        "volumes": [files, *volumes, {"name": "cache", "emptyDir": {}}, shm],
+        "volumes": volumes,
     }
+    made: _Object = patched(pod, job.options.get("storage_pod" if kind == _STORAGE else "pod"))
+    return made
+
+
+def patched(value: Any, patch: Any) -> Any:
+    """A value with a patch merged into it, as ``kubectl patch`` does: objects by field, lists of named items by name; None removes.
+
+    Args:
+        value: What JSON can hold.
+        patch: The patch; None changes nothing.
+    """
+    if isinstance(value, Mapping) and isinstance(patch, Mapping):
+        merged = {**value, **{key: patched(value.get(key), part) for key, part in patch.items()}}
+        return {key: part for key, part in merged.items() if key not in patch or patch[key] is not None}
+    if (
+        isinstance(value, list)
+        and isinstance(patch, list)
+        and all(isinstance(item, Mapping) and "name" in item for item in (*value, *patch))
+    ):
+        given = {item["name"]: item for item in patch}
+        return [patched(item, given.pop(item["name"], None)) for item in value] + list(given.values())
+    return value if patch is None else patch
+
+
+def _files(job: ExportJob) -> list[str]:
+    """The files of the directory that pods read."""
+    return [PLAN, TRAIN, *([CONFIG] if job.config else []), LAUNCH, *([SERVE] if job.num_servers else [])]
+
+
+def _staged_files(job: ExportJob) -> tuple[str, ...]:
+    """Those that are too large for a ConfigMap, and lie on the claim for checkpoints.
+
+    Raises:
+        PlanError: What is edited between starts is too large itself.
+    """
+    nbytes = sum(job.file_bytes.values())
+    if nbytes <= _CONFIG_MAP_BYTES:
+        return ()
+    if nbytes - job.file_bytes[PLAN] > _CONFIG_MAP_BYTES:
+        raise PlanError(
+            f"pods read {TRAIN} and {CONFIG} from a ConfigMap, which holds 1 MiB, and they have {nbytes - job.file_bytes[PLAN]} bytes",
+            "put what is large into a package of the image, or into a file of the store's claim",
+        )
+    return (PLAN,)
 
 
 def _field(path: str) -> _Object:
     return {"fieldRef": {"fieldPath": path}}
 
 
-def _file_mounts(*names: str) -> list[_Object]:
-    return [{"name": "files", "mountPath": f"{_HOME}/{name}", "subPath": name, "readOnly": True} for name in names]
-
-
-def _store_volumes(job: ExportJob) -> list[_Object]:
-    """Returns the volume of the store; none where pods fetch it."""
-    claim = {"claimName": f"{job.name}-store", "readOnly": True}
-    return [] if job.store.is_fetched else [{"name": "store", "persistentVolumeClaim": claim}]
-
-
-def _store_mounts(job: ExportJob) -> list[_Object]:
-    """Returns the volume mount of the store, at the place to which the plan's relative path leads from the job's directory."""
-    place = posixpath.normpath(posixpath.join(_HOME, job.store.path))
-    return [] if job.store.is_fetched else [{"name": "store", "mountPath": place, "readOnly": True}]
+def _mount(volume: str, path: str, name: str | None = None) -> _Object:
+    """A volume, or one file of it, which the pod only reads."""
+    return {"name": volume, "mountPath": path, **({} if name is None else {"subPath": name}), "readOnly": True}
 
 
 class Kubernetes(Launcher):
-    """A JobSet whose pods run torchrun, and its objects."""
+    """A JobSet whose pods run torchrun, or storage servers, and its objects."""
 
     title = "Kubernetes"
     # What starts the ranks, and the custom resource that the cluster must know.
     kind: ClassVar[str] = "JobSet"
-    options = {"image": "the image's name, with tag or digest", "node_selector": "labels that nodes must have"}
+    options = {
+        "image": "the image's name, with tag or digest",
+        "labels": "labels of what starts the job, such as kueue.x-k8s.io/queue-name",
+        "pod": "fields of pods with ranks: nodeSelector, priorityClassName, tolerations, ...",
+        "storage_pod": "those of pods with storage servers",
+        "claim": "fields of the claims: storageClassName, ...",
+    }
+    mappings = frozenset({"labels", "pod", "storage_pod", "claim"})
     needs: ClassVar[str] = (
-        "The cluster needs the [JobSet](https://jobset.sigs.k8s.io) controller. `kubectl get crd jobsets.jobset.x-k8s.io` says whether it"
-        " is there."
+        "The cluster needs the [JobSet](https://jobset.sigs.k8s.io) controller, 0.10 or newer. `kubectl get crd jobsets.jobset.x-k8s.io`"
+        " says whether it is there."
     )
     about_trial = f"the commands of {JOB_YAML}'s containers as processes, with their variables: there is no cluster here"
     about_files = {
@@ -377,7 +450,7 @@ class Kubernetes(Launcher):
         """Returns the text about the image, the claims and ``kubectl``."""
         work = f"the claim `{job.name}-work`"
         start, restart = _start(job, self.needs), _restart(job, self.kind)
-        return Instructions(start, restart, _watch(job), _ports(job), _settings(job), checkpoints=work)
+        return Instructions(start, restart, _watch(job, self.kind), _ports(job), _settings(job), checkpoints=work)
 
     def starters(self, job: ExportJob) -> list[dict[str, Any]]:
         """Returns the objects that start the ranks."""
@@ -389,35 +462,39 @@ class Kubernetes(Launcher):
 
 
 def _claims_step(job: ExportJob) -> InstructionStep:
-    """Returns the step that makes the claims, and fills the store's."""
-    if job.store.is_fetched:
-        return InstructionStep(
-            "Make the claim",
-            f"`{job.name}-work` holds checkpoints and what `train.py` writes. It is shared by all pods (`ReadWriteMany`): name a storage"
-            " class that can do that where your default one cannot."
-            f" Pods fetch the store from {job.store.path}: let their service account read there, or add the variables that fsspec reads"
-            " from a Secret of yours.",
-            (f"kubectl apply -f {JOB_YAML} -l {CLAIMS}",),
-        )
-    return InstructionStep(
-        "Fill the store's claim",
-        f"The claim `{job.name}-store` holds the store, with `manifest.json` at its top; `{job.name}-work` holds checkpoints and"
-        " what `train.py` writes. Both are shared by all pods (`ReadWriteMany`): name a storage class that can do that where your"
-        " default one cannot. A pod that mounts the claim takes the files:",
-        (
-            f"kubectl apply -f {JOB_YAML} -l {CLAIMS}",
-            f"kubectl run {job.name}-stage --image={image(job)} --overrides='{_stage_overrides(job)}'",
-            f"kubectl wait --for=condition=Ready --timeout=300s pod/{job.name}-stage",
-            f"kubectl cp {job.store.path}/. {job.name}-stage:/store",
-            f"kubectl delete pod {job.name}-stage",
-        ),
+    """Returns the step that makes the claims, and fills them."""
+    text = (
+        f"`{job.name}-work` holds checkpoints and what `train.py` writes. All pods share it (`ReadWriteMany`) and run as user and group"
+        f" {_USER}: name a storage class that can do that where your default one cannot (`claim` of the export's options)."
     )
+    commands, staged = [f"kubectl apply -f {JOB_YAML} -l {CLAIMS}"], [(name, f"{_HOME}/{name}") for name in _staged_files(job)]
+    if staged:
+        text += f" `{PLAN}` is larger than a ConfigMap may be (1 MiB), so it goes there, too: again after each export."
+    if job.store.is_fetched:
+        text += (
+            f" Pods fetch the store from {job.store.path}: let their service account read there, or add the variables that fsspec reads"
+            " from a Secret of yours."
+        )
+    else:
+        text += f" `{job.name}-store` holds the store, with `manifest.json` at its top."
+        staged.insert(0, (f"{job.store.path}/.", "/store"))
+    if staged:
+        text += " A pod that mounts the claims takes the files:"
+        commands += [
+            f"kubectl run {job.name}-stage --image={image(job)} --overrides={shlex.quote(_stage_overrides(job))}",
+            f"kubectl wait --for=condition=Ready --timeout=300s pod/{job.name}-stage",
+            *(f"kubectl cp {source} {job.name}-stage:{target}" for source, target in staged),
+            f"kubectl delete pod {job.name}-stage",
+        ]
+    return InstructionStep("Make the claim" if job.store.is_fetched else "Make and fill the claims", text, tuple(commands))
 
 
 def _start(job: ExportJob, needs: str) -> tuple[InstructionStep, ...]:
-    from_files = " ".join(f"--from-file={name}" for name in (*_rank_files(job), *((SERVE,) if job.num_servers else ())))
+    from_files = " ".join(f"--from-file={name}" for name in _files(job) if name not in _staged_files(job))
     steps = [
-        InstructionStep(
+        InstructionStep("See to the image", f"{needs} The image that was named has to hold what `{REQUIREMENTS}` lists.")
+        if "@" in image(job)
+        else InstructionStep(
             "Make the image",
             f"{needs} Write the name of your registry into these commands, and into `image:` of `{JOB_YAML}`.",
             (f"docker build -t {image(job)} -f- . <<'END'", *_DOCKERFILE, "END", f"docker push {image(job)}"),
@@ -428,7 +505,9 @@ def _start(job: ExportJob, needs: str) -> tuple[InstructionStep, ...]:
         command = (
             f"od -An -N24 -tx1 /dev/urandom | tr -d ' \\n' | kubectl create secret generic {token_name(job)} --from-file=token=/dev/stdin"
         )
-        steps.append(InstructionStep("Make the token", f"{TOKEN_TEXT} `{JOB_YAML}` names the Secret that holds it.", (command,)))
+        steps.append(
+            InstructionStep("Make the token", f"{TOKEN_TEXT} `{JOB_YAML}` names the Secret, which pods mount as a file.", (command,))
+        )
     steps.append(
         InstructionStep(
             "Start it",
@@ -449,31 +528,42 @@ _DOCKERFILE = (
 def _stage_overrides(job: ExportJob) -> str:
     import json
 
-    spec: dict[str, Any] = {
-        "volumes": [{"name": "store", "persistentVolumeClaim": {"claimName": f"{job.name}-store"}}],
-        "containers": [
-            {
-                "name": "stage",
-                "image": image(job),
-                "command": ["sleep", "86400"],
-                "volumeMounts": [{"name": "store", "mountPath": "/store"}],
-            }
-        ],
+    mounted = {} if job.store.is_fetched else {"store": "/store"}
+    if _staged_files(job):
+        mounted["work"] = _HOME
+    pod = job.options.get("storage_pod" if job.num_servers else "pod", {})
+    amount = {"cpu": "1", "memory": "1Gi"}
+    container = {
+        "name": "stage",
+        "image": image(job),
+        "command": ["sleep", "86400"],
+        "resources": {"requests": amount, "limits": amount},
+        "securityContext": _CONTAINER_SECURITY,
+        "volumeMounts": [{"name": name, "mountPath": path} for name, path in mounted.items()],
     }
-    return json.dumps({"spec": spec}, separators=(",", ":"))
+    spec = {
+        "automountServiceAccountToken": False,
+        "securityContext": _POD_SECURITY,
+        "containers": [container],
+        "volumes": [{"name": name, "persistentVolumeClaim": {"claimName": f"{job.name}-{name}"}} for name in mounted],
+    }
+    # Where nodes, registries and users are concerned, it is one of the job's pods.
+    own = {name: value for name, value in pod.items() if name not in ("containers", "initContainers", "volumes")}
+    return json.dumps({"spec": patched(spec, own)}, separators=(",", ":"))
 
 
 def _restart(job: ExportJob, kind: str) -> InstructionStep:
     lines = [
         f"* A rank fails or is killed: torchrun starts all ranks again in the pods that are there, {MAX_RESTARTS} times in all, and they"
         " continue from the last checkpoint.",
-        "* A pod or a node is gone, also the first one: the JobSet starts all pods with ranks again,"
-        f" {MAX_RESTARTS} times (`failurePolicy`).",
+        f"* A pod with ranks fails: the JobSet starts all pods again, {MAX_RESTARTS} times (`failurePolicy`).",
+        "* A pod with ranks is preempted, evicted or drained: likewise, and that does not count.",
+        "* A pod ends with exit code 2, which is gnnkit's for a mistake that another start would not mend: the job has failed at once.",
     ]
     if job.num_servers:
         lines.append(
-            "* A storage pod is gone: the StatefulSet starts it again, and it takes its place again. Ranks that needed it meanwhile are"
-            " started again as above."
+            f"* A storage pod is gone: its job starts it again, {MAX_RESTARTS} times, one that was preempted or evicted always. Ranks that"
+            " needed it meanwhile are started again as above."
         )
     lines.append(
         f"* The {kind} has failed: `kubectl delete {kind.lower()} {job.name}` and `kubectl apply -f {JOB_YAML}` continue from the last"
@@ -482,18 +572,20 @@ def _restart(job: ExportJob, kind: str) -> InstructionStep:
     return InstructionStep("When something fails", "\n".join(lines))
 
 
-def _watch(job: ExportJob) -> InstructionStep:
-    end = f"kubectl delete -f {JOB_YAML} -l '!{CLAIMS.split('=')[0]}'"
-    text = "The last command ends the job, and keeps its claims. Delete the ConfigMap and make it anew after a change of `train.py`."
-    return InstructionStep(
-        "Watch it, end it",
-        text,
-        (
-            f"kubectl get pods -l app.kubernetes.io/part-of={job.name}",
-            f"kubectl logs -f -l jobset.sigs.k8s.io/jobset-name={job.name} --prefix",
-            end,
-        ),
+def _watch(job: ExportJob, kind: str) -> InstructionStep:
+    servers, secret = (", storage servers with it", f" secret/{token_name(job)}") if job.num_servers else ("", "")
+    text = (
+        f"A {kind} that is done or has failed ends what still runs of it{servers}. It stays for {_KEPT_S // 86400} days, for the logs of"
+        f" its pods, and is removed then. The third command ends the job{servers}, the last one removes what else there is but the claims."
+        " Make the ConfigMap anew after a change of `train.py`."
     )
+    commands = (
+        f"kubectl get pods -l app.kubernetes.io/part-of={job.name}",
+        f"kubectl logs -f -l jobset.sigs.k8s.io/jobset-name={job.name} --prefix --max-log-requests={job.nodes + job.storage_nodes}",
+        f"kubectl delete -f {JOB_YAML} -l '!{CLAIMS.split('=')[0]}'",
+        f"kubectl delete configmap/{job.name}-files{secret}",
+    )
+    return InstructionStep("Watch it, end it", text, commands)
 
 
 def _ports(job: ExportJob) -> tuple[Port, ...]:
@@ -531,20 +623,26 @@ class TrainJob(Kubernetes):
     title = "Kubeflow Trainer"
     kind = "TrainJob"
     needs = (
-        "The cluster needs [Kubeflow Trainer](https://www.kubeflow.org/docs/components/trainer) 2, which has the JobSet controller with it."
-        f" `kubectl get crd trainjobs.{_GROUP}` says whether it is there."
+        "The cluster needs [Kubeflow Trainer](https://www.kubeflow.org/docs/components/trainer) 2.1 or newer, which has the JobSet"
+        f" controller with it. `kubectl get crd trainjobs.{_GROUP}` says whether it is there."
     )
     about_files = {**Kubernetes.about_files, JOB_YAML: "the job for Kubeflow Trainer"}
 
     def starters(self, job: ExportJob) -> list[dict[str, Any]]:
         """Returns the TrainingRuntime, which is this job's own and needs no administrator, and the TrainJob that refers to it."""
-        spec = job_set(job)["spec"]
+        made = job_set(job)
+        spec = made["spec"]
         spec["replicatedJobs"][0]["template"] = {"metadata": {"labels": _TRAINER_STEP}, **spec["replicatedJobs"][0]["template"]}
-        meta = {"name": job.name, "labels": labels_of(job)}
+        meta = made["metadata"]
         # A policy without a framework: launch.sh gives torchrun its arguments itself.
         runtime = {"mlPolicy": {"numNodes": job.nodes}, "template": {"spec": spec}}
         return [
-            {"apiVersion": f"{_GROUP}/v1alpha1", "kind": "TrainingRuntime", "metadata": meta, "spec": runtime},
+            {
+                "apiVersion": f"{_GROUP}/v1alpha1",
+                "kind": "TrainingRuntime",
+                "metadata": {**meta, "labels": labels_of(job)},
+                "spec": runtime,
+            },
             {
                 "apiVersion": f"{_GROUP}/v1alpha1",
                 "kind": "TrainJob",
