@@ -98,7 +98,7 @@ class HostLink:
         spec = ServiceSpec(
             store.path,
             store.fingerprint,
-            placement.hosts[hosts.index],
+            placement.held(hosts.index),
             hosts.index,
             clients,
             listening_address(hosts, options.interface),
@@ -112,7 +112,7 @@ class HostLink:
         return keep_service(spec, graph, self._number, lambda: _call(weak))
 
     def _key(self, host: int) -> str:
-        parts = json.dumps([list(parts) for parts in self._placement.hosts], separators=(",", ":"))
+        parts = json.dumps(self._placement.to_json(), separators=(",", ":"))
         return f"gnnkit/parts/{self._fingerprint[:16]}/{parts}/{host}"
 
     def _find_addresses(self) -> dict[int, str]:
@@ -124,7 +124,7 @@ class HostLink:
         """Returns the facts that a sampling process needs about other hosts; see ``gnnkit.cluster.parts``."""
         return {
             "self": self.index,
-            "parts": list(self._placement.hosts[self.index]),
+            "held": self._placement.held(self.index),
             "peers": {str(host): {"address": self._addresses[host], "parts": list(parts)} for host, parts in self._sources.items()},
             "token": self._token,
             "timeout_s": self._batch_timeout_s * _SHARE,

@@ -590,7 +590,7 @@ def open_receiver(
     workers.setup = {
         "store": asdict(outline.reference),
         "idle_s": options.idle_timeout_s,
-        "hosts": {"parts": []},
+        "hosts": {"held": {"parts": []}},
         "again": options.max_restarts > 0,
     }
     return workers

@@ -51,7 +51,7 @@ class Spreading:
         graph, here = store.arrays(), int(hosts["self"])
         self.threads = max(threads, LEAST_THREADS)
         elsewhere = {host: peer.parts for host, peer in peers.items()}
-        self._where = PartMap.of(graph.num_parts, here, tuple(hosts["parts"]), elsewhere, hot_rows(store))
+        self._where = PartMap.of(graph.num_parts, here, store.local_parts, elsewhere, hot_rows(store))
         self._owners = RemoteOwners(
             peers,
             hosts["token"],

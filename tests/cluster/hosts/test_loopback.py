@@ -38,9 +38,9 @@ def free_ports() -> list[str]:
 class Pair:
     """Two hosts with one part each, and a loader on both."""
 
-    def __init__(self, store: Store, folder: Path) -> None:
+    def __init__(self, store: Store, folder: Path, *, whole_structure: bool = False) -> None:
         self.folder, self.addresses = folder, free_ports()
-        self.paths = [stage(store, folder / f"host{index}", [index]) for index in range(WORLD)]
+        self.paths = [stage(store, folder / f"host{index}", [index], whole_structure=whole_structure) for index in range(WORLD)]
         self.hosts: list[Host] = [self.start(index) for index in range(WORLD)]
 
     def start(self, index: int, **environment: str) -> Host:
@@ -73,6 +73,18 @@ def pair(stores: dict[int, Store], tmp_path: Path) -> Iterator[Pair]:
 def lists(stores: dict[int, Store]) -> list[list[list[str]]]:
     """``[rank][epoch]``: digests of the batches as one process samples them."""
     return [expected(stores[2], epochs=5, rank=rank, world_size=WORLD) for rank in range(WORLD)]
+
+
+@pytest.mark.parametrize("options", [{}, {"device": "cpu", "feature_cache": 900}, {"with_edge": True}])
+def test_the_structure_is_on_both_hosts_and_rows_are_on_one(stores: dict[int, Store], tmp_path: Path, options: dict[str, Any]) -> None:
+    pair = Pair(stores[2], tmp_path, whole_structure=True)
+    with ended(pair.hosts):
+        pair.open(placement="features", memory_budget="1GB", **options)
+        sampled = {name: value for name, value in options.items() if name == "with_edge"}
+        lists = [expected(stores[2], epochs=2, rank=rank, world_size=WORLD, **sampled) for rank in range(WORLD)]
+        for epoch in range(2):  # the second with a copy of what is here in huge pages
+            assert pair.epochs() == [ranks[epoch] for ranks in lists]
+        assert "structure on every host; rows of host 0: part 0; host 1: part 1" in pair.hosts[0].do("status", name="a")["card"]
 
 
 def test_one_host_infers_for_the_parts_of_all(pair: Pair, tmp_path: Path) -> None:
