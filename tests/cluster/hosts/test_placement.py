@@ -34,6 +34,7 @@ TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE
         ({1: [0, 1, 2]}, Hosts(2), [[], [0, 1, 2]]),
         ("auto", Hosts(2, memory=1 << 30), [[0, 1, 2], [0, 1, 2]]),
         ("auto", Hosts(2, memory=4000), [[0], [1, 2]]),
+        ("auto", Hosts(2, memory=64000), [[0], [1, 2]]),
         ("auto", Hosts(3), [[0], [1], [2]]),
         ("auto", Hosts(4), [[0, 1, 2]] * 4),
     ],
