@@ -162,10 +162,10 @@ def _traceback(*args: _typing.Any) -> list[str]:
     return lines_for(*args)
 
 
-def _open_url(*args: _typing.Any) -> "Store":
+def _open_url(*args: _typing.Any, **options: _typing.Any) -> "Store":
     from gnnkit.cluster.urls.stores import open_url  # processes, which opening a folder does without
 
-    return open_url(*args)
+    return open_url(*args, **options)
 
 
 def _push(*args: _typing.Any, **options: _typing.Any) -> str:

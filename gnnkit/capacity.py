@@ -6,24 +6,24 @@ import mmap
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.backends.inprocess import InProcess
-from gnnkit.cluster.hosts import REPLICATED_SHARE
+from gnnkit.cluster.hosts import fitting_placement, held_nbytes, shares
 from gnnkit.cluster.urls.stores import url_manifest
 from gnnkit.datasets.ogb import published_graph
 from gnnkit.datasets.synthetic import products_like
 from gnnkit.errors import PlanError
 from gnnkit.files import read_json, user_path
 from gnnkit.graph_loader import GraphLoader
-from gnnkit.plan import InputLinks, InputNodes, LoaderPlan, NeighborSampling
+from gnnkit.plan import InputLinks, InputNodes, LoaderPlan, NeighborSampling, PlacementWord
 from gnnkit.plan.sampling import BatchSize, most, resolve_fan_outs
 from gnnkit.runtime.limits import start_memory
 from gnnkit.runtime.ring import HEADROOM, LEASED
@@ -239,8 +239,9 @@ class SizedGraph:
         source: Where its sizes come from, in words.
         schema: The graph as stored.
         splits: ``{node type: {split: number of ids}}``.
-        part_bytes: Bytes of each part's files.
-        shared_bytes: Bytes of the files that every host has.
+        sizes: Bytes of each file.
+        num_parts: Parts.
+        renumbered: The node types whose nodes have other numbers in the store.
         store: The store's folder; None where there is none yet.
         plan: The plan that named it; None without one.
     """
@@ -249,15 +250,70 @@ class SizedGraph:
     source: str
     schema: GraphSchema
     splits: Mapping[NodeType, Mapping[str, int]]
-    part_bytes: tuple[int, ...]
-    shared_bytes: int
+    sizes: Mapping[str, int]
+    num_parts: int
+    renumbered: Set[NodeType]
     store: Path | None = None
     plan: LoaderPlan | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes of the whole store, its manifest left out."""
-        return sum(self.part_bytes) + self.shared_bytes
+        return sum(self.sizes.values())
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of the files that every host has."""
+        return sum(size for name, size in self.sizes.items() if part_of(name) is None)
+
+    @property
+    def part_bytes(self) -> list[int]:
+        """Bytes of each part's files."""
+        return [sum(size for name, size in self.sizes.items() if part_of(name) == part) for part in range(self.num_parts)]
+
+    def held(self, word: PlacementWord, num_hosts: int) -> int:
+        """Bytes of the store on the machine that has most, where so many hold it."""
+        if word == "replicate":
+            return self.nbytes
+        return held_nbytes(self.sizes, shares(self.num_parts, num_hosts, whole_structure=word == "features"))
+
+    def crossing(self, word: PlacementWord, num_hosts: int, batch: BatchSize, with_edge: bool) -> float:
+        """Bytes that machines ask each other for and answer, for a batch: the mean over machines, the text around arrays left out.
+
+        A batch has its seeds from all over the graph, whichever machine it is for: of everything in it the parts of the others have
+        their share, however the graph is cut.
+        """
+        if word == "replicate":
+            return 0.0
+        walks, total, share = word == "partition", 0.0, (num_hosts - 1) / num_hosts
+        for t, count in batch.nodes.items():
+            nodes, width = self.schema.node_types[t], _id_nbytes(self.schema.node_types[t].num_nodes)
+            kept = batch.kept.get(t, 0.0)
+            features = nodes.arrays[FEATURE_NAME].row_nbytes if FEATURE_NAME in nodes.arrays else 0
+            others = sum(spec.row_nbytes for spec in nodes.arrays.values()) - features + width * (walks and t in self.renumbered)
+            # Features that are replicated are listed by themselves.
+            total += (share * count - kept) * (features + width * bool(features)) + share * count * others
+            total += share * count * width * bool(others) if kept or not features else 0.0
+            if walks:
+                relations = sum(t == e[2] for e in self.schema.edge_types)
+                total += share * batch.drawn.get(t, count) * (width + _COUNT_NBYTES * relations)
+        for e, count in batch.edges.items():
+            edges = self.schema.edge_types[e]
+            width = _id_nbytes(edges.num_edges)
+            rows = sum(spec.row_nbytes for spec in edges.arrays.values()) + width * (walks and with_edge)
+            wanted = bool(edges.arrays) or with_edge
+            total += share * count * (rows + width * bool(rows))
+            total += share * count * (_id_nbytes(self.schema.node_types[e[0]].num_nodes) + width * wanted) if walks else 0.0
+        return total
+
+
+# Bytes of the number of edges that a node draws, in an answer.
+_COUNT_NBYTES = 4
+
+
+def _id_nbytes(count: int) -> int:
+    """Bytes of an id, of so many, on its way between machines."""
+    return 4 if count <= 1 << 31 else 8
 
 
 def sized_graph(source: str, options: BuildOptions) -> SizedGraph:
@@ -294,8 +350,9 @@ def _of_store(place: str, options: BuildOptions, plan: LoaderPlan | None) -> Siz
         cut = replace(manifest.options, num_parts=options.num_parts, partition=options.partition)
         found = planned(manifest.name, f"the store {place}, cut anew", manifest.schema, manifest.splits, cut, manifest.metadata)
         return replace(found, store=path, plan=plan)
-    by_part, shared = _by_part({name: entry.size for name, entry in manifest.files.items()}, manifest.num_parts)
-    return SizedGraph(manifest.name, f"the store {place}", manifest.schema, manifest.splits, by_part, shared, path, plan)
+    sizes = {name: entry.size for name, entry in manifest.files.items()}
+    own = manifest.schema, manifest.splits, sizes, manifest.num_parts, manifest.renumbered
+    return SizedGraph(manifest.name, f"the store {place}", *own, path, plan)
 
 
 def planned(
@@ -321,8 +378,7 @@ def planned(
         splits=splits,
     )  # fmt: skip
     sizes = {name: spec.file_nbytes for name, spec in manifest.file_specs().items()}
-    by_part, shared = _by_part(sizes, parts)
-    return SizedGraph(name, source, stored, splits, by_part, shared)
+    return SizedGraph(name, source, stored, splits, sizes, parts, manifest.renumbered)
 
 
 def _cached_types(schema: GraphSchema, options: BuildOptions) -> list[NodeType]:
@@ -332,17 +388,6 @@ def _cached_types(schema: GraphSchema, options: BuildOptions) -> list[NodeType]:
 
 def _even(count: int, parts: int) -> tuple[int, ...]:
     return tuple(count * (part + 1) // parts - count * part // parts for part in range(parts))
-
-
-def _by_part(sizes: Mapping[str, int], num_parts: int) -> tuple[tuple[int, ...], int]:
-    found, shared = [0] * num_parts, 0
-    for name, size in sizes.items():
-        part = part_of(name)
-        if part is None:
-            shared += size
-        else:
-            found[part] += size
-    return tuple(found), shared
 
 
 # Large enough that batches do not cover the graph, small enough to be made in seconds.
@@ -451,10 +496,10 @@ def asked(graph: SizedGraph, num_neighbors: Sequence[int] | None, batch_size: in
     return Asked(fan_outs, _USUAL_BATCH if batch_size is None else batch_size, 1 + links, with_edge)
 
 
-def batch_of(graph: SizedGraph, wanted: Asked) -> BatchSize:
-    """The size of a batch: the mean of some that are sampled, or a bound where there is no store."""
+def batch_of(graph: SizedGraph, wanted: Asked, num_hosts: int = 1) -> BatchSize:
+    """The size of a batch: the mean of some that are sampled, or a bound where there is no store; of so many machines that share it."""
     if graph.store is not None and (graph.plan is not None or wanted.seeds_each == 1):
-        return _sampled(graph.store, wanted, _seed_type(graph), graph.plan)
+        return _sampled(graph, graph.store, wanted, num_hosts)
     fan_outs = resolve_fan_outs(list(wanted.num_neighbors), graph.schema)
     return most(graph.schema, fan_outs, _seed_type(graph), wanted.seeds_each * wanted.batch_size, "in")
 
@@ -466,20 +511,38 @@ def _seed_type(graph: SizedGraph) -> NodeType:
     return next((t for t, splits in graph.splits.items() if "train" in splits), next(iter(graph.schema.node_types)))
 
 
-def _sampled(store: Path, wanted: Asked, seed_type: NodeType, plan: LoaderPlan | None) -> BatchSize:
-    with _sampling(store, wanted, seed_type, plan) as loader:
+def _sampled(graph: SizedGraph, path: Path, wanted: Asked, num_hosts: int) -> BatchSize:
+    store = Store.open(path)
+    are_kept = _replicated(store, num_hosts) if num_hosts > 1 and store.num_parts == graph.num_parts else {}
+    with _sampling(path, wanted, _seed_type(graph), graph.plan) as loader:
         schema = loader.schema
-        nodes, edges, count = dict.fromkeys(schema.node_types, 0), dict.fromkeys(schema.edge_types, 0), 0
+        nodes, drawn, kept = (dict.fromkeys(schema.node_types, 0.0) for _ in range(3))
+        edges, count = dict.fromkeys(schema.edge_types, 0), 0
         for batch in islice(loader, _LOOKED_AT):
             count += 1
             for t in nodes:
-                nodes[t] += int(batch.num_nodes if schema.is_homogeneous else batch[t].num_nodes)
+                own = batch if schema.is_homogeneous else batch[t]
+                nodes[t] += int(own.num_nodes)
+                drawn[t] += int(own.num_nodes) - (int(own.num_sampled_nodes[-1]) if "num_sampled_nodes" in own else 0)
+                kept[t] += float(are_kept[t][own.n_id.numpy()].sum()) if t in are_kept else 0.0
             for e in edges:
                 edges[e] += int(batch.num_edges if schema.is_homogeneous else batch[e].num_edges)
     if not count:
-        raise PlanError(f"the store {store} has no full batch of {wanted.batch_size} seeds", "lower the batch size")
-    mean = BatchSize({t: n / count for t, n in nodes.items()}, {e: n / count for e, n in edges.items()}, "")
-    return replace(mean, source=f"the mean of {count} batches, sampled from the store" + ("" if plan is None else " as the plan says"))
+        raise PlanError(f"the store {path} has no full batch of {wanted.batch_size} seeds", "lower the batch size")
+    source = f"the mean of {count} batches, sampled from the store" + ("" if graph.plan is None else " as the plan says")
+    means = ({t: n / count for t, n in of_batches.items()} for of_batches in (drawn, kept))
+    return BatchSize({t: n / count for t, n in nodes.items()}, {e: n / count for e, n in edges.items()}, source, *means)
+
+
+def _replicated(store: Store, num_hosts: int) -> dict[NodeType, NDArray[np.float64]]:
+    """``{node type: float64 [num_nodes]}`` by dataset id: the share of machines that replicate a node's features of another's part."""
+    found: dict[NodeType, NDArray[np.float64]] = {}
+    for parts in shares(store.num_parts, num_hosts).hosts:
+        for t in store.manifest.cached:
+            ids = np.unique(np.concatenate([store.cache(part)[t].global_id for part in parts]))
+            of_part = np.searchsorted(store.node_bounds[t], store.to_store_ids(t, ids), side="right") - 1
+            found.setdefault(t, np.zeros(store.schema.node_types[t].num_nodes))[ids[~np.isin(of_part, parts)]] += 1 / num_hosts
+    return found
 
 
 def _sampling(store: Path, wanted: Asked, seed_type: NodeType, plan: LoaderPlan | None) -> GraphLoader:
@@ -550,7 +613,9 @@ class Estimate:
     """The estimated needs and limits of one run.
 
     Attributes:
-        placement: "replicate" or "partition".
+        placement: What each machine that holds the graph has of it, the best that fits.
+        crossing: ``{placement: bytes of a batch that cross between machines}``, of all placements that there could be.
+        holding: ``{placement: bytes of the store on a machine}``, likewise.
         batch: ``nodes``, ``edges``, ``bytes`` of a batch, and the ``source`` of these numbers.
         disk: Bytes on each machine that holds the graph.
         memory: Bytes by what they are for, on each machine with trainers.
@@ -564,7 +629,9 @@ class Estimate:
             disk, ``room``, the bytes of memory for pages, ``pages_per_s`` and ``depth`` of the probed disk. Empty elsewhere.
     """
 
-    placement: Literal["replicate", "partition"]
+    placement: PlacementWord
+    crossing: Mapping[PlacementWord, float]
+    holding: Mapping[PlacementWord, int]
     batch: Mapping[str, Any]
     disk: int
     memory: Mapping[str, int]
@@ -618,17 +685,20 @@ def estimate(
         PlanError: There are fewer parts than machines that hold some.
     """
     nbytes, holders = batch.nbytes(graph.schema, batch_size, with_edge), cluster.holders
-    placement: Literal["replicate", "partition"] = (
-        "replicate" if holders == 1 or (not cluster.storage_nodes and graph.nbytes * REPLICATED_SHARE <= cluster.memory) else "partition"
-    )
-    if placement == "partition" and len(graph.part_bytes) < holders:
-        raise PlanError(f"{len(graph.part_bytes)} parts for {holders} machines that hold the graph", f"cut it into {holders} or more")
-    held = _held(graph, holders) if placement == "partition" else graph.nbytes
+    placement: PlacementWord = "replicate" if holders == 1 else "partition"
+    if holders > 1 and not cluster.storage_nodes:
+        placement = fitting_placement(graph.sizes, graph.num_parts, holders, cluster.memory)
+    if placement != "replicate" and graph.num_parts < holders:
+        raise PlanError(f"{graph.num_parts} parts for {holders} machines that hold the graph", f"cut it into {holders} or more")
+    known = get_args(PlacementWord) if 1 < holders <= graph.num_parts else (placement,)
+    holding = {word: graph.held(word, holders) for word in known}
+    crossing = {word: graph.crossing(word, holders, batch, with_edge) for word in known}
+    held = holding[placement]
     samplers = max(1, cluster.cpus - 1) if cluster.storage_nodes else cluster.procs_per_node * _workers(cluster)
     fork_servers = 1 if cluster.storage_nodes else cluster.procs_per_node
     processes = start_memory(samplers, 1, graph.schema) + fork_servers * _FORK_SERVER_BYTES
     # A service of this machine's parts is a process like those that sample.
-    processes += start_memory(1, 1, graph.schema) if placement == "partition" else 0
+    processes += start_memory(1, 1, graph.schema) if placement != "replicate" else 0
     ring = int((samplers / cluster.procs_per_node + _AHEAD_AND_HELD) * cluster.procs_per_node * nbytes * (1 + HEADROOM))
     graph_and_samplers = {"graph": held, "sampling processes": processes}
     memory = {"trainers": cluster.procs_per_node * _TRAINER_BYTES, "batches under way": ring} | (
@@ -637,7 +707,8 @@ def estimate(
     storage = graph_and_samplers | {"batches under way": 2 * samplers * nbytes} if cluster.storage_nodes else {}
     own = batch_size / rates.seconds(batch.num_edges, batch.row_bytes(graph.schema)) * min(samplers, cluster.cpus)
     sampled = own * cluster.storage_nodes / cluster.nodes if cluster.storage_nodes else own
-    travels = _network(cluster, placement, batch, graph, nbytes) / batch_size
+    # All of a batch travels from storage machines.
+    travels = (nbytes if cluster.storage_nodes else crossing[placement]) / batch_size
     limits, notes = {"sampling": sampled}, []
     if cluster.network is not None and travels:
         senders = min(1.0, cluster.storage_nodes / cluster.nodes) if cluster.storage_nodes else 1.0
@@ -659,29 +730,9 @@ def estimate(
             what = f"{where} needs {format_bytes(total, 1024)} and has {format_bytes(cluster.memory, 1024)}"
             notes.append(f"{what}: what of the graph does not fit is read from disk whenever it is wanted, and no rate here holds")
     sizes = {"nodes": batch.num_nodes, "edges": batch.num_edges, "bytes": nbytes, "source": batch.source}
-    return Estimate(placement, sizes, held, memory, storage, sampled, travels, limits, bottleneck, tuple(notes), reads)
+    return Estimate(placement, crossing, holding, sizes, held, memory, storage, sampled, travels, limits, bottleneck, tuple(notes), reads)
 
 
 def _workers(cluster: Cluster) -> int:
     """Sampling processes of one trainer, as ``Colocated(num_workers="auto")`` takes them."""
     return max(1, min(_MOST_WORKERS, cluster.cpus // cluster.procs_per_node - 1))
-
-
-def _held(graph: SizedGraph, holders: int) -> int:
-    """Bytes of the machine that holds most: parts are shared out in order, as ``placement="partition"`` does."""
-    parts = graph.part_bytes
-    ends = [len(parts) * host // holders for host in range(holders + 1)]
-    return graph.shared_bytes + max(sum(parts[first:end]) for first, end in zip(ends[:-1], ends[1:], strict=True))
-
-
-def _network(cluster: Cluster, placement: str, batch: BatchSize, graph: SizedGraph, nbytes: int) -> float:
-    """Bytes that travel into a trainers' machine for a batch: all of it from storage machines, else what lies in other machines' parts.
-
-    Of that it is asked with 8 bytes for a node, and told 8 for an edge. Parts that keep neighbours together (ldg, metis) need less.
-    """
-    if cluster.storage_nodes:
-        return float(nbytes)
-    if placement == "replicate":
-        return 0.0
-    elsewhere = (cluster.nodes - 1) / cluster.nodes
-    return elsewhere * (batch.row_bytes(graph.schema) + 8 * (batch.num_nodes + batch.num_edges))

@@ -35,7 +35,7 @@ from gnnkit.loader.options import GivenOptions, LoaderOptions, Progress, check_n
 from gnnkit.loader.pipeline import Controls, Pipeline, near_data, on_built, on_graph, on_store, open_plan
 from gnnkit.loader.planned import check_source, check_undivided, has_edge_arrays, open_in_memory, store_folders, warm_in_background
 from gnnkit.loader.served import check_same_dataset, check_same_path, check_same_source, joins_servers, served_store
-from gnnkit.plan import LoaderPlan
+from gnnkit.plan import LoaderPlan, PlacementWord
 from gnnkit.rendering import Shown
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.schema import EdgeDir, EdgeType
@@ -667,7 +667,7 @@ class GraphLoader(Controls, Shown):
         interface: str | None = None,
         train: Callable[..., Any] | str | Path | None = None,
         *,
-        placement: Literal["replicate", "partition"] | None = None,
+        placement: PlacementWord | None = None,
         gpus_per_node: int | None = None,
         config: Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
@@ -690,8 +690,9 @@ class GraphLoader(Controls, Shown):
             interface: Name or address of the interface that nodes talk to each other on; None: the one that leads to the first node.
             train: ``train(loader, ctx)``, as ``gnnkit.launch`` takes it: it is written as source, with the imports, functions, classes
                 and constants that it uses. Or the path of a Python file that defines it. None: GraphSAGE with DDP and checkpoints.
-            placement: "partition" has each node that holds the graph hold its share of the parts, "replicate" all of it; None is
-                "partition" where the backend can ask other nodes. A store with too few parts is cut anew by the script ``stage.sh``.
+            placement: "partition" has each node that holds the graph hold its share of the parts, "features" also the structure of the
+                others, "replicate" all of it; None is "partition" where the backend can ask other nodes. A store with too few parts is
+                cut anew by the script ``stage.sh``.
             gpus_per_node: GPUs to ask for on each node with trainers, at least one for each rank, or 0; None: one for each rank if this
                 machine has any; a person who exports where there is none is asked, once.
             config: ``ctx.config`` of every rank, hyper-parameters for example; ``gnnkit run --set`` changes them.

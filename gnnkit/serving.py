@@ -63,7 +63,7 @@ def serve(  # noqa: PLR0913 - every one is a word of the user's
         address: Where they are found. None: at Unix sockets, in a folder of their own, for trainers of this host; ``"unix:/folder"``: in
             this one; ``"10.0.0.1:7000"``: on the network, where server 0 listens and the others meet it; or the addresses of all, by rank.
         interface: Name or address of the interface to listen on; None: the one that the meeting point is reached by.
-        placement: Which host holds which parts: "auto", "replicate", "partition" or ``{host: parts}``.
+        placement: Which host holds which parts: "auto", "replicate", "features", "partition" or ``{host: parts}``.
         token: What clients have to know; None: ``$GNNKIT_TOKEN`` or the file ``$GNNKIT_TOKEN_FILE`` for servers on the network, else one is
             made and written to ``handle.token_file``.
         tls_cert: File of a certificate, PEM: connections are encrypted.

@@ -25,6 +25,7 @@ from gnnkit.runtime.limits import check_descriptors, check_start_memory
 from gnnkit.runtime.process_status import ProcessStatus, look_at
 from gnnkit.runtime.runs import RunFolder, new_run
 from gnnkit.runtime.supervisor import ChildProcess, Exit, Supervisor, SupervisorOptions
+from gnnkit.runtime.wire import Message
 
 if TYPE_CHECKING:
     from gnnkit.backends.colocated import Colocated
@@ -98,7 +99,7 @@ class HostLink:
         spec = ServiceSpec(
             store.path,
             store.fingerprint,
-            placement.hosts[hosts.index],
+            placement.held(hosts.index),
             hosts.index,
             clients,
             listening_address(hosts, options.interface),
@@ -112,7 +113,7 @@ class HostLink:
         return keep_service(spec, graph, self._number, lambda: _call(weak))
 
     def _key(self, host: int) -> str:
-        parts = json.dumps([list(parts) for parts in self._placement.hosts], separators=(",", ":"))
+        parts = json.dumps(self._placement.to_json(), separators=(",", ":"))
         return f"gnnkit/parts/{self._fingerprint[:16]}/{parts}/{host}"
 
     def _find_addresses(self) -> dict[int, str]:
@@ -124,7 +125,7 @@ class HostLink:
         """Returns the facts that a sampling process needs about other hosts; see ``gnnkit.cluster.parts``."""
         return {
             "self": self.index,
-            "parts": list(self._placement.hosts[self.index]),
+            "held": self._placement.held(self.index),
             "peers": {str(host): {"address": self._addresses[host], "parts": list(parts)} for host, parts in self._sources.items()},
             "token": self._token,
             "timeout_s": self._batch_timeout_s * _SHARE,
@@ -233,6 +234,7 @@ class LocalWorkerPool(Supervisor):
         self.setup: dict[str, Any] = {}
         self.link: HostLink | None = None
         self.sharing, self._on_started = sharing, on_started
+        self._traffic: dict[int, tuple[int, int]] = {}  # bytes that each process has received and sent
 
     def _set_up(self, child: ChildProcess) -> None:
         """Tells a process that has just been started what it is there for."""
@@ -307,9 +309,22 @@ class LocalWorkerPool(Supervisor):
         if self.link is not None:
             self.link.check()
 
+    def listen(self) -> Iterator[tuple[int, Message | Exit]]:
+        """Yields what has arrived, and notes the bytes on the wire."""
+        for rank, what in super().listen():
+            if isinstance(what, Message) and "traffic" in what.body:
+                self._traffic[rank] = what.body["traffic"]
+            yield rank, what
+
+    @property
+    def wire(self) -> dict[str, int]:
+        """Bytes of messages from and to other hosts since the processes were started."""
+        received, sent = map(sum, zip((0, 0), *self._traffic.values(), strict=True))
+        return {"received": received, "sent": sent}
+
     def details(self) -> Mapping[str, Any]:
         """Facts about other hosts."""
-        return {} if self.link is None else self.link.details()
+        return {} if self.link is None else {**self.link.details(), "wire": self.wire}
 
     def stop(self) -> None:
         """Ends them; does nothing in a forked child."""

@@ -460,7 +460,6 @@ class ReceiverPool(LocalWorkerPool):
         super().__init__(options, folder, GraphSharing(graph, 0), on_started)
         self.servers: dict[str, Any] = {}
         self._joined, self._own = joined, own
-        self._traffic = [0, 0]
         self._leaving: frozenset[int] = frozenset()  # pids of servers of this process's own, until others have taken their places
 
     def _set_up(self, child: ChildProcess) -> None:
@@ -509,20 +508,19 @@ class ReceiverPool(LocalWorkerPool):
             yield from self._own.statuses()
 
     def listen(self) -> Iterator[tuple[int, Message | Exit]]:
-        """Yields what has arrived, and notes the bytes on the wire. What a restart interrupts is sampled again and no error."""
+        """Yields what has arrived. What a restart interrupts is sampled again and no error."""
         for rank, what in super().listen():
-            if isinstance(what, Message):
-                self._traffic = what.body.get("traffic", self._traffic)
-                if self._leaving and what.kind == "error":  # of the process that ends with its servers, a moment after one of them
-                    what.close()
-                    continue
+            # Of the process that ends with its servers, a moment after one of them.
+            if isinstance(what, Message) and self._leaving and what.kind == "error":
+                what.close()
+                continue
             yield rank, what
 
     def details(self) -> Mapping[str, Any]:
         """Facts about the servers, and bytes on the wire since the process was started."""
         servers = {server.rank: server.address for server in self._joined.servers}
-        text, (received, sent) = ", ".join(f"server {rank} at {address}" for rank, address in servers.items()), self._traffic
-        return {"servers": text, "addresses": servers, "wire": {"received": received, "sent": sent}}
+        text = ", ".join(f"server {rank} at {address}" for rank, address in servers.items())
+        return {"servers": text, "addresses": servers, "wire": self.wire}
 
     def stop(self) -> None:
         """Ends what is this process's own; does nothing in a forked child."""
@@ -590,7 +588,7 @@ def open_receiver(
     workers.setup = {
         "store": asdict(outline.reference),
         "idle_s": options.idle_timeout_s,
-        "hosts": {"parts": []},
+        "hosts": {"held": {"parts": []}},
         "again": options.max_restarts > 0,
     }
     return workers

@@ -26,6 +26,7 @@ from gnnkit.capacity import (
 from gnnkit.cli.output import FEATURE_DTYPE, OK, WARNING, fan_outs, feature_dtypes, show_json, show_line, show_rows
 from gnnkit.errors import PlanError
 from gnnkit.host import available_cpus, total_memory
+from gnnkit.plan import PlacementWord
 from gnnkit.storage.layout import BuildOptions
 from gnnkit.units import format_bytes, format_count, format_rate
 
@@ -66,7 +67,8 @@ def plan_capacity(
     graph = sized_graph(source, options)
     wanted = asked(graph, None if num_neighbors is None else fan_outs(num_neighbors), batch_size)
     rates = measure(wanted.num_neighbors) if bench is None else from_bench(bench)
-    found = estimate(graph, cluster, batch_of(graph, wanted), rates, wanted.batch_size, wanted.with_edge, lambda: disk_of(graph, wanted))
+    batch = batch_of(graph, wanted, cluster.holders)
+    found = estimate(graph, cluster, batch, rates, wanted.batch_size, wanted.with_edge, lambda: disk_of(graph, wanted))
     if as_json:
         show_json({"graph": _facts(graph), "cluster": vars(cluster), "rates": vars(rates), **found.to_json()})
     else:
@@ -106,6 +108,12 @@ def _facts(graph: SizedGraph) -> dict[str, Any]:
     }
 
 
+def _choice(word: PlacementWord, found: Estimate) -> str:
+    """What a placement would take, in words."""
+    crosses = f"{format_bytes(found.crossing[word])} of a batch cross between machines"
+    return f"{word}: {format_bytes(found.holding[word])} on each, {crosses}"
+
+
 def _show(graph: SizedGraph, cluster: Cluster, rates: Rates, found: Estimate, wanted: Asked) -> None:
     def sizes(needs: Any) -> str:
         # In the unit of --memory, as memory is sold.
@@ -115,10 +123,11 @@ def _show(graph: SizedGraph, cluster: Cluster, rates: Rates, found: Estimate, wa
     schema, batch, storage = graph.schema, found.batch, cluster.storage_nodes
     rows = [
         ("graph", f"{format_count(schema.num_nodes)} nodes, {format_count(schema.num_edges)} edges; {graph.source}"),
-        ("store", f"{format_bytes(graph.nbytes)} in {len(graph.part_bytes)} part{'s' if len(graph.part_bytes) > 1 else ''}"),
+        ("store", f"{format_bytes(graph.nbytes)} in {graph.num_parts} part{'s' if graph.num_parts > 1 else ''}"),
         ("a batch", f"{format_count(batch['nodes'])} nodes, {format_count(batch['edges'])} edges, {format_bytes(batch['bytes'])}"),
         ("", batch["source"]),
         ("placement", f"{found.placement}, {format_bytes(found.disk)} of disk on each {'storage machine' if storage else 'machine'}"),
+        *[("", _choice(word, found)) for word in found.crossing if not storage and len(found.crossing) > 1],
         ("memory", f"{sizes(found.memory)}; model and optimizer come on top"),
         *([("storage memory", sizes(found.storage_memory))] if storage else []),
         (

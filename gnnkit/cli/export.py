@@ -29,7 +29,9 @@ def export(
         None, help="Interface that nodes talk to each other on; by default the one that leads to the first."
     ),
     train: Path | None = typer.Option(None, help="Python file with def train(loader, ctx); by default a template."),
-    placement: str | None = typer.Option(None, help="partition: a node holds its share of the parts; replicate: all of them."),
+    placement: str | None = typer.Option(
+        None, help="partition: a node holds its share; features: and the structure of all; replicate: all."
+    ),
     gpus_per_node: int | None = typer.Option(
         None, help="GPUs to ask for on each node: one for each rank or more, or 0; by default one for each if this machine has any."
     ),

@@ -21,7 +21,7 @@ def serve(
     rank: int | None = typer.Option(None, help="The one server to start here; by default all of them."),
     address: str | None = typer.Option(None, help="Where server 0 listens, ip:port, or the addresses of all with commas; or unix:/folder."),
     interface: str | None = typer.Option(None, help="Interface to listen on; by default the one that leads to server 0."),
-    placement: str = typer.Option("auto", help="auto, replicate or partition."),
+    placement: str = typer.Option("auto", help="auto, replicate, features or partition."),
     token_file: Path | None = typer.Option(None, help="File of mode 0600 that holds the token."),
     tls_cert: Path | None = typer.Option(None, help="File of a certificate, to encrypt connections."),
     tls_key: Path | None = typer.Option(None, help="File of its key."),

@@ -9,14 +9,15 @@ import socket
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from gnnkit.errors import PlanError, StartTimeout, near_matches
 from gnnkit.host import total_memory
-from gnnkit.plan import Placement
+from gnnkit.plan import Placement, PlacementWord
+from gnnkit.storage.layout import is_held
 from gnnkit.storage.manifest import Manifest
 from gnnkit.waiting import Deadline
 
@@ -494,8 +495,8 @@ def check_group(hosts: Hosts) -> None:
         raise PlanError(f"the {hosts.count} hosts have no way to tell each other where their parts are", _INIT_HINT)
 
 
-PlacementOption: TypeAlias = Literal["auto", "replicate", "partition"] | Mapping[int, Sequence[int]] | Placement
-_WORDS = ("auto", "replicate", "partition")
+PlacementOption: TypeAlias = Literal["auto"] | PlacementWord | Mapping[int, Sequence[int]] | Placement
+_WORDS = ("auto", *get_args(PlacementWord))
 # A store that takes no more than this share of the smallest host's memory is held by every host whole.
 REPLICATED_SHARE = 4
 
@@ -539,13 +540,14 @@ def place(value: PlacementOption, manifest: Manifest, path: str | Path, hosts: H
     if isinstance(value, Placement):  # a plan that was made before
         if hosts.count == 1:
             return None
-        value = dict(enumerate(value.hosts))
+        found = _written(dict(enumerate(value.hosts)), num_parts, hosts)
+        return found and replace(found, whole_structure=value.whole_structure)
     if isinstance(value, Mapping):
         return _written(value, num_parts, hosts)
     if hosts.count == 1:
         return None
     if value == "auto":
-        value = "replicate" if _fits_everywhere(manifest, hosts) else "partition"
+        value = best_placement(manifest, hosts)
     every = tuple(range(num_parts))
     if value == "replicate":
         return Placement((every,) * hosts.count)
@@ -554,20 +556,43 @@ def place(value: PlacementOption, manifest: Manifest, path: str | Path, hosts: H
             f"the store {path} has {num_parts} part{'s' if num_parts > 1 else ''} for {hosts.count} hosts",
             f"gnnkit partition {shlex.quote(str(path))} {hosts.count}   # or placement='replicate': every host holds all of it",
         )
-    return shares(num_parts, hosts.count)
+    return shares(num_parts, hosts.count, whole_structure=value == "features")
 
 
-def shares(num_parts: int, num_hosts: int) -> Placement:
+def shares(num_parts: int, num_hosts: int, *, whole_structure: bool = False) -> Placement:
     """Each host's share of the parts, of which there are at least as many as hosts."""
     ends = [num_parts * host // num_hosts for host in range(num_hosts + 1)]
-    return Placement(tuple(tuple(range(first, end)) for first, end in zip(ends[:-1], ends[1:], strict=True)))
+    return Placement(tuple(tuple(range(first, end)) for first, end in zip(ends[:-1], ends[1:], strict=True)), whole_structure)
 
 
-def _fits_everywhere(manifest: Manifest, hosts: Hosts) -> bool:
-    """Whether every host can hold the whole store; hosts that cannot compare their memory go by its number of parts, as all see it."""
+def held_nbytes(sizes: Mapping[str, int], placement: Placement) -> int:
+    """Bytes of a store on the host that holds most.
+
+    Args:
+        sizes: ``{file of the store: bytes}``.
+        placement: Which host holds which parts.
+    """
+    held = map(placement.held, range(placement.num_hosts))
+    return max(sum(size for name, size in sizes.items() if is_held(name, **own)) for own in held)
+
+
+def best_placement(manifest: Manifest, hosts: Hosts) -> PlacementWord:
+    """The placement of which least crosses between hosts, among those that fit a part of the smallest one's memory.
+
+    Hosts that cannot compare their memory go by the store's number of parts, as all see it.
+    """
     if hosts.memory is None:
-        return manifest.num_parts < hosts.count
-    return manifest.nbytes * REPLICATED_SHARE <= hosts.memory
+        return "replicate" if manifest.num_parts < hosts.count else "partition"
+    return fitting_placement({name: entry.size for name, entry in manifest.files.items()}, manifest.num_parts, hosts.count, hosts.memory)
+
+
+def fitting_placement(sizes: Mapping[str, int], num_parts: int, num_hosts: int, memory: int) -> PlacementWord:
+    """The same, of hosts whose memory is known; ``sizes`` as in ``held_nbytes``."""
+    if sum(sizes.values()) * REPLICATED_SHARE <= memory:
+        return "replicate"
+    if num_parts >= num_hosts and held_nbytes(sizes, shares(num_parts, num_hosts, whole_structure=True)) * REPLICATED_SHARE <= memory:
+        return "features"
+    return "partition"
 
 
 def _written(value: Mapping[int, Sequence[int]], num_parts: int, hosts: Hosts) -> Placement | None:
@@ -589,7 +614,8 @@ def describe(placement: Placement) -> str:
     """A placement on one line."""
     if placement.is_replicated:
         return f"all of it on each of {placement.num_hosts} hosts"
-    return "; ".join(f"host {host}: {_parts(parts)}" for host, parts in enumerate(placement.hosts))
+    held = "; ".join(f"host {host}: {_parts(parts)}" for host, parts in enumerate(placement.hosts))
+    return f"structure on every host; rows of {held}" if placement.whole_structure else held
 
 
 def _parts(parts: Sequence[int]) -> str:

@@ -180,7 +180,7 @@ class ServerMember:
         format: Format version of its store.
         path: Where its store lies.
         memory: Bytes of memory of its host.
-        placement: The parts of each host, once it knows; ``[[0, 1], [2]]``.
+        placement: Which host holds which parts, once it knows.
         state: "joining", "ready" or "degraded".
     """
 
@@ -193,7 +193,7 @@ class ServerMember:
     format: int
     path: str
     memory: int
-    placement: list[list[int]] | None = None
+    placement: Placement | None = None
     state: str = JOINING
 
     @property
@@ -203,7 +203,7 @@ class ServerMember:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the JSON value that ``of_json`` reads."""
-        return asdict(self)
+        return {**asdict(self), "placement": self.placement and self.placement.to_json()}
 
     @classmethod
     def of_json(cls, value: Any) -> ServerMember:
@@ -213,15 +213,14 @@ class ServerMember:
             BadRequest: It is no server.
         """
         try:
-            member = cls(**{item.name: value[item.name] for item in fields(cls)})
+            placement = None if value["placement"] is None else Placement.from_json(value["placement"])
+            member = cls(**{**{item.name: value[item.name] for item in fields(cls)}, "placement": placement})
             numbers = (member.rank, member.num_servers, member.pid, member.start, member.format, member.memory)
             texts = (member.address, member.fingerprint, member.path)
             split_address(member.address)
-            placement = [list(parts) for parts in member.placement or []]
-            whole = all(isinstance(part, int) and part >= 0 for parts in placement for part in parts)
         except (TypeError, KeyError, ValueError, PlanError) as error:
             raise BadRequest("the announcement cannot be read") from error
-        if not all(isinstance(n, int) and n >= 0 for n in numbers) or not all(isinstance(text, str) for text in texts) or not whole:
+        if not all(isinstance(n, int) and n >= 0 for n in numbers) or not all(isinstance(text, str) for text in texts):
             raise BadRequest("the announcement cannot be read")
         if member.state not in (JOINING, READY, DEGRADED) or member.rank >= member.num_servers:
             raise BadRequest(f"server {member.rank} of {member.num_servers} says that it is {member.state!r}")
@@ -272,9 +271,7 @@ class JoinedServers:
     def of(cls, membership: Mapping[str, Any], outline: str | Path) -> JoinedServers:
         """Makes the record from what a server answers, and the outline's folder."""
         servers = tuple(ServerMember.of_json(value) for value in membership["servers"])
-        held = servers[0].placement
-        placement = None if held is None else Placement(tuple(tuple(parts) for parts in held))
-        return cls(servers, placement, Path(outline), str(membership["fingerprint"]), membership)
+        return cls(servers, servers[0].placement, Path(outline), str(membership["fingerprint"]), membership)
 
     def host_of(self, rank: int) -> int:
         """The number of a server's host."""

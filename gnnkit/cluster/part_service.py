@@ -16,6 +16,7 @@ from typing import Any
 from gnnkit.cluster.hosts import join_address
 from gnnkit.cluster.membership import LeaseTable
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, WorkerDied, WorkerStopped
+from gnnkit.plan import Held
 from gnnkit.runtime.graph_memory import GraphHandle, SharedGraph
 from gnnkit.runtime.remote import fresh
 from gnnkit.runtime.runs import RunFolder
@@ -31,7 +32,7 @@ class ServiceSpec:
     Attributes:
         store: The store's folder.
         fingerprint: The store's fingerprint.
-        parts: The parts of this host.
+        held: What this host has of it.
         host: This host's number.
         clients: Hosts that get parts from it.
         ip: The one address that it listens on.
@@ -45,7 +46,7 @@ class ServiceSpec:
 
     store: str
     fingerprint: str
-    parts: tuple[int, ...]
+    held: Held
     host: int
     clients: tuple[int, ...]
     ip: str
@@ -59,10 +60,10 @@ class ServiceSpec:
     @property
     def key(self) -> tuple[Any, ...]:
         """The values that loaders must have in common to share a service."""
-        return self.store, self.fingerprint, self.parts, self.clients, self.ip, self.port, self.token
+        return self.store, self.fingerprint, *self.held.values(), self.clients, self.ip, self.port, self.token
 
     def __repr__(self) -> str:
-        return f"ServiceSpec(parts {list(self.parts)} of {self.store} at {self.ip})"  # without the token
+        return f"ServiceSpec(parts {list(self.held['parts'])} of {self.store} at {self.ip})"  # without the token
 
 
 def require_free(ip: str, port: int, what: str, hint: str) -> None:
@@ -145,7 +146,7 @@ class PartService:
         hint = "choose another port, or end the process that has it; loaders of two stores need a port each"
         require_free(spec.ip, spec.port, f"the parts of host {spec.host} cannot be served", hint)
         self._waker = Waker()
-        folder = RunFolder(spec.log_root, {"store": spec.store, "serves": list(spec.parts)})
+        folder = RunFolder(spec.log_root, {"store": spec.store, "serves": list(spec.held["parts"])})
         self._supervisor = Supervisor(self._process_options(), folder, self._set_up)
         try:
             self._supervisor.start_missing()
@@ -212,7 +213,7 @@ class PartService:
     @property
     def _title(self) -> str:
         where = join_address(self.spec.ip, self.spec.port)
-        return f"the part service of host {self.spec.host} for parts {list(self.spec.parts)} at {where}"
+        return f"the part service of host {self.spec.host} for parts {list(self.spec.held['parts'])} at {where}"
 
     def _process_options(self) -> SupervisorOptions:
         return SupervisorOptions(num_workers=1, threads=1, module=_MODULE, title=self._title, advice=_HINT)
@@ -220,7 +221,7 @@ class PartService:
     def _set_up(self, child: ChildProcess) -> None:
         spec, shared = self.spec, self._graph.shared
         self._is_up, self._told, self._asked_sources, self._told_sources = False, shared, {}, set()
-        setup = {"store": spec.store, "fingerprint": spec.fingerprint, "parts": list(spec.parts), "ip": spec.ip, "port": spec.port}
+        setup = {"store": spec.store, "fingerprint": spec.fingerprint, "held": spec.held, "ip": spec.ip, "port": spec.port}
         fds, description = ((), None) if shared is None else ((shared.block.fd,), dict(shared.description))
         child.wire.send("setup", fds, **setup, token=spec.token, host=spec.host, graph=description)
 
@@ -336,7 +337,7 @@ class PartService:
                 if awaited and not said:
                     said = True
                     text = "this process has finished, and serves parts %s until hosts %s have finished too, for at most %g s"
-                    logger.warning(text, list(self.spec.parts), awaited, self.spec.linger_timeout_s)
+                    logger.warning(text, list(self.spec.held["parts"]), awaited, self.spec.linger_timeout_s)
         except KeyboardInterrupt:
             logger.warning("not waiting for other hosts any longer")
         self._ending = True

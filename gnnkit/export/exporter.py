@@ -11,9 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gnnkit.bounds import keep_whole_number, nearest
+from gnnkit.bounds import check_choice, keep_whole_number
 from gnnkit.errors import PlanError, interruptible, near_matches
-from gnnkit.export.job import PLAN, README, RECORD, REQUIREMENTS, STAGE, TRAIN, ExportJob, JobPlan, PlacementChoice, job_plan
+from gnnkit.export.job import PLAN, README, RECORD, REQUIREMENTS, STAGE, TRAIN, ExportJob, JobPlan, job_plan
 from gnnkit.export.job_files import partition_command, readme_text, requirements_text, stage_script, template_source
 from gnnkit.export.launchers.base import Launcher, launcher_of
 from gnnkit.export.source import file_source, function_source
@@ -21,7 +21,7 @@ from gnnkit.export.verify import VerifyReport, verify_export
 from gnnkit.export.wheel import own_wheel
 from gnnkit.export.writer import write_directory
 from gnnkit.files import user_path
-from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling
+from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling, PlacementWord
 from gnnkit.plan.config import CONFIG, check_config
 from gnnkit.plan.sampling import BatchSize, most
 from gnnkit.rendering import Shown
@@ -49,7 +49,7 @@ class JobOptions:
     storage_nodes: int = 0
     servers_per_node: int = 1
     interface: str | None = None
-    placement: PlacementChoice | None = None
+    placement: PlacementWord | None = None
     gpus_per_node: int | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -58,9 +58,8 @@ class JobOptions:
         object.__setattr__(self, "config", check_config(self.config))
         for name, least in (("nodes", 1), ("procs_per_node", 1), ("storage_nodes", 0), ("servers_per_node", 1)):
             keep_whole_number(self, name, least)
-        if self.placement not in (None, "replicate", "partition"):
-            hint = nearest("placement", self.placement, ("partition", "replicate")) + ", which None is, too, where the backend divides it"
-            raise PlanError(f"placement must be 'replicate' or 'partition', got {self.placement!r}", hint)
+        if self.placement is not None:
+            check_choice("placement", self.placement, PlacementWord)
         if self.gpus_per_node is not None:
             keep_whole_number(self, "gpus_per_node")
             if 0 < self.gpus_per_node < self.procs_per_node:

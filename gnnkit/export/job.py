@@ -7,16 +7,16 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from gnnkit.backends import backend_from_json
 from gnnkit.cluster.hosts import shares
 from gnnkit.cluster.urls.stores import open_url
 from gnnkit.errors import PlanError
-from gnnkit.plan import LoaderPlan, Placement, StoreRef
+from gnnkit.plan import LoaderPlan, Placement, PlacementWord, StoreRef
 from gnnkit.plan.files import path_from
 from gnnkit.storage.catalog import store_path
-from gnnkit.storage.layout import MANIFEST_NAME, BuildOptions, Partitioner
+from gnnkit.storage.layout import MANIFEST_NAME, BuildOptions, Partitioner, is_held
 from gnnkit.storage.manifest import Manifest, is_outline, read_manifest, store_fingerprint
 from gnnkit.urls import is_url
 
@@ -35,6 +35,7 @@ class JobStore:
         num_parts: Its parts.
         nbytes: Bytes of all of its parts together.
         cut_from: The store that it has yet to be cut from, relative to the job's directory; None where it is there.
+        structure_nbytes: Bytes of all but rows.
     """
 
     name: str
@@ -43,6 +44,7 @@ class JobStore:
     num_parts: int
     nbytes: int
     cut_from: str | None = None
+    structure_nbytes: int = 0
 
     @property
     def is_fetched(self) -> bool:
@@ -121,9 +123,9 @@ class ExportJob(SizedJob):
     config: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def placement_word(self) -> Literal["replicate", "partition"]:
+    def placement_word(self) -> PlacementWord:
         """The value for ``gnnkit serve --placement``."""
-        return "replicate" if self.placement.is_replicated else "partition"
+        return self.placement.word
 
     @property
     def gpu_words(self) -> str:
@@ -136,7 +138,8 @@ class ExportJob(SizedJob):
     def store_bytes_per_node(self) -> int:
         """About how much of the store the fullest of the nodes holds that hold the graph."""
         most = max(len(parts) for parts in self.placement.hosts)
-        return -(-self.store.nbytes * most // self.store.num_parts)
+        everywhere = self.store.structure_nbytes if self.placement.whole_structure else 0
+        return everywhere - (everywhere - self.store.nbytes) * most // self.store.num_parts
 
 
 @dataclass(frozen=True)
@@ -196,7 +199,6 @@ class Instructions:
     checkpoints: str = "`run/`"
 
 
-PlacementChoice: TypeAlias = Literal["replicate", "partition"]
 # What a store is cut with that has none of its own to keep.
 _METHOD: Partitioner = "contiguous"
 
@@ -231,6 +233,7 @@ class JobPlan:
             self.num_parts,
             self.manifest.nbytes,
             None if self.cut is None else written_path(directory, str(self.path)),
+            sum(entry.size for name, entry in self.manifest.files.items() if is_held(name, (), True)),
         )
 
     def text(self, directory: Path) -> str:
@@ -246,7 +249,7 @@ def written_path(directory: Path, target: str) -> str:
     return path_from(directory, target).replace(os.sep, "/")
 
 
-def job_plan(plan: LoaderPlan, nodes: int, storage_nodes: int, interface: str | None, placement: PlacementChoice | None) -> JobPlan:
+def job_plan(plan: LoaderPlan, nodes: int, storage_nodes: int, interface: str | None, placement: PlacementWord | None) -> JobPlan:
     """The plan and the store of a job.
 
     Args:
@@ -254,7 +257,7 @@ def job_plan(plan: LoaderPlan, nodes: int, storage_nodes: int, interface: str | 
         nodes: Nodes with trainers.
         storage_nodes: Nodes with storage servers.
         interface: See ``ExportJob``.
-        placement: Whether each node that holds the graph holds all of it or its share; None is the share, where the backend can.
+        placement: What each node that holds the graph has of it; None is its share, where the backend can.
 
     Raises:
         PlanError: The graph is only in memory or only on servers, or the backend cannot do what is wanted.
@@ -279,9 +282,9 @@ def job_plan(plan: LoaderPlan, nodes: int, storage_nodes: int, interface: str | 
     manifest = read_manifest(path)
     hosts = storage_nodes or nodes
     is_alone = backend["kind"] in ("InProcess", "OnDevice")  # every rank has the whole graph
-    if is_alone and placement == "partition" and nodes > 1:
+    if is_alone and placement in ("features", "partition") and nodes > 1:
         raise PlanError(
-            f"placement='partition' needs processes that serve parts to other nodes, and {backend['kind']} has none",
+            f"placement={placement!r} needs processes that serve parts to other nodes, and {backend['kind']} has none",
             "loader.with_backend('colocated').export(...), or placement='replicate'",
         )
     divided = hosts > 1 and not is_alone and placement != "replicate"
@@ -295,7 +298,7 @@ def job_plan(plan: LoaderPlan, nodes: int, storage_nodes: int, interface: str | 
             cut = options
     else:
         reference = StoreRef(str(path), manifest.fingerprint, manifest.graph_fingerprint, url)
-    held = shares(num_parts, hosts) if divided else Placement((tuple(range(num_parts)),) * hosts)
+    held = shares(num_parts, hosts, whole_structure=placement == "features") if divided else Placement((tuple(range(num_parts)),) * hosts)
     made = replace(
         plan,
         store=reference,

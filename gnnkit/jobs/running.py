@@ -26,7 +26,7 @@ from gnnkit.jobs.ownership import owned
 from gnnkit.jobs.process_group import process_group
 from gnnkit.loader.planned import check_planned
 from gnnkit.loader.served import joins_servers
-from gnnkit.plan import LoaderPlan
+from gnnkit.plan import Held, LoaderPlan
 from gnnkit.sampling import kinds
 from gnnkit.storage.manifest import read_manifest
 from gnnkit.storage.store import Store
@@ -118,17 +118,17 @@ def prepare(plan: Path, node: int, num_nodes: int, events: EventSink) -> str:
     check_planned(planned.store, manifest, placed)
     if role.kind == "server":  # which parts are its own, servers agree on when they meet
         return f"kernels are compiled, and {placed} is the plan's store"
-    parts = None
+    held: Held = {"parts": range(manifest.num_parts), "whole_structure": False}
     if placement is not None and num_nodes > 1:
         if placement.num_hosts != num_nodes:
             raise PlanError(
                 f"the plan places parts on {placement.num_hosts} hosts, and the job has {num_nodes} nodes",
                 f"start {placement.num_hosts} nodes, or make the plan again",
             )
-        parts = placement.hosts[node]
-    store = open_url(placed, parts, events, planned.store) if is_url(placed) else Store.open(placed, parts)
-    held = "all parts" if parts is None else f"parts {', '.join(map(str, parts))}"
-    return f"kernels are compiled, and {held} of {os.fspath(store.path)} are here"
+        held = placement.held(node)
+    store = open_url(placed, lambda _: held, events, planned.store) if is_url(placed) else Store.open(placed, **held)
+    parts = "all parts" if len(held["parts"]) == manifest.num_parts else f"parts {', '.join(map(str, held['parts']))}"
+    return f"kernels are compiled, and {parts} of {os.fspath(store.path)} are here"
 
 
 Train = Callable[["GraphLoader", TrainContext], Any]

@@ -37,6 +37,7 @@ from gnnkit.loader.subgraphs import found_on
 from gnnkit.plan import (
     BatchForm,
     Batching,
+    Held,
     InputNodes,
     Inputs,
     LoaderPlan,
@@ -95,13 +96,13 @@ class Site:
         """
         if is_url(path):
             url = str(path)
-            return open_url(url, lambda manifest: self._parts(manifest, url), events, planned)
+            return open_url(url, lambda manifest: self._held(manifest, url), events, planned)
         path = user_path(path)
-        return Store.open(path, self._parts(read_manifest(path), path))
+        return Store.open(path, **self._held(read_manifest(path), path))
 
-    def _parts(self, manifest: Manifest, path: str | Path) -> Sequence[int] | None:
+    def _held(self, manifest: Manifest, path: str | Path) -> Held:
         placement = self.placement(manifest, path)
-        return None if placement is None else placement.hosts[self.hosts.index]
+        return {"parts": range(manifest.num_parts), "whole_structure": False} if placement is None else placement.held(self.hosts.index)
 
 
 @dataclass(frozen=True)
@@ -162,8 +163,9 @@ class LoaderOptions:
         memory_budget: Bytes, or a size such as "2GB", for a copy of the graph in huge pages, or the hottest part of a store with
             order="hotness"; None is a quarter of what is free, divided by the processes of this machine that use the store; 0 makes no
             copy.
-        placement: Which host holds which parts: "replicate" (each all of them), "partition" (each its share), ``{host: parts}``, or "auto":
-            "replicate" where the store fits a quarter of the smallest host's memory. One host holds everything.
+        placement: Which host holds which parts: "replicate" (each all of them), "features" (each its share of features and other rows, and
+            the structure of all), "partition" (each its share), ``{host: parts}``, or "auto": the first of these that fits a quarter of
+            the smallest host's memory, else "partition". One host holds everything.
     """
 
     num_neighbors: FanOuts | None = None

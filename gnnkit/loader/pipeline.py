@@ -351,7 +351,10 @@ class Controls:
         """The opened store, or None for a graph in memory."""
         here = self.pipeline
         stored = here.graph.store
-        return None if stored is None else Store.open(stored.path, here.graph.arrays.local_parts, stored.url)
+        arrays = here.graph.arrays
+        if stored is None:
+            return None
+        return Store.open(stored.path, arrays.local_parts, stored.url, whole_structure=arrays.whole_structure)
 
     def close(self) -> None:
         """Stops sampling, from any thread: an iteration that waits raises ``LoaderClosed``. Batches that were handed out stay valid.

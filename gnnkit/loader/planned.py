@@ -51,8 +51,9 @@ _open_lock = threading.Lock()
 def open_store(store: Store) -> GraphHandle:
     """The process's handle on a store."""
     reference = store.reference
+    key = reference, store.local_parts, store.whole_structure
     with _open_lock:
-        handle = _open_graphs.get((reference, store.local_parts))
+        handle = _open_graphs.get(key)
         if handle is None:
             handle = GraphHandle(
                 store.arrays(),
@@ -63,7 +64,7 @@ def open_store(store: Store) -> GraphHandle:
                 metadata=store.metadata,
                 link_splits=store.link_splits,
             )
-            _open_graphs[reference, store.local_parts] = handle
+            _open_graphs[key] = handle
         return handle
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -255,15 +255,32 @@ class RuntimeOptions(Record):
             object.__setattr__(self, name, int(value))
 
 
+PlacementWord = Literal["replicate", "features", "partition"]
+
+
+class Held(TypedDict):
+    """What a host has of a store, as ``Store.open`` and messages to its processes take it.
+
+    Attributes:
+        parts: Its parts.
+        whole_structure: Whether it has the structure of the others, too.
+    """
+
+    parts: Sequence[int]
+    whole_structure: bool
+
+
 @dataclass(frozen=True)
 class Placement(Record):
     """Which host holds which parts of a store.
 
     Attributes:
         hosts: The parts of each host, ascending. Every part is on at least one.
+        whole_structure: Whether every host has the structure of all parts, so that only rows are asked of other hosts.
     """
 
     hosts: tuple[tuple[int, ...], ...]
+    whole_structure: bool = False
 
     def __post_init__(self) -> None:
         if not all(is_whole(part) for parts in self.hosts for part in parts):
@@ -272,14 +289,17 @@ class Placement(Record):
         if not held or held != list(range(len(held))) or any(list(parts) != sorted(set(parts)) for parts in self.hosts):
             raise PlanError(f"a placement needs every part on some host, and a host's parts in order; got {[list(p) for p in self.hosts]}")
 
-    def to_json(self) -> list[list[int]]:
-        """The parts of each host."""
-        return [list(parts) for parts in self.hosts]
+    def to_json(self) -> Any:
+        """The parts of each host; where they have the structure of all, an object that says so."""
+        hosts = [list(parts) for parts in self.hosts]
+        return {"hosts": hosts, "whole_structure": True} if self.whole_structure else hosts
 
     @classmethod
     def from_json(cls, value: Any) -> Placement:
         """Reverses ``to_json``."""
-        return cls(tuple(map(tuple, value)))
+        hosts, whole_structure = (value["hosts"], value["whole_structure"]) if isinstance(value, Mapping) else (value, False)
+        check_flag("whole_structure", whole_structure)
+        return cls(tuple(map(tuple, hosts)), whole_structure)
 
     @property
     def num_hosts(self) -> int:
@@ -295,6 +315,15 @@ class Placement(Record):
     def is_replicated(self) -> bool:
         """Whether every host holds every part."""
         return all(len(parts) == self.num_parts for parts in self.hosts)
+
+    @property
+    def word(self) -> PlacementWord:
+        """The option ``placement`` that stands for it."""
+        return "replicate" if self.is_replicated else "features" if self.whole_structure else "partition"
+
+    def held(self, host: int) -> Held:
+        """What a host has of a store."""
+        return {"parts": self.hosts[host], "whole_structure": self.whole_structure}
 
     def sources(self, host: int) -> dict[int, tuple[int, ...]]:
         """Returns the hosts that ``host`` gets the missing parts from: ``{other host: parts}``, each part from one host.

@@ -120,11 +120,15 @@ class BatchSize:
         nodes: ``{node type: nodes}``, seeds included.
         edges: ``{edge type: edges}``.
         source: Where the numbers come from, in words.
+        drawn: ``{node type: nodes that draw neighbours}``; empty where all may.
+        kept: ``{node type: nodes of parts on other hosts whose features are replicated here}``; empty for none.
     """
 
     nodes: Mapping[NodeType, float]
     edges: Mapping[EdgeType, float]
     source: str
+    drawn: Mapping[NodeType, float] = field(default_factory=dict)
+    kept: Mapping[NodeType, float] = field(default_factory=dict)
 
     @property
     def num_nodes(self) -> float:

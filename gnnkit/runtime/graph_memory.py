@@ -108,11 +108,11 @@ def _leading(graph: GraphArrays, levels: float, levels_of_edges: float) -> list[
 
     found = []
     for node_type in graph.schema.node_types:
-        for number, nodes in zip(graph.local_parts, graph.local_nodes(node_type), strict=True):
+        for number, nodes in zip(graph.structure_parts, graph.local_nodes(node_type), strict=True):
             ids = [] if nodes.global_id is None else [nodes.global_id]
             found += [count(node_type, number, levels) * _row_nbytes(array) for array in (*nodes.arrays.values(), *ids)]
     for edge_type in graph.schema.edge_types:
-        for number, edges in zip(graph.local_parts, graph.local_edges(edge_type), strict=True):
+        for number, edges in zip(graph.structure_parts, graph.local_edges(edge_type), strict=True):
             owner = graph.frontier_type(edge_type)
             own = int(edges.indptr[count(owner, number, levels_of_edges)])
             if not 0 <= own <= len(edges.indices):
@@ -294,7 +294,7 @@ def _find(description: Mapping[str, Any], block: SharedBlock, template: GraphArr
 
 def _with_local(template: GraphArrays, parts: tuple[V, ...] | None, found: Iterable[V]) -> tuple[V, ...]:
     """All parts of a type, with what was found in the place of the local ones."""
-    local = dict(zip(template.local_parts, found, strict=True))
+    local = dict(zip(template.structure_parts, found, strict=True))
     return tuple(local.values()) if parts is None else tuple(local.get(number, part) for number, part in enumerate(parts))
 
 

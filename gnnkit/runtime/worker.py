@@ -365,7 +365,7 @@ class WorkerGraph:
             self.handle = GraphHandle(shared.graph, {})
         else:
             reference = StoreRef(**store_ref)
-            store = Store.open(reference.path, None if hosts is None else hosts["parts"])
+            store = Store.open(reference.path) if hosts is None else Store.open(reference.path, **hosts["held"])
             if store.fingerprint != reference.fingerprint:
                 raise StoreError(f"the store {str(store.path)!r} was replaced while it was in use", "make the loader again")
             self.handle = GraphHandle(store.arrays(), store.splits, reference, link_splits=store.link_splits)

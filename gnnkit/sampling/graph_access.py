@@ -502,7 +502,7 @@ class BaseGraphAccess(GraphAccess, ABC):
         """Answers questions about the parts that are here."""
         from gnnkit.sampling.owned import PartOwner  # kernels
 
-        return PartOwner(self.tables, self.tables.graph.local_parts)
+        return PartOwner(self.tables, self.tables.graph.structure_parts)
 
     @override
     def shown_type(self, edge_type: EdgeType) -> EdgeType:

@@ -560,7 +560,7 @@ class PartOwner:
     """
 
     def __init__(self, tables: GraphTables, parts: tuple[int, ...], pause: Callable[[], None] = _go_on) -> None:
-        assert set(parts) <= set(tables.graph.local_parts)
+        assert set(parts) <= set(tables.graph.structure_parts)
         self.tables, self._pause = tables, pause
         self._is_local = np.zeros(tables.graph.num_parts, np.int64)
         self._is_local[list(parts)] = 1

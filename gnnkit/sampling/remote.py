@@ -14,8 +14,8 @@ from gnnkit.errors import PlanError, SamplingError
 from gnnkit.kernels.jit import helper, kernel
 from gnnkit.kernels.native import ask, asks, copy_bytes, load_i32, load_i64, prefetch, store_i64, use
 from gnnkit.plan import Inputs, NeighborSampling, Sampling
-from gnnkit.sampling.batch_writer import COPY, KIND, LOOK_UP, RowStep, RowWriter, rows_ahead
-from gnnkit.sampling.graph_access import BaseGraphAccess, NodeScratch
+from gnnkit.sampling.batch_writer import COPY, KIND, LOOK_UP, TABLE, RowStep, RowWriter, rows_ahead
+from gnnkit.sampling.graph_access import BaseGraphAccess, LocalGraphAccess, NodeScratch
 from gnnkit.sampling.kinds import BatchSampler, StagedChooser, cached_nodes
 from gnnkit.sampling.numbering import enter_seeds
 from gnnkit.sampling.owners import Answer, Expansion, PartOwners, Picks, Question, RowsRequest, merge_sources, stitched
@@ -729,6 +729,32 @@ class RemoteGraphAccess(BaseGraphAccess):
         return own | dict(others)
 
 
+class SpreadRowsAccess(LocalGraphAccess):
+    """A ``GraphAccess`` where the structure of every part is on this host, and rows are on several.
+
+    Args:
+        tables: The graph; parts of other hosts have no rows.
+        with_edge: Whether batches carry edge ids.
+        where: Where the parts' rows are.
+        owners: The other hosts.
+        scratch: See ``BaseGraphAccess``.
+    """
+
+    def __init__(
+        self, tables: GraphTables, with_edge: bool, where: PartMap, owners: PartOwners, scratch: NodeScratch | None = None
+    ) -> None:
+        super().__init__(tables, with_edge, scratch)
+        self._rows = RowFiller(tables, where, owners)
+
+    @override
+    def use(self, tables: GraphTables) -> None:
+        super().use(tables)
+        self._rows.use(tables)
+
+    def _fill_rows(self, steps: list[RowStep]) -> None:
+        self._rows.fill(steps)
+
+
 class RemoteRowWriter(RowWriter):
     """A ``RowWriter`` that asks other hosts for the rows of their parts.
 
@@ -757,9 +783,9 @@ class RemoteRowWriter(RowWriter):
         self._rows.use(tables)
 
     def _run(self, steps: NDArray[np.int64]) -> bool:
-        are_copies = steps[:, KIND] == COPY
-        super()._run(steps[are_copies])
-        return self._rows.fill([tuple(step) for step in steps[~are_copies].tolist()])
+        are_here = (steps[:, KIND] == COPY) | self.tables.are_here[steps[:, TABLE]]
+        inside = super()._run(steps[are_here])
+        return self._rows.fill([tuple(step) for step in steps[~are_here].tolist()]) and inside
 
 
 def spread_sampler(
@@ -785,7 +811,8 @@ def spread_sampler(
         walks_only: See ``local_sampler``.
         cached: See ``local_sampler``.
     """
-    reach = RemoteGraphAccess(tables, sampling.with_edge, where, owners, scratch)
+    access = SpreadRowsAccess if tables.graph.whole_structure else RemoteGraphAccess
+    reach = access(tables, sampling.with_edge, where, owners, scratch)
     emitter = StructureWriter(tables) if walks_only else RemoteRowWriter(tables, sampling.with_edge, where, owners, cached)
     return BatchSampler(tables, StagedChooser(inputs, sampling, reach), emitter)
 

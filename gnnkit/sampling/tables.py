@@ -57,7 +57,7 @@ class RowTable:
 class GraphTables:
     """The address tables of a graph; see ``graph_access.walk`` and ``batch_writer.fill`` for their layouts.
 
-    Arrays of parts that are not here have address 0.
+    Arrays of parts that are not here have address 0; ``are_here`` says of each row of ``row_addresses`` whether there is none of them.
 
     Args:
         graph: The arrays; they are kept alive as long as the tables are.
@@ -74,7 +74,7 @@ class GraphTables:
         self.bounds = np.stack([graph.node_bounds[t] for t in self.node_types]).astype(np.int64)
         self.global_ids = np.zeros((len(self.node_types), num_parts, 2), np.int64)
         for t, node_type in enumerate(self.node_types):
-            for p in graph.local_parts:
+            for p in graph.structure_parts:
                 part = graph.nodes[node_type][p]
                 if part.global_id is not None:
                     self.global_ids[t, p] = address_of(part.global_id), part.global_id.itemsize
@@ -94,7 +94,7 @@ class GraphTables:
             )
             for p, edge_part in enumerate(graph.edges[edge_type]):
                 arrays = (edge_part.indptr, edge_part.indices, edge_part.weight_prefix if has_weights else None, edge_part.time)
-                *addresses, time = map(address_of, arrays) if p in graph.local_parts else (0, 0, 0, 0)
+                *addresses, time = map(address_of, arrays) if p in graph.structure_parts else (0, 0, 0, 0)
                 self.parts[r, p] = (*addresses, graph.edge_bounds[edge_type][p], len(edge_part.indices), time)
         # The types of nodes that own the edges of each type, and of their neighbours; keys of node types, as ``Variates`` wants them.
         self.frontier_types, self.neighbor_types = (self.relations[:, end].tolist() for end in (0, 1))
@@ -138,7 +138,7 @@ class GraphTables:
 
         def add(arrays: Iterable[NDArray[Any] | None], quantization: Quantization | None = None) -> int:
             meanings.append(self._meaning(quantization))
-            addresses.append([address_of(array) if p in graph.local_parts else 0 for p, array in enumerate(arrays)])
+            addresses.append([address_of(array) if p in graph.structure_parts else 0 for p, array in enumerate(arrays)])
             return len(addresses) - 1
 
         edge_bounds = [graph.edge_bounds[t] for t in self.edge_types]
@@ -150,7 +150,7 @@ class GraphTables:
         for t, node_type in enumerate(self.node_types):
             node_parts = graph.nodes[node_type]
             for name, spec in graph.schema.node_types[node_type].arrays.items():
-                index = add((part.arrays[name] for part in node_parts), spec.quantization)
+                index = add((part.arrays.get(name) for part in node_parts), spec.quantization)
                 self.node_rows[node_type, name] = RowTable(
                     spec.numpy_dtype, spec.dtype, spec.stored_shape, index, t, quantization=spec.quantization
                 )
@@ -160,7 +160,7 @@ class GraphTables:
         for r, edge_type in enumerate(self.edge_types):
             edge_parts, bounds = graph.edges[edge_type], len(self.node_types) + r
             for name, spec in graph.schema.edge_types[edge_type].arrays.items():
-                index = add((part.arrays[name] for part in edge_parts), spec.quantization)
+                index = add((part.arrays.get(name) for part in edge_parts), spec.quantization)
                 self.edge_rows[edge_type, name] = RowTable(
                     spec.numpy_dtype, spec.dtype, spec.stored_shape, index, bounds, quantization=spec.quantization
                 )
@@ -168,6 +168,7 @@ class GraphTables:
                 index = add(part.edge_id for part in edge_parts)
                 self.edge_ids[edge_type] = RowTable(edge_parts[0].edge_id.dtype, "int64", (), index, bounds)
         self.row_addresses = np.array(addresses, np.int64).reshape(len(addresses), graph.num_parts)
+        self.are_here: NDArray[np.bool_] = (self.row_addresses != 0).all(axis=1)
         self.meanings = np.array(meanings, np.int64).reshape(len(meanings), NUM_WHOLE + 1)
 
     def _meaning(self, quantization: Quantization | None) -> list[int]:

@@ -144,6 +144,8 @@ class GraphArrays:
         store_id: ``{node type: int32 or int64 [num_nodes]}`` from the dataset's id to the store id; None for the identity.
         local_parts: The parts whose arrays are here, ascending. Those of other parts are placeholders of the right dtype and shape
             that take no memory and must never be read.
+        whole_structure: Whether the structure of all parts is here, which is all that walks read: of the other parts only the rows
+            (``arrays`` of nodes and edges) are missing.
         hotness: See ``Manifest.hotness``; empty where nodes are in the dataset's order.
         check: Looks offsets and ids of types through, see ``checked``; None where they are not those of files.
         ahead: How its pages come into memory, where that has been decided; None decides it when it is first asked for.
@@ -158,6 +160,7 @@ class GraphArrays:
     node_bounds: Mapping[NodeType, NDArray[np.int64]]
     store_id: Mapping[NodeType, NDArray[Any] | None]
     local_parts: tuple[int, ...]
+    whole_structure: bool = False
     hotness: Mapping[NodeType, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
     check: Callable[[Iterable[NodeType | EdgeType]], None] | None = field(default=None, compare=False)
     ahead: ReadAhead | None = None
@@ -185,16 +188,21 @@ class GraphArrays:
         """Whether every part is here."""
         return len(self.local_parts) == self.num_parts
 
+    @property
+    def structure_parts(self) -> tuple[int, ...]:
+        """The parts whose structure is here, ascending."""
+        return tuple(range(self.num_parts)) if self.whole_structure else self.local_parts
+
     def local_nodes(self, node_type: NodeType) -> tuple[NodePart, ...]:
-        """The parts of a node type that are here."""
-        return tuple(self.nodes[node_type][part] for part in self.local_parts)
+        """The parts of a node type that are here, those included of which only the structure is: they have no ``arrays``."""
+        return tuple(self.nodes[node_type][part] for part in self.structure_parts)
 
     def local_edges(self, edge_type: EdgeType) -> tuple[EdgePart, ...]:
-        """The parts of an edge type that are here."""
-        return tuple(self.edges[edge_type][part] for part in self.local_parts)
+        """The parts of an edge type, likewise."""
+        return tuple(self.edges[edge_type][part] for part in self.structure_parts)
 
     def each(self) -> Iterator[NDArray[Any]]:
-        """Yields every array of the parts that are here: nodes first, type by type and part by part."""
+        """Yields every array that is here: nodes first, type by type and part by part."""
         for node_type in self.schema.node_types:
             for node_part in self.local_nodes(node_type):
                 yield from node_part.arrays.values()

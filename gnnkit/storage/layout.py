@@ -19,7 +19,7 @@ dataset's order: those that batches touch most share pages, and neighbours that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NewType, TypeAlias, TypedDict, get_args
 
@@ -230,6 +230,24 @@ def part_of(name: str) -> int | None:
     folder = name.partition("/")[0]
     number = folder.removeprefix("part")
     return int(number) if folder.startswith("part") and number.isdigit() else None
+
+
+def has_rows(name: str) -> bool:
+    """Whether a file of a part holds rows, which travel with batches; the others are the structure, which walks read."""
+    _, kind, *_, file = name.split("/")
+    return kind == "cache" or file.removesuffix(".npy") not in (EDGE_FILES if kind == "edges" else NODE_FILES)
+
+
+def is_held(name: str, parts: Container[int], whole_structure: bool) -> bool:
+    """Whether a file of a store is on a host.
+
+    Args:
+        name: The file.
+        parts: The host's parts.
+        whole_structure: Whether the host has the structure of the other parts, too.
+    """
+    part = part_of(name)
+    return part is None or part in parts or (whole_structure and not has_rows(name))
 
 
 def node_file(part: int, node_type: NodeType, name: str) -> str:

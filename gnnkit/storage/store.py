@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from gnnkit.storage.layout import (
     book_file,
     cache_file,
     edge_file,
+    is_held,
     keys_file,
     node_file,
     part_folder,
@@ -79,6 +80,7 @@ class Store:
         path: The store's folder.
         manifest: Its manifest.
         local_parts: The parts that are open.
+        whole_structure: Whether the structure of the other parts is open, too.
         url: The URL that it was fetched from; None where it was built here.
 
     Example:
@@ -88,25 +90,30 @@ class Store:
         (1225, 2)
     """
 
-    def __init__(self, path: Path, manifest: Manifest, parts: tuple[int, ...], url: str | None = None) -> None:
-        self.path, self.manifest, self.local_parts, self.url = path, manifest, parts, url
+    def __init__(
+        self, path: Path, manifest: Manifest, parts: tuple[int, ...], url: str | None = None, *, whole_structure: bool = False
+    ) -> None:
+        self.path, self.manifest, self.local_parts, self.url, self.whole_structure = path, manifest, parts, url, whole_structure
         self._check_parts_are_there()
         self._is_outline = is_outline(path)
-        here = set(outline_files(manifest)) if self._is_outline else {name for name in manifest.files if part_of(name) in (None, *parts)}
+        held = {name for name in manifest.files if is_held(name, parts, whole_structure)}
+        here = set(outline_files(manifest)) if self._is_outline else held
         mapped = {name: open_array(path, name, entry) for name, entry in manifest.files.items() if name in here}
         self._files = {name: array for name, (array, _) in mapped.items()}
-        self._opened = OpenFiles(path, manifest, parts, self._files, {name: identity for name, (_, identity) in mapped.items()})
+        every = tuple(range(manifest.num_parts)) if whole_structure else parts
+        self._opened = OpenFiles(path, manifest, every, self._files, {name: identity for name, (_, identity) in mapped.items()})
         self._arrays = self._assemble()
         self._check_ends()
 
     @classmethod
-    def open(cls, path: str | Path, parts: Iterable[int] | None = None, url: str | None = None) -> Store:
+    def open(cls, path: str | Path, parts: Iterable[int] | None = None, url: str | None = None, *, whole_structure: bool = False) -> Store:
         """Opens the store in the folder ``path``, or the one at a URL: the parts that are opened are fetched where they are not here yet.
 
         Args:
             path: The folder, or a URL such as ``"s3://bucket/store"``.
             parts: The parts to open; None opens all.
             url: The URL that the store in the folder was fetched from.
+            whole_structure: Opens the structure of the other parts, too: all but the stored arrays of their nodes and edges.
 
         Raises:
             StoreError: There is none, it is of a newer format, a part is not there, or a file is missing, truncated or not what the
@@ -114,7 +121,7 @@ class Store:
             PlanError: The store has no such part.
         """
         if is_url(path):
-            fetched: Store = renderer("open_url")(path, parts)
+            fetched: Store = renderer("open_url")(path, parts, whole_structure=whole_structure)
             return fetched
         path = user_path(path)
         manifest = read_manifest(path)
@@ -123,7 +130,7 @@ class Store:
         unknown = [part for part in wanted if part not in every]
         if unknown:
             raise PlanError(f"the store {path} has no part {unknown[0]!r}", f"its parts are 0 to {manifest.num_parts - 1}")
-        return cls(path, manifest, wanted, url)
+        return cls(path, manifest, wanted, url, whole_structure=whole_structure)
 
     @property
     def name(self) -> str:
@@ -399,7 +406,7 @@ class Store:
         return list(self._files)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (Store.open, (str(self.path), self.local_parts, self.url))
+        return (partial(Store.open, whole_structure=self.whole_structure), (str(self.path), self.local_parts, self.url))
 
     def __repr__(self) -> str:
         schema, parts = self.schema, f"{self.num_parts} part{'s' if self.num_parts > 1 else ''}"
@@ -423,12 +430,15 @@ class Store:
             if name not in files:
                 files[name] = (elsewhere if self._is_outline else placeholder)(np.dtype(entry.dtype), entry.shape)
 
+        def rows(part: int, specs: Iterable[str], file: Callable[[str], str]) -> dict[str, NDArray[Any]]:
+            return {} if self.whole_structure and part not in self.local_parts else {name: files[file(name)] for name in specs}
+
         def node_part(part: int, node_type: NodeType) -> NodePart:
-            arrays = {name: files[node_file(part, node_type, name)] for name in manifest.schema.node_types[node_type].arrays}
+            arrays = rows(part, manifest.schema.node_types[node_type].arrays, partial(node_file, part, node_type))
             return NodePart(arrays, files.get(node_file(part, node_type, "global_id")))
 
         def edge_part(part: int, edge_type: EdgeType) -> EdgePart:
-            arrays = {name: files[edge_file(part, edge_type, name)] for name in manifest.schema.edge_types[edge_type].arrays}
+            arrays = rows(part, manifest.schema.edge_types[edge_type].arrays, partial(edge_file, part, edge_type))
             indptr, indices, edge_id, weight_prefix, time = (files.get(edge_file(part, edge_type, name)) for name in EDGE_FILES)
             assert indptr is not None and indices is not None
             return EdgePart(indptr, indices, edge_id, weight_prefix, arrays, time)
@@ -441,13 +451,14 @@ class Store:
             self.node_bounds,
             {t: files[book_file(t)] if t in manifest.renumbered else None for t in manifest.schema.node_types},
             self.local_parts,
+            self.whole_structure,
             manifest.hotness,
             check=self._opened.check_types,
         )
 
     def _check_parts_are_there(self) -> None:
         """Refuses parts that were not copied here: they are missing and not damaged."""
-        for part in self.local_parts:
+        for part in range(self.num_parts) if self.whole_structure else self.local_parts:
             if not (self.path / part_folder(part)).is_dir():
                 here = [other for other in range(self.num_parts) if (self.path / part_folder(other)).is_dir()]
                 raise StoreError(
@@ -459,7 +470,7 @@ class Store:
     def _check_ends(self) -> None:
         """The part of ``verify`` that costs nothing: each adjacency begins at 0 and ends at its number of edges."""
         for edge_type, parts in self._arrays.edges.items():
-            for part in self.local_parts:
+            for part in self._arrays.structure_parts:
                 edges = parts[part]
                 if edges.indptr[0] != 0 or edges.indptr[-1] != len(edges.indices):
                     name = edge_file(part, edge_type, "indptr")

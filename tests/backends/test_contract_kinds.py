@@ -55,9 +55,11 @@ SETTINGS = [
     Setting("OnDevice", "typed", 3, "in", "hotness"),
     Setting("Colocated", "typed", 1, "in", "hotness"),
     Setting("GraphStore", "homogeneous", 3, "in", "hotness"),
-    # Servers that listen, whose rows come through the wire; and two hosts with the files of their own part only.
+    # Servers that listen, whose rows come through the wire; and two hosts with the files of their own part only, or with those of the
+    # structure of both.
     Setting("wire", "typed", 3, "out"),
     Setting("hosts", "typed", 2, "in", "hotness"),
+    Setting("features", "typed", 2, "in"),
 ]
 PADDED = [s for s in SETTINGS if s.num_parts > 1 and s.graph == "typed" and s.edge_dir == "out"]
 # What a device leaves to processors.
@@ -148,8 +150,8 @@ def site(request: pytest.FixtureRequest, store_of: StoreOf, tmp_path_factory: py
 @contextlib.contextmanager
 def _listening(place: str, store: Store, folder: Path) -> Iterator[GraphStore]:
     """Servers with addresses, ready; the way to them."""
-    if place == "hosts":
-        with two_hosts(store, folder) as hosts:
+    if place in ("hosts", "features"):
+        with two_hosts(store, folder, placement="partition" if place == "hosts" else place) as hosts:
             yield GraphStore(address=hosts.address, token=hosts.fleets[0].token)
         return
     with serve(store, 2, address="127.0.0.1:0", log_dir=folder, progress=False) as servers:
@@ -214,7 +216,7 @@ def test_features_of_a_graph_elsewhere_are_not_kept(site: Site) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["wire", "hosts"])
+@pytest.mark.parametrize("place", ["wire", "hosts", "features"])
 def test_whole_subgraphs_come_through_the_wire(
     place: str, store_of: StoreOf, expected: Callable[[str, str, EdgeDir], list[Any]], tmp_path: Path
 ) -> None:

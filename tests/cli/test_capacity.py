@@ -154,11 +154,16 @@ def papers(cluster: Cluster, **options: Any) -> tuple[SizedGraph, Any]:
     return graph, estimate(graph, cluster, batch_of(graph, asked(graph, (15, 10, 5), 1024)), RATES, 1024, with_edge=False)
 
 
-def test_what_fits_a_quarter_of_memory_is_replicated_and_the_rest_partitioned() -> None:
+def test_the_first_placement_that_fits_a_quarter_of_memory_is_chosen() -> None:
     _, large = papers(Cluster(4, 8, 0, 512 * GB, 3e9, 64))
-    _, small = papers(Cluster(4, 8, 0, 128 * GB, 3e9, 64))
+    _, middle = papers(Cluster(4, 8, 0, 128 * GB, 3e9, 64))
+    _, small = papers(Cluster(4, 8, 0, 80 * GB, 3e9, 64))
     assert large.placement == "replicate" and large.network == 0 and "network" not in large.limits
-    assert small.placement == "partition" and small.network > 0 and small.disk < large.disk / 3
+    assert middle.placement == "features" and small.placement == "partition"
+    assert small.network > middle.network > 0 and small.disk < middle.disk < large.disk / 2
+    for each in (large, middle, small):
+        assert each.disk == each.holding[each.placement] and each.network * 1024 == each.crossing[each.placement]
+        assert each.crossing == small.crossing and list(each.crossing) == ["replicate", "features", "partition"]
 
 
 def test_the_least_limit_is_the_bottleneck() -> None:

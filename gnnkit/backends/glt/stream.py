@@ -88,6 +88,8 @@ class GltGroup:
         placement = plan.placement
         if placement is None or placement.is_replicated:
             return
+        if placement.whole_structure:
+            raise PlanError("Glt() has structure and features of a part on one host", "placement='partition', or backend='colocated'")
         self.hosts = find_hosts(None, plan.batching.world_size, plan.runtime.start_timeout_s)
         if self.hosts.count != placement.num_hosts or not self.hosts.in_group:
             raise PlanError(

@@ -4,9 +4,9 @@ One process per host, ``python -m gnnkit.cluster.parts``, started like a samplin
 ``ChildProcess(rank, log, vitals_fd, SupervisorOptions(1, threads, module="gnnkit.cluster.parts"))``. Messages to it over its wire:
 
 ========== ==================================================================================================================
-``setup``  first: ``store`` (path), ``fingerprint``, ``parts`` (those it serves), ``ip`` and ``port`` to listen on (0: any free
-           port), ``token``, ``host`` (this one's number), ``graph`` (description of a shared copy, whose descriptor comes with
-           the message, or None)
+``setup``  first: ``store`` (path), ``fingerprint``, ``held`` (``gnnkit.plan.Held``: the parts that it serves), ``ip`` and ``port`` to
+           listen on (0: any free port), ``token``, ``host`` (this one's number), ``graph`` (description of a shared copy, whose
+           descriptor comes with the message, or None)
 ``graph``  a shared copy to move over to: its descriptor and ``description``
 ``attend`` ``peers``, ``{"<host>": address}``: the services that this host needs; they are told so (``gnnkit.cluster.membership``)
 ``stop``   ends it
@@ -17,7 +17,7 @@ like any child, e.g. where the address cannot be listened on; ``here`` and ``bye
 to which ``peers`` it says "here" itself, once it has said goodbye to the others; ``refused`` tells the ``address`` of a client that
 came with another token, once for each.
 
-A sampling process's setup message carries ``hosts``: None on one host, else ``{"self": h, "parts": [parts of this host],
+A sampling process's setup message carries ``hosts``: None on one host, else ``{"self": h, "held": what this host has,
 "peers": {"<host>": {"address": "10.0.0.2:4711", "parts": [1]}}, "token": ..., "timeout_s": ..., "start_timeout_s": ...}``.
 
 A request is answered from the request alone, so it may be asked again: a service that was started again at the same address is

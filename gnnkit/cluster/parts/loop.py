@@ -69,8 +69,7 @@ class PartServiceLoop:
 
     def _open(self, setup: Message) -> None:
         body = setup.body
-        parts = tuple(body["parts"])
-        store = Store.open(body["store"], parts)
+        store = Store.open(body["store"], **body["held"])
         if store.fingerprint != body["fingerprint"]:
             raise StoreError(
                 f"the store {str(store.path)!r} is another one: its fingerprint is {store.fingerprint}, expected was {body['fingerprint']}",
@@ -79,7 +78,7 @@ class PartServiceLoop:
         graph = self._mapped = store.arrays()
         if body["graph"] is not None:
             graph = SharedGraph.attach(setup.fds[0], body["graph"], graph).graph
-        self._answers = Answers(graph, parts, store.fingerprint)
+        self._answers = Answers(graph, store.local_parts, store.fingerprint)
 
     def _heard(self, what: str, name: str, host: int) -> None:
         self._wire.tell(what, name=name, host=host)

@@ -51,7 +51,7 @@ class Spreading:
         graph, here = store.arrays(), int(hosts["self"])
         self.threads = max(threads, LEAST_THREADS)
         elsewhere = {host: peer.parts for host, peer in peers.items()}
-        self._where = PartMap.of(graph.num_parts, here, tuple(hosts["parts"]), elsewhere, hot_rows(store))
+        self._where = PartMap.of(graph.num_parts, here, store.local_parts, elsewhere, hot_rows(store))
         self._owners = RemoteOwners(
             peers,
             hosts["token"],
@@ -73,8 +73,8 @@ class Spreading:
         return
 
     def report(self) -> dict[str, Any]:
-        """Nothing is sent with batches."""
-        return {}
+        """The bytes that have come and gone are sent with each batch."""
+        return {"traffic": [self._owners.traffic.received, self._owners.traffic.sent]}
 
     def leave(self) -> None:
         """Tells the other hosts that this process needs them no more."""

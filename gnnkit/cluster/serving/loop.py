@@ -95,22 +95,22 @@ class ServerLoop:
         self._listener = ClientListener(Path(body["folder"]), body["rank"], body["token"], self._sessions.enter)
         self.tell("listening", address=str(self._listener.path))
 
-    def start_workers(self, parts: tuple[int, ...] | None, hosts: dict[str, Any] | None, holders: list[list[int]] | None) -> None:
+    def start_workers(self, store: Store | None, hosts: dict[str, Any] | None, holders: list[list[int]] | None) -> None:
         """Starts the sampling processes; where that cannot be, the server ends.
 
         Args:
-            parts: The parts of this host; None: all.
+            store: The store as this host has it; None: all of it.
             hosts: The message about their other hosts, see ``gnnkit.cluster.parts``; None: every part is here.
             holders: The parts of every server, in the order of ranks; None: each has all.
         """
         try:
-            self._open_pool(parts, hosts, holders)
+            self._open_pool(store, hosts, holders)
         except Exception as error:
             self.fail(error)
 
-    def _open_pool(self, parts: tuple[int, ...] | None, hosts: dict[str, Any] | None, holders: list[list[int]] | None) -> None:
+    def _open_pool(self, store: Store | None, hosts: dict[str, Any] | None, holders: list[list[int]] | None) -> None:
         setup = self._setup
-        store = Store.open(setup["store"]["path"], parts)
+        store = store or Store.open(setup["store"]["path"])
         self.pool = pool = ServedWorkers(setup, store, hosts, self._forward)
         self._store, self._holders = store, holders
         self._sessions.workers_are_there()

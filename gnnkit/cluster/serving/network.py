@@ -194,20 +194,19 @@ class Network:
         hosts = hosts_of(members)
         index = hosts.index(membership.own.host)
         known = next((member.placement for member in members.values() if member.placement is not None), None)
-        word = self._words["placement"] if known is None else Placement(tuple(map(tuple, known)))
+        word = self._words["placement"] if known is None else known
         here = Hosts(count=len(hosts), index=index, memory=min(member.memory for member in members.values()))
         placement = place(_word(word), manifest, self._path, here)
-        parts = tuple(range(manifest.num_parts)) if placement is None else placement.hosts[index]
-        store = Store.open(self._path, parts)
+        store = Store.open(self._path) if placement is None else Store.open(self._path, **placement.held(index))
         graph = store.arrays()
-        self._parts = parts
+        self._parts = parts = store.local_parts
         self._answers = answers = Answers(graph, parts, manifest.fingerprint)
         assert self._calls is not None
         self._calls.open(answers, store, self._heard)
-        membership.become(placement=None if placement is None else [list(held) for held in placement.hosts])
+        membership.become(placement=placement)
         setup_message = None if placement is None or placement.is_replicated else self._greeting(members, hosts, index, placement)
         holders = [list(parts if placement is None else placement.hosts[hosts.index(members[rank].host)]) for rank in sorted(members)]
-        self._loop.call(lambda: self._loop.start_workers(parts, setup_message, holders))
+        self._loop.call(lambda: self._loop.start_workers(store, setup_message, holders))
 
     def _greeting(self, members: Mapping[int, ServerMember], hosts: list[str], index: int, placement: Placement) -> dict[str, Any]:
         """Returns the facts that workers need about other hosts; see ``gnnkit.cluster.parts``. Servers of a host share those of another."""
@@ -218,7 +217,7 @@ class Network:
             peers[str(host)] = {"address": members[rank].address, "parts": list(parts), "server": rank}
         return {
             "self": index,
-            "parts": list(placement.hosts[index]),
+            "held": placement.held(index),
             "peers": peers,
             "token": self._words["token"],
             "timeout_s": _ANSWER_S,
@@ -287,6 +286,8 @@ class Network:
 
 def _word(value: Any) -> PlacementOption:
     """A placement as JSON has it: its dict has strings for keys."""
+    if isinstance(value, dict) and "placed" in value:
+        return Placement.from_json(value["placed"])
     return {int(host): parts for host, parts in value.items()} if isinstance(value, dict) else value
 
 

@@ -27,6 +27,7 @@ from gnnkit.cluster.hosts import (
 from gnnkit.cluster.part_service import require_free
 from gnnkit.errors import PlanError
 from gnnkit.files import open_regular, user_path, why_unwritable
+from gnnkit.plan import Placement
 
 _HINT = "for example '10.0.0.1:7000', or '10.0.0.1:7000,10.0.0.2:7000'; the first one is where the servers meet"
 
@@ -242,10 +243,9 @@ class ServerSpec:
 
 
 def _placement_json(value: PlacementOption) -> Any:
-    if isinstance(value, str):
-        return value
-    parts = dict(value) if not hasattr(value, "hosts") else dict(enumerate(value.hosts))
-    return {str(host): list(numbers) for host, numbers in parts.items()}
+    if isinstance(value, Placement):
+        return {"placed": value.to_json()}
+    return value if isinstance(value, str) else {str(host): list(numbers) for host, numbers in value.items()}
 
 
 def check_token(token: Any) -> None:

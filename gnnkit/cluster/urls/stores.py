@@ -16,10 +16,10 @@ from gnnkit.cluster.urls.transfer import Move, RemoteFile, Transfer, UrlUnreacha
 from gnnkit.errors import DatasetError, GnnkitError, PlanError, StoreError, interruptible
 from gnnkit.events import Event, EventSink, Stage, ignore_events
 from gnnkit.files import read_bounded, read_json, why_unwritable, write_whole
-from gnnkit.plan import StoreRef
+from gnnkit.plan import Held, StoreRef
 from gnnkit.storage.catalog import default_store_dir, make_store_dir, named_path, writable_root
 from gnnkit.storage.files import sync
-from gnnkit.storage.layout import MANIFEST_NAME, part_folder, part_of
+from gnnkit.storage.layout import MANIFEST_NAME, is_held, part_folder, part_of
 from gnnkit.storage.manifest import Manifest, is_outline, parse_manifest, read_manifest, write_manifest
 from gnnkit.storage.staging import check_disk, disown, locked, remove_tree, restore, resumed, take_place
 from gnnkit.storage.store import Store
@@ -68,16 +68,18 @@ def latest(url: str, ask: Callable[[], R], known: R | None, error: type[GnnkitEr
 _WAIT_TIMEOUT_S = 3600.0
 # Lies where a store is being pushed, until its manifest does; holds its fingerprint.
 _BEGUN = "pushing.json"
-# Gives the parts that are to be opened, of all that a manifest names; None for all.
-PartsOf = Callable[[Manifest], "Iterable[int] | None"]
+# Says what is to be opened of all that a manifest names.
+HeldOf = Callable[[Manifest], Held]
 
 
 @interruptible("opening a store at a URL")
 def open_url(
     url: str,
-    parts: Iterable[int] | PartsOf | None = None,
+    parts: Iterable[int] | HeldOf | None = None,
     events: EventSink = ignore_events,
     planned: StoreRef | None = None,
+    *,
+    whole_structure: bool = False,
 ) -> Store:
     """Opens the store at a URL, in the folder of stores; of what is not there yet the parts that are opened are fetched.
 
@@ -85,9 +87,10 @@ def open_url(
 
     Args:
         url: The URL.
-        parts: The parts to open, or what chooses them once the manifest is known; None opens all.
+        parts: The parts to open, or what says it once the manifest is known; None opens all.
         events: Receives the stage "download", in bytes.
         planned: The store that is expected; another one of the same graph is opened, too.
+        whole_structure: See ``Store.open``.
 
     Raises:
         PlanError: The URL cannot be used, or the store has no such part.
@@ -96,7 +99,7 @@ def open_url(
     url = check_url(url, "the store")
     known = _known(url)
     if planned is not None and known is not None and known.fingerprint == planned.fingerprint:
-        store = _opened(url, known, _chosen(parts, known))
+        store = _opened(url, known, _chosen(parts, whole_structure, known))
         if store is not None:
             return store
     with contextlib.ExitStack() as stack:
@@ -108,14 +111,14 @@ def open_url(
             return transfer[0]
 
         manifest, cut = latest(url, lambda: _asked(connected(), url), known, StoreError, events)
-        wanted = _chosen(parts, manifest)
+        wanted = _chosen(parts, whole_structure, manifest)
         store = _opened(url, manifest, wanted)
         if store is not None:
             return store
         if cut is not None:
             raise cut.error
         _fetch(connected(), url, manifest, wanted, events)
-    return Store.open(_path(manifest), wanted, url)
+    return Store.open(_path(manifest), url=url, **wanted)
 
 
 def url_manifest(url: str, events: EventSink = ignore_events) -> Manifest:
@@ -129,14 +132,15 @@ def url_manifest(url: str, events: EventSink = ignore_events) -> Manifest:
     return latest(url, ask, _known(url), StoreError, events)[0]
 
 
-def _chosen(parts: Iterable[int] | PartsOf | None, manifest: Manifest) -> tuple[int, ...]:
-    chosen = parts(manifest) if callable(parts) else parts
+def _chosen(parts: Iterable[int] | HeldOf | None, whole_structure: bool, manifest: Manifest) -> Held:
+    if callable(parts):
+        return parts(manifest)
     every = range(manifest.num_parts)
-    wanted = tuple(every) if chosen is None else tuple(sorted(set(chosen)))
+    wanted = tuple(every) if parts is None else tuple(sorted(set(parts)))
     unknown = [part for part in wanted if part not in every]
     if unknown:
         raise PlanError(f"the store {manifest.name!r} has no part {unknown[0]!r}", f"its parts are 0 to {manifest.num_parts - 1}")
-    return wanted
+    return {"parts": wanted, "whole_structure": whole_structure}
 
 
 def _path(manifest: Manifest) -> Path:
@@ -177,21 +181,21 @@ def _same_store_at(path: Path, manifest: Manifest) -> bool:
         return False
 
 
-def _missing(path: Path, manifest: Manifest, wanted: Iterable[int]) -> tuple[list[int], bool]:
-    """The parts that have yet to be fetched, and whether some of the store is there."""
+def _missing(path: Path, manifest: Manifest, wanted: Held) -> tuple[list[str], bool]:
+    """The files that have yet to be fetched, and whether some of the store is there."""
     is_there = _same_store_at(path, manifest)
-    return [part for part in wanted if not (is_there and (path / part_folder(part)).is_dir())], is_there
+    return [name for name in manifest.files if is_held(name, **wanted) and not (is_there and (path / name).exists())], is_there
 
 
-def _opened(url: str, manifest: Manifest, wanted: tuple[int, ...]) -> Store | None:
-    """The store in the folder of stores; None where it is not there, or a part of it is not."""
+def _opened(url: str, manifest: Manifest, wanted: Held) -> Store | None:
+    """The store in the folder of stores; None where it is not there, or a file of it is not."""
     path = _path(manifest)
     missing, is_there = _missing(path, manifest, wanted)
-    return Store.open(path, wanted, url) if is_there and not missing else None
+    return Store.open(path, url=url, **wanted) if is_there and not missing else None
 
 
-def _fetch(transfer: Transfer, url: str, manifest: Manifest, wanted: tuple[int, ...], events: EventSink) -> None:
-    """Fetches parts of a store, and what every host has of it."""
+def _fetch(transfer: Transfer, url: str, manifest: Manifest, wanted: Held, events: EventSink) -> None:
+    """Fetches what is wanted of a store, and what every host has of it."""
     path = _path(manifest)
     try:
         make_store_dir(path.parent)
@@ -200,16 +204,13 @@ def _fetch(transfer: Transfer, url: str, manifest: Manifest, wanted: tuple[int, 
             missing, is_there = _missing(path, manifest, wanted)  # another process may have been faster
             if missing or not is_there:
                 folder = resumed(path, manifest.fingerprint)
-                _fetch_into(transfer, url, manifest, folder, missing, events, with_rest=not is_there)
+                _fetch_into(transfer, url, manifest, folder, missing, events)
                 _put_in_place(manifest, folder, path, missing, is_there=is_there)
     except OSError as error:
         raise _unwritable(error, path) from error
 
 
-def _fetch_into(
-    transfer: Transfer, url: str, manifest: Manifest, folder: Path, parts: list[int], events: EventSink, *, with_rest: bool
-) -> None:
-    names = [name for name in manifest.files if part_of(name) in parts or (with_rest and part_of(name) is None)]
+def _fetch_into(transfer: Transfer, url: str, manifest: Manifest, folder: Path, names: list[str], events: EventSink) -> None:
     total = sum(manifest.files[name].size for name in names)
     moves = []
     for name in names:
@@ -217,6 +218,7 @@ def _fetch_into(
         target.parent.mkdir(parents=True, exist_ok=True)
         if not target.exists():  # else it came before, and was compared with its checksum then
             moves.append(Move(f"{url}/{name}", str(target), entry.size, entry.crc32))
+    parts = _parts(names)
     of_parts = f", {len(parts)} of {manifest.num_parts} parts" if len(parts) < manifest.num_parts else ""
     _download(transfer, moves, total, folder, manifest.name, f"from {url} to {folder.parent}{of_parts}", events)
 
@@ -237,19 +239,22 @@ def _download(transfer: Transfer, moves: list[Move], total: int, folder: Path, n
             raise cut.error from cut
 
 
-def _put_in_place(manifest: Manifest, folder: Path, path: Path, parts: list[int], *, is_there: bool) -> None:
-    """Moves what was fetched to its place: a part at a time, or all of the store. A part that was not asked for is not complete."""
-    for part in parts:
-        (folder / part_folder(part)).mkdir(exist_ok=True)
-    for other in set(range(manifest.num_parts)) - set(parts):
+def _parts(names: Iterable[str]) -> set[int]:
+    return {part for name in names if (part := part_of(name)) is not None}
+
+
+def _put_in_place(manifest: Manifest, folder: Path, path: Path, names: list[str], *, is_there: bool) -> None:
+    """Moves what was fetched to its place: a file at a time, or all of the store. A part that was not asked for is not complete."""
+    for other in set(range(manifest.num_parts)) - _parts(names):
         shutil.rmtree(folder / part_folder(other), ignore_errors=True)
     disown(folder)
     if not is_there:
         write_manifest(folder, manifest)
         take_place(folder, path)
         return
-    for part in parts:
-        (folder / part_folder(part)).rename(path / part_folder(part))
+    for name in names:
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).rename(path / name)
     sync(path)
     remove_tree(folder)
 

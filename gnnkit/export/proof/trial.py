@@ -28,9 +28,10 @@ from gnnkit.export.recording import VARIABLE
 from gnnkit.export.writer import read_record
 from gnnkit.host import available_cpus, available_memory
 from gnnkit.kernels.jit import KERNEL_CACHE_VARIABLE, kernel_cache_root
-from gnnkit.plan import LoaderPlan, Placement
+from gnnkit.plan import Held, LoaderPlan, Placement
 from gnnkit.plan.files import read_plan_file
 from gnnkit.runtime.runs import tail
+from gnnkit.storage.layout import MANIFEST_NAME, is_held
 from gnnkit.storage.manifest import read_manifest
 from gnnkit.units import format_bytes
 from gnnkit.urls import is_url
@@ -202,12 +203,12 @@ class TrialSize(SizedJob):
     """The facts about a job and the size in which it is tried; its name is its directory's.
 
     Attributes:
-        is_replicated: Whether each node that holds the graph holds all of it.
+        placement: What each node that holds the graph has of it.
         gpus_per_proc: GPUs of each rank.
         cut_from: The notebook's store, where the job's is cut from it.
     """
 
-    is_replicated: bool
+    placement: str
     gpus_per_proc: int
     cut_from: str | None
 
@@ -237,8 +238,8 @@ def read_job(directory: Path) -> TrialSize:
             raise PlanError(f"{RECORD} says {name}={shown(value)}", "export the job again")
     if not isinstance(options.get("launcher"), str):
         raise PlanError(f"{RECORD} says launcher={options.get('launcher')!r}", "export the job again")
-    replicated = options.get("placement") == "replicate"
-    return TrialSize(directory.name, options["launcher"], is_replicated=replicated, cut_from=options.get("cut_from"), **numbers)
+    placement = str(options.get("placement"))
+    return TrialSize(directory.name, options["launcher"], placement=placement, cut_from=options.get("cut_from"), **numbers)
 
 
 def fitting(job: TrialSize) -> tuple[TrialSize, list[str]]:
@@ -268,7 +269,6 @@ def fitting(job: TrialSize) -> tuple[TrialSize, list[str]]:
 
 LOOPBACK = "127.0.0.1"
 _PORTS = range(15000, 32000)
-_PART = re.compile("part([0-9]+)")
 # What may lie in a job's directory and no node needs; a larger file is no part of a job either.
 _LEFT_OUT = ("token",)
 _MOST_BYTES = 16 << 20
@@ -386,7 +386,7 @@ def set_up(job: TrialSize, directory: Path, plan: LoaderPlan, folder: Path, *, i
         node.folder.mkdir(parents=True)
         _copy_files(directory, node.folder)
         if node.store != store and (serves or not job.storage_nodes):
-            _link_store(store, node.store, placement.hosts[rank])
+            _link_store(store, node.store, placement.held(rank))
         here = replace(plan, store=replace(plan.store, path=str(node.store)))
         if plan.placement is not None:
             here = replace(here, placement=placement if job.nodes > 1 else None)
@@ -416,7 +416,9 @@ def _places(root: Path, written: str) -> tuple[Path, Path]:
 def _placement(job: TrialSize, store: Path) -> Placement:
     """Which of the nodes that hold the graph holds which parts, in the size in which the job runs."""
     holders, num_parts = job.storage_nodes or job.nodes, read_manifest(store).num_parts
-    return Placement((tuple(range(num_parts)),) * holders) if job.is_replicated else shares(num_parts, holders)
+    if job.placement == "replicate":
+        return Placement((tuple(range(num_parts)),) * holders)
+    return shares(num_parts, holders, whole_structure=job.placement == "features")
 
 
 def _copy_files(directory: Path, target: Path) -> None:
@@ -425,16 +427,11 @@ def _copy_files(directory: Path, target: Path) -> None:
             shutil.copy2(file, target)
 
 
-def _link_store(store: Path, target: Path, parts: tuple[int, ...]) -> None:
-    """Links the files of a store that a node has: everything but the parts of others."""
-    target.mkdir(parents=True)
-    for entry in store.iterdir():
-        part = _PART.fullmatch(entry.name)
-        if part is None or int(part[1]) in parts:
-            if entry.is_dir():
-                shutil.copytree(entry, target / entry.name, copy_function=_link)
-            else:
-                _link(str(entry), str(target / entry.name))
+def _link_store(store: Path, target: Path, held: Held) -> None:
+    """Links the files of a store that a node has."""
+    for name in [MANIFEST_NAME, *(name for name in read_manifest(store).files if is_held(name, **held))]:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        _link(str(store / name), str(target / name))
 
 
 def _link(source: str, target: str) -> None:

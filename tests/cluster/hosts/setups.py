@@ -20,6 +20,7 @@ import numpy as np
 import psutil
 
 from gnnkit import GraphLoader, Store
+from gnnkit.storage.layout import MANIFEST_NAME, is_held
 from tests.distributed.ranks import TORCHRUN_VARIABLES
 from tests.helpers.graphs import ArraySource, built, digests, homogeneous_source, random_edges
 from tests.helpers.machine import ROOT
@@ -52,10 +53,12 @@ def build(folder: Path, num_parts: int, **options: Any) -> Store:
     return built(source(), folder / "whole", num_parts=num_parts, partition="random", with_edge=True, **options)
 
 
-def stage(store: Store, folder: Path, parts: Sequence[int]) -> Path:
-    """A host's own directory: what every host has, and the files of its parts."""
-    others = {f"part{part}" for part in range(store.num_parts) if part not in parts}
-    return shutil.copytree(store.path, folder, ignore=lambda _, names: [name for name in names if name in others])
+def stage(store: Store, folder: Path, parts: Sequence[int], *, whole_structure: bool = False) -> Path:
+    """A host's own directory: what every host has, and the files of its parts, and perhaps the structure of the others."""
+    for name in [MANIFEST_NAME, *(name for name in store.manifest.files if is_held(name, parts, whole_structure))]:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(store.path / name, folder / name)
+    return folder
 
 
 def expected(store: Store, epochs: int = 1, **options: Any) -> list[list[str]]:

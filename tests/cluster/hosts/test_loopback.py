@@ -15,7 +15,8 @@ import psutil
 import pytest
 import torch
 
-from gnnkit import GraphLoader, Store
+from gnnkit import BuildOptions, GraphLoader, Store, datasets, partition
+from gnnkit.capacity import asked, batch_of, sized_graph
 from gnnkit.cluster.network_wire import TokenRefused, connect
 from gnnkit.waiting import Deadline
 from tests.cluster.hosts.setups import OPTIONS, TOKEN, Host, ended, expected, source, stage
@@ -38,9 +39,9 @@ def free_ports() -> list[str]:
 class Pair:
     """Two hosts with one part each, and a loader on both."""
 
-    def __init__(self, store: Store, folder: Path) -> None:
+    def __init__(self, store: Store, folder: Path, *, whole_structure: bool = False) -> None:
         self.folder, self.addresses = folder, free_ports()
-        self.paths = [stage(store, folder / f"host{index}", [index]) for index in range(WORLD)]
+        self.paths = [stage(store, folder / f"host{index}", [index], whole_structure=whole_structure) for index in range(WORLD)]
         self.hosts: list[Host] = [self.start(index) for index in range(WORLD)]
 
     def start(self, index: int, **environment: str) -> Host:
@@ -73,6 +74,39 @@ def pair(stores: dict[int, Store], tmp_path: Path) -> Iterator[Pair]:
 def lists(stores: dict[int, Store]) -> list[list[list[str]]]:
     """``[rank][epoch]``: digests of the batches as one process samples them."""
     return [expected(stores[2], epochs=5, rank=rank, world_size=WORLD) for rank in range(WORLD)]
+
+
+@pytest.mark.parametrize("options", [{}, {"device": "cpu", "feature_cache": 900}, {"with_edge": True}])
+def test_the_structure_is_on_both_hosts_and_rows_are_on_one(stores: dict[int, Store], tmp_path: Path, options: dict[str, Any]) -> None:
+    pair = Pair(stores[2], tmp_path, whole_structure=True)
+    with ended(pair.hosts):
+        pair.open(placement="features", memory_budget="1GB", **options)
+        sampled = {name: value for name, value in options.items() if name == "with_edge"}
+        lists = [expected(stores[2], epochs=2, rank=rank, world_size=WORLD, **sampled) for rank in range(WORLD)]
+        for epoch in range(2):  # the second with a copy of what is here in huge pages
+            assert pair.epochs() == [ranks[epoch] for ranks in lists]
+        assert "structure on every host; rows of host 0: part 0; host 1: part 1" in pair.hosts[0].do("status", name="a")["card"]
+
+
+@pytest.mark.parametrize(("placement", "with_edge"), [("features", False), ("partition", False), ("partition", True)])
+def test_as_many_bytes_cross_as_plan_capacity_says(tmp_path: Path, placement: Any, with_edge: bool) -> None:
+    """Counted while the second epoch runs: the first one's batches have been tried before."""
+    data = datasets.products_like(0.005)
+    store = partition(data, WORLD, "random", tmp_path / "store", cache_ratio=0.1, num_neighbors=(10, 5), with_edge=with_edge)
+    sampling: dict[str, Any] = {"num_neighbors": [10, 5], "batch_size": 100, "with_edge": with_edge, "shuffle": False}
+    with GraphLoader.from_store(store.path, input_nodes="train", progress=False, **sampling) as loader:
+        loader.plan.save(tmp_path / "plan.json")
+    graph = sized_graph(str(tmp_path / "plan.json"), BuildOptions(WORLD))
+    wanted = asked(graph, None, None)
+    pair = Pair(store, tmp_path, whole_structure=placement == "features")
+    with ended(pair.hosts):
+        pair.open(placement=placement, **sampling)
+        counted = []
+        for _ in range(2):
+            batches = sum(map(len, pair.epochs()))
+            counted.append(sum(sum(host.do("status", name="a")["wire"].values()) for host in pair.hosts))
+    predicted = graph.crossing(placement, WORLD, batch_of(graph, wanted, WORLD), wanted.with_edge)
+    assert (counted[1] - counted[0]) / batches == pytest.approx(predicted, rel=0.05)
 
 
 def test_one_host_infers_for_the_parts_of_all(pair: Pair, tmp_path: Path) -> None:

@@ -28,11 +28,13 @@ TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE
         ({0: [2, 0, 1]}, Hosts(), None),
         ("replicate", Hosts(2), [[0, 1, 2], [0, 1, 2]]),
         ("partition", Hosts(2), [[0], [1, 2]]),
+        ("features", Hosts(2), [[0], [1, 2]]),
         ("partition", Hosts(3), [[0], [1], [2]]),
         ({0: [0, 1], 1: [1, 2]}, Hosts(2), [[0, 1], [1, 2]]),
         ({1: [0, 1, 2]}, Hosts(2), [[], [0, 1, 2]]),
         ("auto", Hosts(2, memory=1 << 30), [[0, 1, 2], [0, 1, 2]]),
         ("auto", Hosts(2, memory=4000), [[0], [1, 2]]),
+        ("auto", Hosts(2, memory=64000), [[0], [1, 2]]),
         ("auto", Hosts(3), [[0], [1], [2]]),
         ("auto", Hosts(4), [[0, 1, 2]] * 4),
     ],
@@ -40,6 +42,7 @@ TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE
 def test_words(stores: dict[int, Store], word: Any, hosts: Hosts, expected: Any) -> None:
     placement = place(word, stores[3].manifest, stores[3].path, hosts)
     assert (placement and [list(parts) for parts in placement.hosts]) == expected
+    assert word not in ("replicate", "features", "partition") or placement is None or placement.word == word
     again = place(placement or "auto", stores[3].manifest, stores[3].path, hosts)
     assert again == placement, "a plan's placement is a word too"
 
@@ -73,7 +76,9 @@ def test_a_plan_keeps_its_placement(stores: dict[int, Store]) -> None:
         written = {**loader.plan.to_json(), "placement": [[0], [1]]}
     plan = LoaderPlan.from_json(json.loads(json.dumps(written)))
     assert plan.placement == Placement(((0,), (1,))) and plan.to_json() == written
-    for wrong in ([[0], [2]], [[1, 0]], "all", [["a"]]):
+    spread = {**written, "placement": {"hosts": [[0], [1]], "whole_structure": True}}
+    assert LoaderPlan.from_json(spread).placement == Placement(((0,), (1,)), True) and LoaderPlan.from_json(spread).to_json() == spread
+    for wrong in ([[0], [2]], [[1, 0]], "all", [["a"]], {"hosts": [[0], [1]]}, {"hosts": [[0], [1]], "whole_structure": "no"}):
         with pytest.raises(PlanError):
             LoaderPlan.from_json({**written, "placement": wrong})
 

@@ -19,22 +19,26 @@ from gnnkit.sampling.tables import GraphTables, address_of
 from gnnkit.storage.arrays import EdgePart, GraphArrays, NodePart, placeholder
 
 
-def part_of_graph(graph: GraphArrays, parts: tuple[int, ...]) -> GraphArrays:
-    """The graph as a host with some of the parts has it."""
+def part_of_graph(graph: GraphArrays, parts: tuple[int, ...], *, whole_structure: bool = False) -> GraphArrays:
+    """The graph as a host with some of the parts, and perhaps the structure of the others, has it."""
 
     def gone(array: NDArray[Any] | None) -> Any:
         return None if array is None else placeholder(array.dtype, array.shape)
 
     def no_nodes(part: NodePart) -> NodePart:
+        if whole_structure:
+            return replace(part, arrays={})
         return NodePart({name: gone(a) for name, a in part.arrays.items()}, gone(part.global_id))
 
     def no_edges(part: EdgePart) -> EdgePart:
+        if whole_structure:
+            return replace(part, arrays={})
         arrays = {name: gone(a) for name, a in part.arrays.items()}
         return EdgePart(gone(part.indptr), gone(part.indices), gone(part.edge_id), gone(part.weight_prefix), arrays, gone(part.time))
 
     nodes = {t: tuple(part if p in parts else no_nodes(part) for p, part in enumerate(found)) for t, found in graph.nodes.items()}
     edges = {t: tuple(part if p in parts else no_edges(part) for p, part in enumerate(found)) for t, found in graph.edges.items()}
-    return replace(graph, nodes=nodes, edges=edges, local_parts=parts)
+    return replace(graph, nodes=nodes, edges=edges, local_parts=parts, whole_structure=whole_structure)
 
 
 class OwnersHere:
@@ -87,10 +91,13 @@ def spread_samplers(
     placement: Mapping[int, tuple[int, ...]],
     hot: Mapping[int, Any] | None = None,
     inputs: Inputs | None = None,
+    *,
+    whole_structure: bool = False,
 ) -> dict[int, tuple[BatchSampler, OwnersHere]]:
     """A sampler for each host; of nodes unless told otherwise."""
     weighted = sampling.weight is not None
-    tables = {host: GraphTables(part_of_graph(graph, parts), weighted) for host, parts in placement.items()}
+    held = {host: part_of_graph(graph, parts, whole_structure=whole_structure) for host, parts in placement.items()}
+    tables = {host: GraphTables(of_host, weighted) for host, of_host in held.items()}
     samplers = {}
     for here, parts in placement.items():
         others = OwnersHere({host: PartOwner(tables[host], placement[host]) for host in placement if host != here})

@@ -59,7 +59,14 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     )
     hosts = draw(st.lists(st.integers(0, 2), min_size=num_parts, max_size=num_parts))
     placement = {host: tuple(part for part in range(num_parts) if hosts[part] == host) for host in range(3)}
-    return {"source": source, "options": options, "sampling": sampling, "placement": placement, "seed": draw(st.integers(0, 1 << 30))}
+    return {
+        "source": source,
+        "options": options,
+        "sampling": sampling,
+        "placement": placement,
+        "seed": draw(st.integers(0, 1 << 30)),
+        "whole_structure": draw(st.booleans()),
+    }
 
 
 numbers = itertools.count()
@@ -72,7 +79,7 @@ def test_random_graphs_on_random_hosts(tmp_path: Path, case: dict[str, Any]) -> 
     source, sampling = case["source"], case["sampling"]
     store = build_store(source, tmp_path / str(next(numbers)), case["options"])
     hot = {host: hot_rows(Store.open(store.path, parts)) for host, parts in case["placement"].items()}
-    samplers = spread_samplers(store.arrays(), sampling, case["placement"], hot)
+    samplers = spread_samplers(store.arrays(), sampling, case["placement"], hot, whole_structure=case["whole_structure"])
     one = sampler_on(store.arrays(), sampling)
     for request in requests(store, case["seed"]):
         wanted = reference_batch(source, sampling, request, inputs_of(store.arrays()).node_type)
@@ -114,7 +121,8 @@ def check(store: Store, samplers: Mapping[int, tuple[BatchSampler, Any]]) -> Non
 @pytest.mark.parametrize("feature_dtype", [None, "float16", "bfloat16", "quint8", "quint4x2", "quint2x4"])
 def test_arrays_of_every_kind(tmp_path: Path, feature_dtype: str | None) -> None:
     store = plain_store(tmp_path / "store", feature_dtype=feature_dtype)
-    check(store, spread_samplers(store.arrays(), SAMPLING, PLACEMENT))
+    for whole_structure in (False, True):
+        check(store, spread_samplers(store.arrays(), SAMPLING, PLACEMENT, whole_structure=whole_structure))
 
 
 def test_a_host_without_parts_and_a_part_on_two_hosts(tmp_path: Path) -> None:
@@ -146,6 +154,13 @@ def test_each_host_is_asked_once_a_hop_and_once_for_rows(tmp_path: Path) -> None
         sampled(sampler, request)
         for host in set(PLACEMENT) - {here}:
             assert 1 <= others.asked.count(("expand", host)) <= 2 and others.asked.count(("rows", host)) == 1
+
+
+def test_where_the_structure_is_everywhere_a_batch_asks_once_for_rows(tmp_path: Path) -> None:
+    store = plain_store(tmp_path / "store")
+    for here, (sampler, others) in spread_samplers(store.arrays(), SAMPLING, PLACEMENT, whole_structure=True).items():
+        sampled(sampler, next(requests(store, 4)))
+        assert sorted(others.asked) == [("rows", host) for host in PLACEMENT if host != here]
 
 
 def test_replicated_features_are_not_asked_for(tmp_path: Path) -> None:

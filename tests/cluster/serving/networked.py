@@ -70,7 +70,8 @@ def two_hosts(store: Store, folder: Path, **options: Any) -> Iterator[TwoHosts]:
     """A server on each of two hosts, ready."""
     address = f"{HOSTS[0]}:{free_port(HOSTS[0])}"
     words = {"num_servers": 2, "addresses": (address,), "placement": "partition", "log_dir": str(folder / "logs"), **options}
-    paths = [stage(store, folder / f"host{rank}", [rank]) for rank in range(2)]
+    whole_structure = words["placement"] == "features"
+    paths = [stage(store, folder / f"host{rank}", [rank], whole_structure=whole_structure) for rank in range(2)]
     with contextlib.ExitStack() as stack:
         fleets = []
         for rank, path in enumerate(paths):
