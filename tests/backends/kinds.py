@@ -13,7 +13,8 @@ import torch
 import gnnkit
 from gnnkit import BuildOptions, GraphLoader, Store
 from gnnkit.backends.base import Backend
-from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeDir, EdgeType, EdgeTypeSchema, GraphSchema, NodeTypeSchema, opposite_edge_type
+from gnnkit.datasets import HOMOGENEOUS_EDGE_TYPE, EdgeType, EdgeTypeSchema, GraphSchema, NodeTypeSchema
+from gnnkit.schema import EdgeDir, opposite_edge_type
 from gnnkit.storage.build import build_store
 from gnnkit.storage.layout import Order
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, spec_of

@@ -13,11 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gnnkit.datasets import GraphSource, open_ogb
+from gnnkit.datasets import ArraySpec, EdgeTypeSchema, GraphSchema, GraphSource, NodeTypeSchema, open_ogb
 from gnnkit.datasets.derived import UndirectedSource
 from gnnkit.errors import DatasetError, PlanError
 from gnnkit.events import Event
-from gnnkit.schema import ArraySpec, EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from tests.datasets.reading import read_edge_array, read_edges, read_node_array
 from tests.helpers.graphs import ArraySource, homogeneous_source
 from tests.helpers.ogb_trees import write_tree

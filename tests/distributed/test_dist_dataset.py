@@ -16,11 +16,11 @@ from torch_geometric.data import Data
 
 import gnnkit
 from gnnkit import BuildOptions, Store
+from gnnkit.datasets import write_glt_partitions
 from gnnkit.distributed import DistDataset, DistFeature, DistGraph, FeatureInfo, RangePartitionBook, get_ids_on_rank, reduce_dist_dataset
 from gnnkit.errors import DatasetError, PlanError, StoreError
 from gnnkit.events import ignore_events
 from gnnkit.storage.build import build_store
-from gnnkit.storage.glt_format import write_glt_partitions
 from tests.helpers.graphs import ArraySource, built, homogeneous_source, random_edges, random_source
 
 TYPED = [

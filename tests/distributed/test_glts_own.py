@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from gnnkit import distributed as glt
+from gnnkit.datasets import write_glt_partitions
 from gnnkit.errors import PlanError
-from gnnkit.storage.glt_format import write_glt_partitions
 from gnnkit.vendor.glt import attribute, status
 from tests.distributed.loading import NUM_NODES, needs_glt, ring, stored
 from tests.helpers.machine import ROOT

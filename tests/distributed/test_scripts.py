@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
+from gnnkit.datasets import write_glt_partitions
 from gnnkit.loader.inspection import batches_digest
-from gnnkit.storage.glt_format import write_glt_partitions
 from tests.distributed.loading import needs_glt, ring, stored, typed_ring
 from tests.distributed.ranks import TORCHRUN_VARIABLES
 from tests.helpers.graphs import homogeneous_source, random_edges

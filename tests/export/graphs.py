@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gnnkit import BuildOptions
-from gnnkit.schema import ArraySpec, EdgeTypeSchema, GraphSchema, NodeTypeSchema
+from gnnkit.datasets import ArraySpec, EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from gnnkit.storage.build import build_store
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges
 

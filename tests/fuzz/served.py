@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from gnnkit import BuildOptions, GraphLoader, Store, serve
+from gnnkit import BuildOptions, GraphLoader, GraphStoreServers, Store, serve
 from gnnkit.cluster.membership import SERVING_VERSION
 from gnnkit.cluster.parts.gate import first_line, second_line
 from gnnkit.cluster.service_client import PROTOCOL_VERSION, ServiceClient, rows_to_args
@@ -27,7 +27,6 @@ from gnnkit.cluster.serving.codec import encode
 from gnnkit.runtime.ring import SharedBlock
 from gnnkit.runtime.wire import Wire
 from gnnkit.sampling.owners import RowsRequest
-from gnnkit.serving import GraphStoreServers
 from gnnkit.storage.build import build_store
 from tests.cluster.parts.services import CALL, HEAD, Speaker, said_of, told
 from tests.cluster.serving.setups import ANSWER_S, Caller, Trainer, hear, server_pids, worker_pids

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit import BuildOptions, Store, partition
-from gnnkit.schema import ArraySpec, EdgeType, EdgeTypeSchema, GraphSchema, NodeType, NodeTypeSchema
+from gnnkit.datasets import ArraySpec, EdgeType, EdgeTypeSchema, GraphSchema, NodeType, NodeTypeSchema
 
 NODE_NAMES = ("author", "field", "paper", "venue")
 RELATIONS = ("cites", "has", "to", "writes")
@@ -187,8 +187,8 @@ def digests(batches: Iterable[Any]) -> list[str]:
 
 def split_store(folder: Path) -> Path:
     """Builds a store of 2000 nodes with features, of which 1000 are to train with and 500 to validate; its folder."""
+    from gnnkit import BuildOptions
     from gnnkit.storage.build import build_store
-    from gnnkit.storage.layout import BuildOptions
 
     num_nodes, rng = 2000, np.random.default_rng(0)
     splits = {"train": np.arange(0, num_nodes, 2), "valid": np.arange(1, num_nodes, 4)}

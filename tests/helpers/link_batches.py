@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch_geometric.data import Data, HeteroData
 
-from gnnkit.schema import EdgeType
+from gnnkit.datasets import EdgeType
 from tests.helpers.batches import items
 from tests.helpers.graphs import ArraySource
 

@@ -13,9 +13,10 @@ import torch
 from torch_geometric.data import Data
 
 from gnnkit import GraphLoader, InProcess, partition
+from gnnkit.datasets import EdgeType, GraphSchema
 from gnnkit.plan import NeighborSampling, Sampling
 from gnnkit.sampling.kinds import NeighborWalker
-from gnnkit.schema import EdgeDir, EdgeType, GraphSchema
+from gnnkit.schema import EdgeDir
 from tests.helpers.batches import same
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch_geometric.data import HeteroData
 
 from gnnkit import GraphLoader, InProcess, OnDevice
+from gnnkit.datasets import EdgeType, EdgeTypeSchema, GraphSchema
 from gnnkit.loader.inspection import batches_digest
-from gnnkit.schema import EdgeType, EdgeTypeSchema, GraphSchema
 from tests import reference_anchors, reference_sampler
 from tests.helpers.batches import expected_batch, same, to_pyg, to_reference
 from tests.helpers.graphs import ArraySource, random_edges, random_source, spec_of

@@ -17,12 +17,13 @@ from torch_geometric.data import Data, HeteroData
 
 from gnnkit import BuildOptions, GraphLoader, LoaderPlan, OnDevice, Walks, unpad, verify_export
 from gnnkit.cluster.parts.service import Answers
+from gnnkit.datasets import HOMOGENEOUS_EDGE_TYPE, EdgeType
 from gnnkit.errors import MemoryLimitError, PlanError, SamplingError
 from gnnkit.plan import WalkSampling
 from gnnkit.sampling.remote import PartMap, spread_sampler
 from gnnkit.sampling.subgraph import SampleRequest
 from gnnkit.sampling.tables import GraphTables
-from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeDir, EdgeType
+from gnnkit.schema import EdgeDir
 from tests import reference_walks
 from tests.cluster.parts.several_hosts import inputs_of, part_of_graph, sampled, sampler_on
 from tests.helpers.batches import digest, items, same, to_pyg, to_reference

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from gnnkit import Colocated, GraphLoader, Store
+from gnnkit.datasets import GltPartitionSource, write_glt_partitions
 from gnnkit.errors import StoreError
 from gnnkit.events import ignore_events
 from gnnkit.jobs.context import Checkpoints
-from gnnkit.storage.glt_format import GltPartitionSource, write_glt_partitions
 from tests.cluster.hosts.setups import OPTIONS, build, expected
 from tests.helpers.graphs import ArraySource, built, digests, homogeneous_source, random_edges
 

@@ -15,7 +15,6 @@ from torch_geometric.data import Data, HeteroData
 
 import gnnkit
 from gnnkit import GraphLoader, Store, partition
-from gnnkit.cli.app import run
 from gnnkit.datasets import open_ogb
 from gnnkit.errors import GnnkitError, StoreError
 from gnnkit.printable import clean, clean_block, printable
@@ -24,6 +23,7 @@ from gnnkit.runtime.runs import RunFolder, find_runs
 from gnnkit.storage.catalog import list_stores
 from gnnkit.storage.manifest import checksum
 from gnnkit.ui.runs import runs_card
+from tests.helpers.command import run
 from tests.helpers.graphs import built, homogeneous_source, random_edges
 
 # Sets a terminal's title, colours, deletes a line, goes back to its beginning, and says it in one byte and from right to left.

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit import BuildOptions
-from gnnkit.schema import ArraySpec, GraphSchema
+from gnnkit.datasets import ArraySpec, GraphSchema
 from gnnkit.storage.build import build_store, repartition
 
 ROWS, NODE_ROWS = 1 << 16, 1 << 10

@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gnnkit import BuildOptions, Store
+from gnnkit.datasets import ArraySpec, GraphSchema
 from gnnkit.errors import DatasetError, PlanError
-from gnnkit.schema import ELEMENT_TYPES, ArraySpec, GraphSchema
+from gnnkit.schema import ELEMENT_TYPES
 from gnnkit.storage.build import build_store, repartition
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source, typed_source
 from tests.storage.checks import assert_holds, fast_folder, files_of

@@ -19,10 +19,9 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from gnnkit import BuildOptions, GraphLoader, Store
-from gnnkit.datasets import PyGSource
+from gnnkit.datasets import GraphSchema, PyGSource
 from gnnkit.errors import MemoryLimitError, StoreError
 from gnnkit.events import ignore_events
-from gnnkit.schema import GraphSchema
 from gnnkit.storage import staging as resources
 from gnnkit.storage.build import build_store
 from gnnkit.storage.catalog import find_or_build, list_stores, prune, store_path

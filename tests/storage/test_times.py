@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import gnnkit
 from gnnkit import BuildOptions, Store
+from gnnkit.datasets import ArraySpec
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.runtime.graph_memory import SharedGraph, share
-from gnnkit.schema import ArraySpec
 from gnnkit.storage.build import build_store, repartition
 from gnnkit.storage.manifest import write_manifest
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, typed_source
@@ -181,7 +181,7 @@ def test_a_part_elsewhere_has_times_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_graphlearn_torch_directories_keep_times(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from gnnkit.storage.glt_format import GltPartitionSource, write_glt_partitions
+    from gnnkit.datasets import GltPartitionSource, write_glt_partitions
 
     source = timed_source(2)
     options = BuildOptions(2, "random", with_edge=True, time_attr="year")

@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnkit import BuildOptions, GraphLoader, GraphStore, InProcess, Store, serve
+from gnnkit import BuildOptions, GraphLoader, GraphStore, GraphStoreServers, InProcess, Store, serve
 from gnnkit.backends import backend_from_json, resolve_backend
 from gnnkit.cluster.serving.spec import required
 from gnnkit.errors import PlanError, StartTimeout, StoreError
 from gnnkit.events import Event
-from gnnkit.serving import GraphStoreServers
 from gnnkit.storage.build import build_store
 from tests.backends.setups import descendants, is_gone, loader_of, workers
 from tests.backends.test_contract import typed_source

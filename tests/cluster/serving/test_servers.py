@@ -18,13 +18,13 @@ import psutil
 import pytest
 
 import gnnkit
-from gnnkit import Store, serve
-from gnnkit.cli.app import run
+from gnnkit import GraphStoreServers, Store, serve
 from gnnkit.errors import LoaderClosed, PlanError, StoreError, WorkerDied
 from gnnkit.events import Event
-from gnnkit.serving import GraphStoreServers, run_in_foreground
+from gnnkit.serving import run_in_foreground
 from tests.backends.setups import environment, is_gone
 from tests.cluster.serving.setups import FAULT_S, Caller, Trainer, blocks_of, expected_batches, hear, server_pids, worker_pids
+from tests.helpers.command import run
 from tests.helpers.leaks import descendants
 from tests.helpers.waiting import wait_until
 

@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnkit import BuildOptions, GraphLoader, GraphStore, Store, serve
+from gnnkit import BuildOptions, GraphLoader, GraphStore, GraphStoreServers, Store, serve
 from gnnkit.cluster.service_client import PROTOCOL_VERSION, ServiceClient
 from gnnkit.errors import BatchTimeout, GnnkitError, PlanError, WorkerDied
-from gnnkit.serving import GraphStoreServers
 from gnnkit.storage.build import build_store
 from tests.backends.test_contract import typed_source
 from tests.cluster.serving.networked import two_hosts

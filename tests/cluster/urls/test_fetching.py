@@ -17,13 +17,13 @@ import pytest
 
 from gnnkit import BuildOptions, GraphLoader, LoaderPlan, Store, partition
 from gnnkit.capacity import sized_graph
-from gnnkit.cli.app import run
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.events import Event, ignore_events
 from gnnkit.jobs.running import prepare
 from gnnkit.plan import Placement
 from gnnkit.storage.catalog import default_store_dir
 from tests.helpers.batches import digest
+from tests.helpers.command import run
 from tests.helpers.http_files import FileServer
 from tests.helpers.waiting import wait_until
 

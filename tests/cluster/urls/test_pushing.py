@@ -16,11 +16,11 @@ import pytest
 
 import gnnkit
 from gnnkit import GraphLoader, Store
-from gnnkit.cli.app import run
 from gnnkit.errors import DatasetError, PlanError, StoreError
 from gnnkit.events import Event, ignore_events
 from tests.helpers.batches import digest
 from tests.helpers.bucket_servers import BUCKET, SECRET, gs_server, s3_server
+from tests.helpers.command import run
 
 OPTIONS = {"num_neighbors": [4, 3], "batch_size": 128, "seed": 7, "progress": False}
 
