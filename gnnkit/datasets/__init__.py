@@ -8,14 +8,10 @@ from typing import TYPE_CHECKING, Any
 # Public names and the modules they live in; importing the package imports none of them.
 _HOMES = {
     "ArraySpec": "gnnkit.schema",
-    "EdgeType": "gnnkit.schema",
     "EdgeTypeSchema": "gnnkit.schema",
     "GltPartitionSource": "gnnkit.storage.glt_format",
     "GraphSchema": "gnnkit.schema",
     "GraphSource": "gnnkit.source",
-    "HOMOGENEOUS_EDGE_TYPE": "gnnkit.schema",
-    "HOMOGENEOUS_NODE_TYPE": "gnnkit.schema",
-    "NodeType": "gnnkit.schema",
     "NodeTypeSchema": "gnnkit.schema",
     "PyGSource": "gnnkit.datasets.pyg",
     "TableSource": "gnnkit.datasets.tables",
@@ -45,13 +41,9 @@ if TYPE_CHECKING:
     from gnnkit.datasets.synthetic import products_like as products_like
     from gnnkit.datasets.synthetic_ogb import write_ogb_layout as write_ogb_layout
     from gnnkit.datasets.tables import TableSource as TableSource
-    from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE as HOMOGENEOUS_EDGE_TYPE
-    from gnnkit.schema import HOMOGENEOUS_NODE_TYPE as HOMOGENEOUS_NODE_TYPE
     from gnnkit.schema import ArraySpec as ArraySpec
-    from gnnkit.schema import EdgeType as EdgeType
     from gnnkit.schema import EdgeTypeSchema as EdgeTypeSchema
     from gnnkit.schema import GraphSchema as GraphSchema
-    from gnnkit.schema import NodeType as NodeType
     from gnnkit.schema import NodeTypeSchema as NodeTypeSchema
     from gnnkit.shipped import sample_root as sample_root
     from gnnkit.shipped import shipped_data_dir as shipped_data_dir

@@ -13,11 +13,10 @@ import torch
 import gnnkit
 from gnnkit import BuildOptions, GraphLoader, Store
 from gnnkit.backends.base import Backend
-from gnnkit.datasets import HOMOGENEOUS_EDGE_TYPE, EdgeType, EdgeTypeSchema, GraphSchema, NodeTypeSchema
+from gnnkit.datasets import EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from gnnkit.schema import EdgeDir, opposite_edge_type
-from gnnkit.storage.build import build_store
 from gnnkit.storage.layout import Order
-from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, spec_of
+from tests.helpers.graphs import ArraySource, EdgeType, homogeneous_source, random_edges, spec_of, stored
 
 BUYS, REV_BUYS, KNOWS = ("user", "buys", "item"), ("item", "rev_buys", "user"), ("user", "knows", "user")
 NUM_USERS, NUM_ITEMS, NUM_EDGES = 48, 30, 260
@@ -95,7 +94,7 @@ def labelled(graph: str, edge_dir: EdgeDir) -> ArraySource:
         edges[REV_BUYS] = edges[BUYS][::-1][:, rng.permutation(NUM_EDGES)].copy()
         edges[KNOWS] = random_edges(rng, NUM_USERS, NUM_USERS, NUM_EDGES)
     else:
-        edges[HOMOGENEOUS_EDGE_TYPE] = plain().edges[HOMOGENEOUS_EDGE_TYPE]
+        edges[("node", "to", "node")] = plain().edges[("node", "to", "node")]
     for outward in anchor_labels(graph):
         # Ragged: one hub, many anchors without any.
         rows = random_edges(rng, NUM_USERS // 2, sizes[outward[2]], 90)
@@ -123,7 +122,7 @@ def built(folder: Path, source: Any, num_parts: int, edge_dir: EdgeDir, order: O
     options = BuildOptions(
         num_parts, method, edge_dir, with_edge=True, weight="weight", time_attr="time", num_neighbors=(4, 3), order=order
     )
-    return build_store(source, folder, options)
+    return stored(source, folder, options)
 
 
 def input_ids(num_nodes: int) -> Any:
@@ -134,7 +133,7 @@ def input_ids(num_nodes: int) -> Any:
 @cache
 def links(graph: str) -> tuple[EdgeType, Any]:
     """The links of an epoch: edges of the graph, and pairs that are none."""
-    edge_type = BUYS if graph == "typed" else HOMOGENEOUS_EDGE_TYPE
+    edge_type = BUYS if graph == "typed" else ("node", "to", "node")
     source = labelled(graph, "in") if graph == "typed" else plain()
     rng = np.random.default_rng(19)
     pairs = np.stack([rng.integers(0, NUM_USERS, 4), rng.integers(0, NUM_ITEMS, 4)])

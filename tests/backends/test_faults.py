@@ -24,14 +24,12 @@ from torch_geometric.data import Data
 import gnnkit
 from gnnkit import BuildOptions, Colocated, GraphLoader, GraphStore, InProcess, Store
 from gnnkit.errors import BatchTimeout, MemoryLimitError, PlanError, SamplingError, StartTimeout, StoreError, WorkerDied
-from gnnkit.loader.inspection import batches_digest
 from gnnkit.runtime.graph_memory import graph_nbytes
 from gnnkit.runtime.limits import start_memory
 from gnnkit.runtime.remote import RemoteTraceback
-from gnnkit.storage.build import build_store
 from tests.backends.setups import FAULT_S, descendants, is_gone, loader_of, workers
-from tests.helpers.batches import same
-from tests.helpers.graphs import homogeneous_source, random_edges
+from tests.helpers.batches import digest, same
+from tests.helpers.graphs import homogeneous_source, random_edges, stored
 from tests.helpers.machine import ROOT, in_time
 from tests.helpers.system import pretend_free_memory
 from tests.helpers.waiting import HANG_S, wait_until
@@ -294,7 +292,7 @@ def store_of(folder: Path) -> Path:
     rng = np.random.default_rng(0)
     x, splits = rng.standard_normal((NUM_NODES, 8)).astype(np.float32), {"train": np.arange(NUM_NODES)}
     source = homogeneous_source(random_edges(rng, NUM_NODES, NUM_NODES, 700), NUM_NODES, splits=splits, x=x)
-    build_store(source, folder / "store", BuildOptions())
+    stored(source, folder / "store", BuildOptions())
     return folder / "store"
 
 
@@ -385,7 +383,7 @@ def test_stores_whose_files_are_cut_while_threads_read_them(tmp_path: Path) -> N
     """An error that names it, also for batches after it; other loaders go on, and other programs' faults are theirs as before."""
     rng = np.random.default_rng(2)
     source = homogeneous_source(random_edges(rng, 2000, 2000, 20_000), 2000, x=rng.standard_normal((2000, 64)).astype(np.float32))
-    build_store(source, tmp_path / "whole", BuildOptions())
+    stored(source, tmp_path / "whole", BuildOptions())
     paths, words = [], [str(tmp_path / "whole")]
     for name in ("x", "indptr"):
         shutil.copytree(tmp_path / "whole", tmp_path / name)
@@ -463,13 +461,13 @@ def test_rings_leave_memory_to_the_graph_s_pages(large_graph: Store, monkeypatch
     # Processes take their memory first: it is there until they are.
     pretend_free_memory(monkeypatch, lambda: free[0] if descendants() else 10**12)
     with GraphLoader.from_store(store.path, backend=InProcess(1), **options) as loader:
-        wanted = batches_digest(loader)
+        wanted = digest(loader)
 
     def epoch(free_slots: float) -> int:
         """The slots of a loader's ring where there is memory for so many."""
         free[0] = kept + int(free_slots * size)
         with GraphLoader.from_store(store.path, backend=Colocated(2), **options) as loader:
-            assert batches_digest(loader) == wanted
+            assert digest(loader) == wanted
             return int(loader.status().details["slots"])
 
     with GraphLoader.from_store(store.path, backend=Colocated(2), **options) as loader:

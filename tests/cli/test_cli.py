@@ -21,10 +21,9 @@ from filelock import FileLock
 import gnnkit
 from gnnkit import BuildOptions, Store
 from gnnkit.datasets import products_like
-from gnnkit.storage.build import build_store
 from gnnkit.storage.catalog import default_store_dir, find_or_build
 from tests.helpers.command import run_captured
-from tests.helpers.graphs import homogeneous_source
+from tests.helpers.graphs import homogeneous_source, stored
 
 Cli = Callable[..., tuple[int, str, str]]
 VERBS = ("demo", "doctor", "info", "partition", "stores", "serve", "ps", "logs", "stop", "cleanup", "bench")
@@ -50,7 +49,7 @@ def cli(capfd: pytest.CaptureFixture[str]) -> Cli:
 def store_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small store of two parts."""
     path = tmp_path_factory.mktemp("stores") / "small"
-    build_store(products_like(0.0005), path, BuildOptions(num_parts=2, partition="random"))
+    stored(products_like(0.0005), path, BuildOptions(num_parts=2, partition="random"))
     return path
 
 
@@ -207,7 +206,7 @@ def test_partition_cuts_a_store_again(cli: Cli, store_path: Path, tmp_path: Path
 def test_partition_prepares_what_is_sampled_by(cli: Cli, tmp_path: Path) -> None:
     edge_arrays = {"time": np.array([3, 1, 2]), "w": np.ones(3, np.float32)}
     source = homogeneous_source(np.array([[0, 1, 2], [3, 3, 3]]), 4, edge_arrays=edge_arrays, x=np.eye(4, 2, dtype=np.float32))
-    build_store(source, tmp_path / "first", BuildOptions())
+    stored(source, tmp_path / "first", BuildOptions())
     words = ("--time-attr", "time", "--weight", "w", "--feature-dtype", "quint8", "--out", tmp_path / "second")
     code, out, _ = cli("partition", tmp_path / "first", 2, *words)
     assert code == 0

@@ -20,8 +20,7 @@ from gnnkit.datasets import write_glt_partitions
 from gnnkit.distributed import DistDataset, DistFeature, DistGraph, FeatureInfo, RangePartitionBook, get_ids_on_rank, reduce_dist_dataset
 from gnnkit.errors import DatasetError, PlanError, StoreError
 from gnnkit.events import ignore_events
-from gnnkit.storage.build import build_store
-from tests.helpers.graphs import ArraySource, built, homogeneous_source, random_edges, random_source
+from tests.helpers.graphs import ArraySource, built, homogeneous_source, random_edges, random_source, stored
 
 TYPED = [
     BuildOptions(1),
@@ -54,7 +53,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     source = random_source(np.random.default_rng(seed), max_nodes=25)
     largest = max(nodes.num_nodes for nodes in source.schema.node_types.values())
     options = replace(options, num_parts=min(options.num_parts, largest))
-    return source, build_store(source, tmp_path_factory.mktemp("store") / "store", options)
+    return source, stored(source, tmp_path_factory.mktemp("store") / "store", options)
 
 
 def parts(store: Store) -> Iterator[DistDataset]:
@@ -271,7 +270,7 @@ def test_a_store_without_features_says_so(tmp_path: Path) -> None:
 def test_graphlearn_torch_s_directories_are_loaded(tmp_path: Path, kind: str, edge_dir: Any) -> None:
     source = plain_source(3) if kind == "homogeneous" else random_source(np.random.default_rng(5), max_nodes=30)
     build = BuildOptions(2, "random", edge_dir="in", with_edge=True)
-    write_glt_partitions(build_store(source, tmp_path / "store", build), tmp_path / "partitions", ignore_events)
+    write_glt_partitions(stored(source, tmp_path / "store", build), tmp_path / "partitions", ignore_events)
     dataset = DistDataset(edge_dir=edge_dir)
     for _ in range(2):
         dataset.load(tmp_path / "partitions", 1, graph_mode="CPU", store_dir=tmp_path / "stores")

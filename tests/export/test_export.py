@@ -19,9 +19,9 @@ from gnnkit import Colocated, GraphLoader, GraphStore, InProcess, LoaderPlan, On
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.export import writer
 from gnnkit.export.job_files import requirements_text
-from gnnkit.loader.inspection import batches_digest
 from gnnkit.storage.manifest import read_manifest
 from tests.export.graphs import make_store
+from tests.helpers.batches import digest
 from tests.helpers.command import run as gnnkit_command
 
 BACKENDS: dict[str, Any] = {
@@ -174,7 +174,7 @@ def test_stage_cuts_the_store_that_the_plan_names(loader: GraphLoader, tmp_path:
     assert read_manifest(cut).fingerprint == plan.store.fingerprint
     assert read_manifest(cut).num_parts == 3
     with GraphLoader.from_plan(moved / "job/plan.json", progress=False) as there:
-        assert batches_digest(there) == batches_digest(loader)
+        assert digest(there) == digest(loader)
     with pytest.raises(StoreError, match="there is no store"):  # the first one has gone elsewhere, too
         export("Colocated", nodes=3, name="again")
 

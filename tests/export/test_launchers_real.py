@@ -33,7 +33,7 @@ import signal
 
 import torch
 import torch.distributed as dist
-from gnnkit.loader.inspection import batches_digest
+from tests.helpers.batches import digest as batches_digest
 
 
 def train(loader, ctx):

@@ -22,8 +22,7 @@ from gnnkit.jobs.launching.job import RankState
 from gnnkit.jobs.launching.packing import pack_code, pack_result, unpack_code, unpack_result
 from gnnkit.runtime.remote import RemoteTraceback
 from gnnkit.runtime.runs import find_runs, logs_of, select, stop_run
-from gnnkit.storage.build import build_store
-from tests.helpers.graphs import homogeneous_source, random_edges
+from tests.helpers.graphs import homogeneous_source, random_edges, stored
 from tests.helpers.leaks import descendants
 from tests.helpers.waiting import wait_until
 
@@ -36,7 +35,7 @@ NUM_NODES = 200
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, rng = tmp_path_factory.mktemp("stores") / "store", np.random.default_rng(0)
     x, splits = rng.standard_normal((NUM_NODES, 4)).astype(np.float32), {"train": np.arange(0, NUM_NODES, 2)}
-    build_store(homogeneous_source(random_edges(rng, NUM_NODES, NUM_NODES, 1000), NUM_NODES, splits=splits, x=x), folder, BuildOptions())
+    stored(homogeneous_source(random_edges(rng, NUM_NODES, NUM_NODES, 1000), NUM_NODES, splits=splits, x=x), folder, BuildOptions())
     return folder
 
 

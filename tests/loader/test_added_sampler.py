@@ -13,11 +13,12 @@ import torch
 from torch_geometric.data import Data
 
 from gnnkit import GraphLoader, InProcess, partition
-from gnnkit.datasets import EdgeType, GraphSchema
+from gnnkit.datasets import GraphSchema
 from gnnkit.plan import NeighborSampling, Sampling
 from gnnkit.sampling.kinds import NeighborWalker
 from gnnkit.schema import EdgeDir
 from tests.helpers.batches import same
+from tests.helpers.graphs import EdgeType
 
 
 @dataclass(frozen=True)

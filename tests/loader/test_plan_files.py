@@ -19,7 +19,6 @@ from hypothesis.extra import numpy as npst
 
 from gnnkit import BuildOptions, Colocated, Glt, GraphLoader, GraphStore, InProcess, LoaderPlan, Store, partition
 from gnnkit.errors import PlanError, StoreError
-from gnnkit.loader.inspection import batches_digest
 from gnnkit.plan import (
     PLAN_VERSION,
     AnchorLabels,
@@ -40,6 +39,7 @@ from gnnkit.plan import (
     StoreRef,
     WalkSampling,
 )
+from tests.helpers.batches import digest
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, stored
 
 OPTIONS: dict[str, Any] = {"num_neighbors": [4, 3], "batch_size": 16, "progress": False}
@@ -275,22 +275,22 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 @pytest.fixture(scope="module")
-def digest(store: Store) -> str:
+def whole(store: Store) -> str:
     with GraphLoader.from_store(store.path, **OPTIONS) as loader:
-        return batches_digest(loader)
+        return digest(loader)
 
 
 READER = """
 import sys
 from gnnkit import GraphLoader
-from gnnkit.loader.inspection import batches_digest
+from tests.helpers.batches import digest
 with GraphLoader.from_plan(sys.argv[1], progress=False) as loader:
-    print(batches_digest(loader))
+    print(digest(loader))
 """
 
 
 @pytest.mark.slow
-def test_a_folder_that_was_moved_gives_the_same_batches_elsewhere(store: Store, digest: str, tmp_path: Path) -> None:
+def test_a_folder_that_was_moved_gives_the_same_batches_elsewhere(store: Store, whole: str, tmp_path: Path) -> None:
     folder = tmp_path / "job"
     shutil.copytree(store.path, folder / "store")
     with GraphLoader.from_store(folder / "store", **OPTIONS) as loader:
@@ -298,11 +298,11 @@ def test_a_folder_that_was_moved_gives_the_same_batches_elsewhere(store: Store, 
     folder.rename(tmp_path / "elsewhere")
     call = [sys.executable, "-c", READER, str(tmp_path / "elsewhere" / "plan.json")]
     found = subprocess.run(call, cwd="/", capture_output=True, text=True, timeout=STARTED_S, check=True)
-    assert found.stdout.strip() == digest
+    assert found.stdout.strip() == whole
 
 
 @pytest.mark.parametrize("method", ["contiguous", "random"])
-def test_a_plan_takes_its_graph_in_other_parts(store: Store, digest: str, tmp_path: Path, method: Any) -> None:
+def test_a_plan_takes_its_graph_in_other_parts(store: Store, whole: str, tmp_path: Path, method: Any) -> None:
     with GraphLoader.from_store(store.path, **OPTIONS) as loader:
         plan = loader.plan
     cut = partition(store, 3, method, tmp_path / "cut")
@@ -310,7 +310,7 @@ def test_a_plan_takes_its_graph_in_other_parts(store: Store, digest: str, tmp_pa
     assert plan.store is not None
     replace(plan, store=replace(plan.store, path=str(cut.path))).save(tmp_path / "plan.json")
     with GraphLoader.from_plan(tmp_path / "plan.json", progress=False) as again:
-        assert batches_digest(again) == digest and again.plan.store == cut.reference
+        assert digest(again) == whole and again.plan.store == cut.reference
 
 
 @pytest.mark.parametrize("options", [BuildOptions(edge_dir="out"), BuildOptions(feature_dtype="float16"), BuildOptions(with_edge=True)])

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.datasets import EdgeType
 from gnnkit.datasets.synthetic import PRODUCTS, GeneratedSource
+from tests.helpers.graphs import EdgeType
 
 # A variable of the processes of a node that is going to be killed.
 DOOMED = "TEST_NODE_IS_DOOMED"

@@ -17,7 +17,6 @@ from torch_geometric.data import Data, HeteroData
 
 from gnnkit import BuildOptions, GraphLoader, LoaderPlan, OnDevice, Walks, unpad, verify_export
 from gnnkit.cluster.parts.service import Answers
-from gnnkit.datasets import HOMOGENEOUS_EDGE_TYPE, EdgeType
 from gnnkit.errors import MemoryLimitError, PlanError, SamplingError
 from gnnkit.plan import WalkSampling
 from gnnkit.sampling.remote import PartMap, spread_sampler
@@ -29,7 +28,7 @@ from tests.cluster.parts.several_hosts import inputs_of, part_of_graph, sampled,
 from tests.helpers.batches import digest, items, same, to_pyg, to_reference
 from tests.helpers.chi_square import check_counts, check_statistic
 from tests.helpers.golden import GOLDEN_INPUT_NODES, GOLDEN_OPTIONS, GOLDEN_WALKS, golden_epoch, golden_source
-from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source, stored
+from tests.helpers.graphs import ArraySource, EdgeType, homogeneous_source, random_edges, random_source, stored
 from tests.helpers.kind_batches import epoch_of
 from tests.reference_sampler import epoch_batches
 from tests.sampling.test_layer_wise import OwnersOverTheWire
@@ -73,7 +72,7 @@ def check(source: ArraySource, input_type: str, ids: list[int], walks: Mapping[s
     is_homogeneous = source.schema.is_homogeneous
     inputs: Any = np.array(ids) if is_homogeneous else (input_type, np.array(ids))
     got = epoch_of(to_pyg(source), sampler=Walks(**walks), input_nodes=inputs, **options)
-    told = {**walks, "metapath": walks.get("metapath", [HOMOGENEOUS_EDGE_TYPE])}
+    told = {**walks, "metapath": walks.get("metapath", [("node", "to", "node")])}
     for batch, wanted in zip(got, expected(source, input_type, ids, **told, **options), strict=True):
         same(batch, wanted, any_order=True)
     return got
@@ -308,7 +307,7 @@ def test_parts_on_several_hosts(tmp_path: Path, edge_dir: EdgeDir, weight: str |
     arrays = {"weight": rng.integers(0, 5, 400)}
     source = homogeneous_source(random_edges(rng, 60, 60, 400), 60, edge_arrays=arrays, x=rng.random((60, 2)).astype(np.float32))
     store = stored(source, tmp_path / "store", BuildOptions(3, "random", edge_dir=edge_dir, weight="weight"))
-    sampling = WalkSampling(5, 2, 8.0, 0.3, 1, metapath=(HOMOGENEOUS_EDGE_TYPE,), edge_dir=edge_dir, weight=weight)
+    sampling = WalkSampling(5, 2, 8.0, 0.3, 1, metapath=(("node", "to", "node"),), edge_dir=edge_dir, weight=weight)
     graph, inputs, placement = store.arrays(), inputs_of(store.arrays()), {0: (0,), 1: (1,), 2: (2,)}
     answers = {host: Answers(part_of_graph(graph, parts), parts, "") for host, parts in placement.items()}
     one = sampler_on(graph, sampling)

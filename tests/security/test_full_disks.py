@@ -20,7 +20,8 @@ from gnnkit.errors import StoreError
 from gnnkit.events import ignore_events
 from gnnkit.jobs.context import Checkpoints
 from tests.cluster.hosts.setups import OPTIONS, build, expected
-from tests.helpers.graphs import ArraySource, built, digests, homogeneous_source, random_edges
+from tests.helpers.batches import digests
+from tests.helpers.graphs import ArraySource, built, homogeneous_source, random_edges
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("mount"), reason="mounting a small file system needs root")
 

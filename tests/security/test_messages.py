@@ -20,7 +20,7 @@ from gnnkit.unpickling import PickleRefused, RestrictedUnpickler
 from tests.cluster.hosts.setups import OPTIONS, build, expected
 from tests.cluster.serving.clients import joined
 from tests.cluster.serving.setups import ANSWER_S, Trainer, hear, worker_pids
-from tests.helpers.graphs import digests
+from tests.helpers.batches import digests
 
 
 @pytest.fixture(scope="module")

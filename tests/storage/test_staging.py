@@ -23,11 +23,10 @@ from gnnkit.datasets import GraphSchema, PyGSource
 from gnnkit.errors import MemoryLimitError, StoreError
 from gnnkit.events import ignore_events
 from gnnkit.storage import staging as resources
-from gnnkit.storage.build import build_store
 from gnnkit.storage.catalog import find_or_build, list_stores, prune, store_path
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source, typed_source
 from tests.helpers.system import pretend_free_memory
-from tests.storage.checks import assert_holds, files_of
+from tests.storage.checks import assert_holds, build_store, files_of
 
 pytestmark = pytest.mark.slow
 

@@ -18,8 +18,7 @@ from typing import Any
 from gnnkit import GraphLoader
 from gnnkit.backends import backend_from_json
 from gnnkit.errors import GnnkitError
-from gnnkit.loader.inspection import batches_digest
-from tests.helpers.graphs import digests
+from tests.helpers.batches import digest, digests
 
 loaders: dict[str, GraphLoader] = {}
 running: dict[str, Iterator[Any]] = {}
@@ -51,7 +50,7 @@ def infer(name: str, out: str) -> list[int]:
 def epoch(name: str, stop_after: int | None = None) -> list[str]:
     digests = []
     for batch in loaders[name]:
-        digests.append(batches_digest([batch]))
+        digests.append(digest([batch]))
         if len(digests) == stop_after:
             break
     return digests

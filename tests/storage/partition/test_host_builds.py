@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from gnnkit import BuildOptions, Store, datasets, partition
 from gnnkit.errors import PlanError, StoreError
-from gnnkit.storage.build import build_parts, build_store, missing_parts, repartition, repartition_job, source_job
+from gnnkit.storage.build import build_parts, missing_parts, repartition, repartition_job, source_job
 from gnnkit.storage.catalog import list_stores, prune
 from tests.helpers.command import run
 from tests.helpers.graphs import ArraySource, random_source
 from tests.helpers.ogb_trees import write_tree
-from tests.storage.checks import assert_holds, fast_folder, files_of
+from tests.storage.checks import assert_holds, build_store, fast_folder, files_of
 from tests.storage.test_build import options_for
 
 pytestmark = pytest.mark.slow
