@@ -14,14 +14,13 @@ import gnnkit
 from gnnkit import BuildOptions, GraphLoader, Store
 from gnnkit.backends.base import Backend
 from gnnkit.datasets import EdgeTypeSchema, GraphSchema, NodeTypeSchema
-from gnnkit.schema import EdgeDir, opposite_edge_type
-from gnnkit.storage.layout import Order
+from gnnkit.schema import opposite_edge_type
 from tests.helpers.graphs import ArraySource, EdgeType, homogeneous_source, random_edges, spec_of, stored
 
 BUYS, REV_BUYS, KNOWS = ("user", "buys", "item"), ("item", "rev_buys", "user"), ("user", "knows", "user")
 NUM_USERS, NUM_ITEMS, NUM_EDGES = 48, 30, 260
 GRAPHS = ("homogeneous", "typed")
-EDGE_DIRS: tuple[EdgeDir, ...] = ("in", "out")
+EDGE_DIRS: tuple[Any, ...] = ("in", "out")
 NEIGHBORS: dict[str, Any] = {"num_neighbors": [4, 3]}
 # What is said beside the backend: of nodes, and of links.
 NODE_KINDS: dict[str, dict[str, Any]] = {
@@ -84,7 +83,7 @@ def anchor_labels(graph: str) -> tuple[EdgeType, EdgeType]:
 
 
 @cache
-def labelled(graph: str, edge_dir: EdgeDir) -> ArraySource:
+def labelled(graph: str, edge_dir: Any) -> ArraySource:
     """A typed graph with label edges: of two node types, or the only one of ``plain``."""
     rng = np.random.default_rng(13)
     sizes = {"user": NUM_USERS, "item": NUM_ITEMS} if graph == "typed" else {"node": NUM_USERS}
@@ -111,12 +110,12 @@ def labelled(graph: str, edge_dir: EdgeDir) -> ArraySource:
     return ArraySource(schema, edges, node_arrays, edge_arrays)
 
 
-def source_of(graph: str, kind: str, edge_dir: EdgeDir) -> ArraySource:
+def source_of(graph: str, kind: str, edge_dir: Any) -> ArraySource:
     """The graph that a kind is tried on: labels make even one node type a typed graph."""
     return plain() if graph == "homogeneous" and kind != "anchor" else labelled(graph, edge_dir)
 
 
-def built(folder: Path, source: Any, num_parts: int, edge_dir: EdgeDir, order: Order = "dataset") -> Store:
+def built(folder: Path, source: Any, num_parts: int, edge_dir: Any, order: Any = "dataset") -> Store:
     """A store with everything that any kind wants."""
     method: Any = "contiguous" if num_parts == 1 else "random"
     options = BuildOptions(

@@ -26,7 +26,6 @@ from gnnkit import BuildOptions, Colocated, GraphLoader, GraphStore, InProcess, 
 from gnnkit.errors import BatchTimeout, MemoryLimitError, PlanError, SamplingError, StartTimeout, StoreError, WorkerDied
 from gnnkit.runtime.graph_memory import graph_nbytes
 from gnnkit.runtime.limits import start_memory
-from gnnkit.runtime.remote import RemoteTraceback
 from tests.backends.setups import FAULT_S, descendants, is_gone, loader_of, workers
 from tests.helpers.batches import digest, same
 from tests.helpers.graphs import homogeneous_source, random_edges, stored
@@ -211,7 +210,7 @@ def test_an_exception_while_starting(broken: Any) -> None:
     with pytest.raises(StartTimeout, match="RuntimeError: no folders today") as caught:
         loader_of("Colocated-2")
     assert in_time(time.monotonic() - started, 10)
-    assert isinstance(caught.value.__cause__, RemoteTraceback) and "platformdirs.py" in str(caught.value.__cause__)
+    assert "platformdirs.py" in str(caught.value.__cause__)
 
 
 def test_a_worker_that_cannot_even_begin(broken: Any) -> None:
@@ -284,7 +283,7 @@ def test_an_exception_in_one_batch(broken: Any) -> None:
         with pytest.raises(SamplingError, match="sampling step 2 failed: ZeroDivisionError: division by zero") as caught:
             drain(iterator)
         assert loader.stats().batches == 2
-        assert isinstance(caught.value.__cause__, RemoteTraceback) and "in changed" in str(caught.value.__cause__)
+        assert "in changed" in str(caught.value.__cause__)
         assert sorted(seeds(loader)) == EVERYTHING
 
 
@@ -312,7 +311,7 @@ def test_a_damaged_store_fails_in_the_batch_that_meets_it(tmp_path: Path) -> Non
         with pytest.raises(StoreError, match="damaged") as caught:
             for batch in loader:
                 found.append(batch)
-        assert isinstance(caught.value.__cause__, RemoteTraceback)
+        assert "Traceback" in str(caught.value.__cause__)
         assert len(found) > 5 and loader.stats().batches == len(found)
 
 
@@ -331,7 +330,7 @@ def test_a_store_that_is_gone(tmp_path: Path) -> None:
         plan = loader.plan
     with pytest.raises(StoreError, match="store") as caught:
         GraphLoader(_at(plan, path), graph, lambda event: None)
-    assert isinstance(caught.value.__cause__, RemoteTraceback)
+    assert "Traceback" in str(caught.value.__cause__)
 
 
 def _at(plan: Any, path: Path) -> Any:

@@ -7,11 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from gnnkit import BuildOptions
+from gnnkit import BuildOptions, LoaderPlan
 from gnnkit.datasets import ArraySpec, EdgeTypeSchema, GraphSchema, NodeTypeSchema
+from gnnkit.export.exporter import JobOptions, export_plan
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, stored
 
 NUM_NODES, NUM_CLASSES = 200, 5
+
+
+def exported(plan: LoaderPlan, directory: Path, launcher: str = "torchrun", **options: Any) -> Any:
+    """``loader.export`` of a plan that may be of backends that this machine has not."""
+    words = {key: options.pop(key) for key in ("overwrite", "train") if key in options}
+    return export_plan(plan, directory, JobOptions(launcher, **options), **words)
 
 
 def make_store(path: Path, num_parts: int = 1, *, y: Any = None, **options: Any) -> Path:

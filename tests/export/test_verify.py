@@ -16,11 +16,11 @@ import pytest
 from gnnkit import BuildOptions, Colocated, GraphLoader, GraphStore, Labor, LoaderPlan, OnDevice, Store, verify_export
 from gnnkit.cluster import namespaces
 from gnnkit.errors import PlanError, StartTimeout, StoreError, WorkerDied
-from gnnkit.export.exporter import JobOptions, export_plan
 from gnnkit.export.recording import recorded
 from gnnkit.host import available_cpus
 from gnnkit.runtime.runs import runs_root
 from tests.cluster.hosts.setups import OPTIONS, source
+from tests.export.graphs import exported
 from tests.helpers.command import run as run_cli
 from tests.helpers.graphs import stored
 
@@ -49,7 +49,7 @@ def export(stores: Path, tmp_path: Path) -> Export:
         words = {**OPTIONS, "num_neighbors": [3, 2], "backend": "inprocess", "progress": False, **told}
         with GraphLoader.from_store(stores / f"in{num_parts}", **words) as loader:
             plan = replace(loader.plan, backend=BACKENDS[backend].to_json())
-        export_plan(plan, tmp_path / "job", JobOptions(**options))
+        exported(plan, tmp_path / "job", **options)
         return tmp_path / "job"
 
     return make

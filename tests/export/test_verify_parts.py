@@ -24,8 +24,7 @@ from gnnkit.export.recording import RecordedBatch, count_recorded, limit_steps, 
 from gnnkit.export.verify import VerifyReport, compare
 from gnnkit.jobs.environment import find_place
 from gnnkit.loader.inspection import value_digests
-from gnnkit.runtime.process_status import start_ticks
-from tests.helpers.system import pretend_free_memory, pretend_processors
+from tests.helpers.system import pretend_free_memory, pretend_processors, start_ticks
 from tests.helpers.waiting import wait_until
 
 NUM_NODES = 40

@@ -52,7 +52,6 @@ from gnnkit.runtime.runs import RunFolder, find_runs, logs_of
 from gnnkit.runtime.wire import Wire, in_memory
 from gnnkit.sampling.owners import BadRequest, Expansion, Question, RowsRequest
 from gnnkit.storage.build import missing_parts, read_records
-from gnnkit.storage.catalog import list_stores
 from gnnkit.storage.glt_format import read_pickled_tensors, read_plain_pickle, read_tensor
 from gnnkit.storage.manifest import checksum
 from gnnkit.ui.runs import run_facts
@@ -63,6 +62,7 @@ from tests.fuzz.running import Case, Target
 from tests.helpers.graphs import random_source, stored
 from tests.helpers.ogb_link_trees import write_link_tree
 from tests.helpers.ogb_trees import write_tree
+from tests.helpers.stores import listed_stores
 from tests.loader.graphs import plain
 from tests.storage.checks import fast_folder
 
@@ -111,7 +111,7 @@ def manifest() -> Iterator[Case]:
                 changed = mutated_json(rng, value)
                 words = {"checksum": checksum(changed)} if isinstance(changed, dict) else {}
                 put(store / "manifest.json", json.dumps({**changed, **words} if words else changed).encode())
-            list_stores(store.parent)
+            listed_stores(store.parent)
             opened = Store.open(store)
             opened.verify()
             repr(opened), str(opened), str(opened.report())

@@ -26,8 +26,8 @@ NODE_NAMES = ("author", "field", "paper", "venue")
 RELATIONS = ("cites", "has", "to", "writes")
 
 
-def stored(source: Any, path: Path, options: BuildOptions | None = None, **more: Any) -> Store:
-    """``gnnkit.partition`` of a dataset or of another store, with its options in one object; ``more`` are its other arguments."""
+def stored(source: Any, path: Path | None, options: BuildOptions | None = None, **more: Any) -> Store:
+    """``gnnkit.partition``, with its options in one object; a path that is None is in the folder of stores."""
     options = BuildOptions() if options is None else options
     given = {field.name: getattr(options, field.name) for field in fields(options)}
     store = partition(source, out=path, overwrite=True, **given, **more)

@@ -20,7 +20,6 @@ from gnnkit import BuildOptions, GraphLoader, GraphStore
 from gnnkit.errors import LoaderClosed, PlanError, TrainingFailed, WorkerDied, WorkerStopped
 from gnnkit.jobs.launching.job import RankState
 from gnnkit.jobs.launching.packing import pack_code, pack_result, unpack_code, unpack_result
-from gnnkit.runtime.remote import RemoteTraceback
 from gnnkit.runtime.runs import find_runs, logs_of, select, stop_run
 from tests.helpers.graphs import homogeneous_source, random_edges, stored
 from tests.helpers.leaks import descendants
@@ -132,7 +131,7 @@ def test_the_rank_that_failed_first_is_the_one_that_is_told_of(loader: GraphLoad
     family = processes_of(run)
     with pytest.raises(TrainingFailed, match="rank 1 failed: ValueError: the first trouble") as caught:
         run.result()
-    assert isinstance(caught.value.__cause__, RemoteTraceback) and "in train" in str(caught.value.__cause__)
+    assert "in train" in str(caught.value.__cause__)
     assert gone(family) and run.state == "failed"
     assert "the first trouble" in run.logs(1) and "the first trouble" in str(run)
     (listed,) = select(find_runs(), run.status.run)

@@ -22,7 +22,6 @@ from gnnkit.plan import WalkSampling
 from gnnkit.sampling.remote import PartMap, spread_sampler
 from gnnkit.sampling.subgraph import SampleRequest
 from gnnkit.sampling.tables import GraphTables
-from gnnkit.schema import EdgeDir
 from tests import reference_walks
 from tests.cluster.parts.several_hosts import inputs_of, part_of_graph, sampled, sampler_on
 from tests.helpers.batches import digest, items, same, to_pyg, to_reference
@@ -78,7 +77,7 @@ def check(source: ArraySource, input_type: str, ids: list[int], walks: Mapping[s
     return got
 
 
-def a_metapath(draw: st.DrawFn, source: ArraySource, edge_dir: EdgeDir, length: int) -> list[EdgeType] | None:
+def a_metapath(draw: st.DrawFn, source: ArraySource, edge_dir: Any, length: int) -> list[EdgeType] | None:
     """Edge types that lead to one another, from a type that has nodes."""
     near, far = (2, 0) if edge_dir == "in" else (0, 2)
     found: list[EdgeType] = []
@@ -94,7 +93,7 @@ def a_metapath(draw: st.DrawFn, source: ArraySource, edge_dir: EdgeDir, length: 
 def cases(draw: st.DrawFn) -> dict[str, Any]:
     """A random graph and options for it."""
     rng, length = np.random.default_rng(draw(st.integers(0, 1 << 32))), draw(st.integers(1, 5))
-    edge_dir: EdgeDir = draw(st.sampled_from(["in", "out"]))
+    edge_dir: Any = draw(st.sampled_from(["in", "out"]))
     numbers = {"length": length, "per_node": draw(st.integers(1, 3)), "num_negatives": draw(st.integers(0, 2))}
     source = random_source(rng, max_edges=300)
     metapath = a_metapath(draw, source, edge_dir, length) if draw(st.booleans()) else None
@@ -301,7 +300,7 @@ def test_a_plan_can_be_written_down() -> None:
 
 @pytest.mark.parametrize("edge_dir", ["in", "out"])
 @pytest.mark.parametrize("weight", [None, "weight"])
-def test_parts_on_several_hosts(tmp_path: Path, edge_dir: EdgeDir, weight: str | None) -> None:
+def test_parts_on_several_hosts(tmp_path: Path, edge_dir: Any, weight: str | None) -> None:
     """A round of tries asks each host twice, and what is near is known to the host of the node before: batches are those of one host."""
     rng = np.random.default_rng(6)
     arrays = {"weight": rng.integers(0, 5, 400)}

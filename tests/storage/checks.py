@@ -23,8 +23,8 @@ def fast_folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="storage-test-", dir=FAST_FOLDER)
 
 
-def build_store(source: Any, path: Path, options: BuildOptions | None = None, events: Any = None, **beside: Any) -> Store:
-    """``stored``; ``beside`` are arguments of the builder itself: other buffers than it takes, so that small graphs meet their ends, too."""
+def build_store(source: Any, path: Path, options: Any = None, events: Any = None, **beside: Any) -> Store:
+    """``stored``; ``beside`` are arguments of the builder itself: other buffers than it takes, for small graphs."""
     if not beside:
         return stored(source, path, options, **({} if events is None else {"events": events}))
     build = repartition if isinstance(source, Store) else build_in_memory

@@ -15,8 +15,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from gnnkit import GraphLoader
-from gnnkit.backends import backend_from_json
+from gnnkit import Colocated, GraphLoader
 from gnnkit.errors import GnnkitError
 from tests.helpers.batches import digest, digests
 
@@ -26,7 +25,7 @@ running: dict[str, Iterator[Any]] = {}
 
 def make(name: str, store: str | None, backend: dict[str, Any] | str, **options: Any) -> dict[str, Any]:
     if isinstance(backend, dict):
-        options["backend"] = backend_from_json({"kind": "Colocated", **backend})
+        options["backend"] = Colocated(**backend)
     else:
         options["backend"] = backend
     if isinstance(options.get("placement"), dict):

@@ -20,7 +20,6 @@ from gnnkit import GraphLoader, GraphStore, GraphStoreServers, InProcess, Store,
 from gnnkit.backends import backend_from_json, resolve_backend
 from gnnkit.cluster.serving.spec import required
 from gnnkit.errors import PlanError, StartTimeout, StoreError
-from gnnkit.events import Event
 from tests.backends.setups import descendants, is_gone, loader_of, workers
 from tests.backends.test_contract import typed_source
 from tests.cluster.hosts.setups import OPTIONS, expected
@@ -229,7 +228,7 @@ def test_a_loader_that_is_not_used_gives_its_servers_up(store: Store) -> None:
 def test_trainers_may_come_first(store: Store, tmp_path: Path) -> None:
     """They say whom they wait for."""
     folder, handles = tmp_path / "sockets", []
-    events: list[Event] = []
+    events: list[Any] = []
     backend = GraphStore(address=folder, join_timeout_s=ANSWER_S)
 
     def start() -> None:
