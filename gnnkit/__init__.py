@@ -21,6 +21,7 @@ _HOMES = {
     "Glt": "gnnkit.backends.glt.options",
     "GraphLoader": "gnnkit.graph_loader",
     "GraphStore": "gnnkit.backends.graph_store",
+    "GraphStoreServers": "gnnkit.serving",
     "HGT": "gnnkit.samplers",
     "InProcess": "gnnkit.backends.inprocess",
     "Labor": "gnnkit.samplers",
@@ -58,6 +59,7 @@ __all__ = [
     "Glt",
     "GraphLoader",
     "GraphStore",
+    "GraphStoreServers",
     "HGT",
     "InProcess",
     "Labor",
@@ -117,6 +119,7 @@ if _typing.TYPE_CHECKING:
     from gnnkit.samplers import LayerWise as LayerWise
     from gnnkit.samplers import Saint as Saint
     from gnnkit.samplers import Walks as Walks
+    from gnnkit.serving import GraphStoreServers as GraphStoreServers
     from gnnkit.serving import serve as serve
     from gnnkit.splitters import split_links as split_links
     from gnnkit.splitters import split_nodes as split_nodes

@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.arguments import checks_calls
 from gnnkit.errors import PlanError, near_matches
 
 NodeType: TypeAlias = str
@@ -140,6 +141,7 @@ class Quantization:
         return cls(tuple(map(float, value["scale"])), tuple(map(float, value["offset"])), bits, tuple(map(int, value.get("whole", ()))))
 
 
+@checks_calls()
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
     """The dtype and the shape of one row of a node or edge array.
@@ -210,6 +212,7 @@ class ArraySpec:
         return cls(dtype, tuple(int(n) for n in value["row_shape"]), quantization, int(value.get("dim", 0)), value.get("unit"))
 
 
+@checks_calls()
 @dataclass(frozen=True, slots=True)
 class NodeTypeSchema:
     """A node type: how many nodes it has and which arrays they carry ("x", "y", "time", "node_year", ...)."""
@@ -218,6 +221,7 @@ class NodeTypeSchema:
     arrays: Mapping[str, ArraySpec] = field(default_factory=dict)
 
 
+@checks_calls()
 @dataclass(frozen=True, slots=True)
 class EdgeTypeSchema:
     """An edge type: how many edges it has and which arrays they carry ("edge_attr", "weight", "time", ...)."""
@@ -226,6 +230,7 @@ class EdgeTypeSchema:
     arrays: Mapping[str, ArraySpec] = field(default_factory=dict)
 
 
+@checks_calls()
 @dataclass(frozen=True)
 class GraphSchema:
     """Node types and edge types of a graph, both in canonical (sorted) order.

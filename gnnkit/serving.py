@@ -112,12 +112,21 @@ def serve(  # noqa: PLR0913 - every one is a word of the user's
     return GraphStoreServers(spec, progress)
 
 
+@checks_calls()
 class GraphStoreServers(Shown, ServerFleet):
     """Servers that this process has started; made by ``gnnkit.serve``.
 
     Args:
         spec: What they are.
         progress: See ``serve``.
+
+    Example:
+        >>> import gnnkit
+        >>> store = gnnkit.partition(gnnkit.datasets.products_like(0.0005), 1, out="store", overwrite=True)
+        >>> with gnnkit.serve(store, 1, progress=False) as servers:
+        ...     servers.wait()
+        ...     servers.ready
+        True
     """
 
     def __init__(self, spec: ServerSpec, progress: bool | str = "auto") -> None:

@@ -9,7 +9,12 @@ from gnnkit.errors import near_matches
 
 # Public names and the modules they live in; importing the package imports none of them.
 _HOMES = {
+    "ArraySpec": "gnnkit.schema",
+    "EdgeTypeSchema": "gnnkit.schema",
+    "GltPartitionSource": "gnnkit.storage.glt_format",
+    "GraphSchema": "gnnkit.schema",
     "GraphSource": "gnnkit.source",
+    "NodeTypeSchema": "gnnkit.schema",
     "PyGSource": "gnnkit.datasets.pyg",
     "TableSource": "gnnkit.datasets.tables",
     "cora": "gnnkit.datasets.citations",
@@ -21,6 +26,7 @@ _HOMES = {
     "products_like": "gnnkit.datasets.synthetic",
     "sample_root": "gnnkit.shipped",
     "shipped_data_dir": "gnnkit.shipped",
+    "write_glt_partitions": "gnnkit.storage.glt_format",
     "write_ogb_layout": "gnnkit.datasets.synthetic_ogb",
 }
 
@@ -37,9 +43,15 @@ if TYPE_CHECKING:
     from gnnkit.datasets.synthetic import products_like as products_like
     from gnnkit.datasets.synthetic_ogb import write_ogb_layout as write_ogb_layout
     from gnnkit.datasets.tables import TableSource as TableSource
+    from gnnkit.schema import ArraySpec as ArraySpec
+    from gnnkit.schema import EdgeTypeSchema as EdgeTypeSchema
+    from gnnkit.schema import GraphSchema as GraphSchema
+    from gnnkit.schema import NodeTypeSchema as NodeTypeSchema
     from gnnkit.shipped import sample_root as sample_root
     from gnnkit.shipped import shipped_data_dir as shipped_data_dir
     from gnnkit.source import GraphSource as GraphSource
+    from gnnkit.storage.glt_format import GltPartitionSource as GltPartitionSource
+    from gnnkit.storage.glt_format import write_glt_partitions as write_glt_partitions
 
 
 def __getattr__(name: str) -> Any:

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gnnkit.arguments import checks_calls
 from gnnkit.errors import DatasetError, PlanError
 from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.files import open_regular, read_json, user_path
@@ -370,6 +371,7 @@ _LAYOUTS = ("COO", "CSR", "CSC")
 _SPEC_HINT = "give the folder that a graphlearn-torch partitioner wrote"
 
 
+@checks_calls()
 class GltPartitionSource:
     """A graph that graphlearn-torch 0.2.4 partitioned, or that ``write_glt_partitions`` wrote; a ``GraphSource``.
 
@@ -646,6 +648,7 @@ def _npy_chunks(path: Path, spec: ArraySpec, count: int) -> Iterator[NDArray[Any
 _CHUNK_ROWS = 10_000
 
 
+@checks_calls()
 def write_glt_partitions(store: Store, out: str | Path, events: EventSink = ignore_events) -> None:
     """Writes a store's parts in graphlearn-torch's layout (``gnnkit.storage.glt_format``).
 

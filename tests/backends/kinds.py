@@ -13,15 +13,14 @@ import torch
 import gnnkit
 from gnnkit import BuildOptions, GraphLoader, Store
 from gnnkit.backends.base import Backend
-from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeDir, EdgeType, EdgeTypeSchema, GraphSchema, NodeTypeSchema, opposite_edge_type
-from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import Order
-from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, spec_of
+from gnnkit.datasets import EdgeTypeSchema, GraphSchema, NodeTypeSchema
+from gnnkit.schema import opposite_edge_type
+from tests.helpers.graphs import ArraySource, EdgeType, homogeneous_source, random_edges, spec_of, stored
 
 BUYS, REV_BUYS, KNOWS = ("user", "buys", "item"), ("item", "rev_buys", "user"), ("user", "knows", "user")
 NUM_USERS, NUM_ITEMS, NUM_EDGES = 48, 30, 260
 GRAPHS = ("homogeneous", "typed")
-EDGE_DIRS: tuple[EdgeDir, ...] = ("in", "out")
+EDGE_DIRS: tuple[Any, ...] = ("in", "out")
 NEIGHBORS: dict[str, Any] = {"num_neighbors": [4, 3]}
 # What is said beside the backend: of nodes, and of links.
 NODE_KINDS: dict[str, dict[str, Any]] = {
@@ -84,7 +83,7 @@ def anchor_labels(graph: str) -> tuple[EdgeType, EdgeType]:
 
 
 @cache
-def labelled(graph: str, edge_dir: EdgeDir) -> ArraySource:
+def labelled(graph: str, edge_dir: Any) -> ArraySource:
     """A typed graph with label edges: of two node types, or the only one of ``plain``."""
     rng = np.random.default_rng(13)
     sizes = {"user": NUM_USERS, "item": NUM_ITEMS} if graph == "typed" else {"node": NUM_USERS}
@@ -94,7 +93,7 @@ def labelled(graph: str, edge_dir: EdgeDir) -> ArraySource:
         edges[REV_BUYS] = edges[BUYS][::-1][:, rng.permutation(NUM_EDGES)].copy()
         edges[KNOWS] = random_edges(rng, NUM_USERS, NUM_USERS, NUM_EDGES)
     else:
-        edges[HOMOGENEOUS_EDGE_TYPE] = plain().edges[HOMOGENEOUS_EDGE_TYPE]
+        edges[("node", "to", "node")] = plain().edges[("node", "to", "node")]
     for outward in anchor_labels(graph):
         # Ragged: one hub, many anchors without any.
         rows = random_edges(rng, NUM_USERS // 2, sizes[outward[2]], 90)
@@ -111,18 +110,18 @@ def labelled(graph: str, edge_dir: EdgeDir) -> ArraySource:
     return ArraySource(schema, edges, node_arrays, edge_arrays)
 
 
-def source_of(graph: str, kind: str, edge_dir: EdgeDir) -> ArraySource:
+def source_of(graph: str, kind: str, edge_dir: Any) -> ArraySource:
     """The graph that a kind is tried on: labels make even one node type a typed graph."""
     return plain() if graph == "homogeneous" and kind != "anchor" else labelled(graph, edge_dir)
 
 
-def built(folder: Path, source: Any, num_parts: int, edge_dir: EdgeDir, order: Order = "dataset") -> Store:
+def built(folder: Path, source: Any, num_parts: int, edge_dir: Any, order: Any = "dataset") -> Store:
     """A store with everything that any kind wants."""
     method: Any = "contiguous" if num_parts == 1 else "random"
     options = BuildOptions(
         num_parts, method, edge_dir, with_edge=True, weight="weight", time_attr="time", num_neighbors=(4, 3), order=order
     )
-    return build_store(source, folder, options)
+    return stored(source, folder, options)
 
 
 def input_ids(num_nodes: int) -> Any:
@@ -133,7 +132,7 @@ def input_ids(num_nodes: int) -> Any:
 @cache
 def links(graph: str) -> tuple[EdgeType, Any]:
     """The links of an epoch: edges of the graph, and pairs that are none."""
-    edge_type = BUYS if graph == "typed" else HOMOGENEOUS_EDGE_TYPE
+    edge_type = BUYS if graph == "typed" else ("node", "to", "node")
     source = labelled(graph, "in") if graph == "typed" else plain()
     rng = np.random.default_rng(19)
     pairs = np.stack([rng.integers(0, NUM_USERS, 4), rng.integers(0, NUM_ITEMS, 4)])

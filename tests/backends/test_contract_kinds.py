@@ -12,8 +12,6 @@ import pytest
 from gnnkit import Colocated, GraphLoader, GraphStore, InProcess, OnDevice, Store, serve, unpad
 from gnnkit.backends.base import Backend
 from gnnkit.errors import PlanError
-from gnnkit.schema import EdgeDir
-from gnnkit.storage.layout import Order
 from tests.backends.kinds import EDGE_DIRS, GRAPHS, KINDS, WHOLE_KINDS, built, kind_loader, source_of
 from tests.cluster.serving.networked import two_hosts
 from tests.helpers.batches import digest, same
@@ -27,8 +25,8 @@ class Setting(NamedTuple):
     place: str
     graph: str
     num_parts: int
-    edge_dir: EdgeDir
-    order: Order = "dataset"
+    edge_dir: Any
+    order: Any = "dataset"
 
     def __str__(self) -> str:
         return "-".join(map(str, self))
@@ -64,16 +62,16 @@ SETTINGS = [
 PADDED = [s for s in SETTINGS if s.num_parts > 1 and s.graph == "typed" and s.edge_dir == "out"]
 # What a device leaves to processors.
 NOT_ON_DEVICES = ("ppr", "hgt", "layer_wise", "walks", *WHOLE_KINDS)
-StoreOf = Callable[[str, str, int, EdgeDir, Order], Store]
+StoreOf = Callable[[str, str, int, Any, Any], Store]
 
 
 @pytest.fixture(scope="module")
 def store_of(tmp_path_factory: pytest.TempPathFactory) -> StoreOf:
     """The store of a kind's graph, built when it is first asked for."""
     folder = tmp_path_factory.mktemp("kinds")
-    stores: dict[tuple[int, int, EdgeDir, Order], Store] = {}
+    stores: dict[tuple[int, int, Any, Any], Store] = {}
 
-    def find(kind: str, graph: str, num_parts: int, edge_dir: EdgeDir, order: Order) -> Store:
+    def find(kind: str, graph: str, num_parts: int, edge_dir: Any, order: Any) -> Store:
         source = source_of(graph, kind, edge_dir)
         key = id(source), num_parts, edge_dir, order
         if key not in stores:
@@ -84,11 +82,11 @@ def store_of(tmp_path_factory: pytest.TempPathFactory) -> StoreOf:
 
 
 @pytest.fixture(scope="module")
-def expected(store_of: StoreOf) -> Callable[[str, str, EdgeDir], list[Any]]:
+def expected(store_of: StoreOf) -> Callable[[str, str, Any], list[Any]]:
     """An epoch of a kind, sampled by one thread of this process from the whole graph."""
-    found: dict[tuple[str, str, EdgeDir], list[Any]] = {}
+    found: dict[tuple[str, str, Any], list[Any]] = {}
 
-    def find(kind: str, graph: str, edge_dir: EdgeDir) -> list[Any]:
+    def find(kind: str, graph: str, edge_dir: Any) -> list[Any]:
         key = kind, graph, edge_dir
         if key not in found:
             with kind_loader(kind, graph, store_of(kind, graph, 1, edge_dir, "dataset").path, InProcess(1)) as loader:
@@ -160,7 +158,7 @@ def _listening(place: str, store: Store, folder: Path) -> Iterator[GraphStore]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_batches_are_the_same_everywhere(kind: str, site: Site, expected: Callable[[str, str, EdgeDir], list[Any]]) -> None:
+def test_batches_are_the_same_everywhere(kind: str, site: Site, expected: Callable[[str, str, Any], list[Any]]) -> None:
     if site.refuses(kind):
         return
     wanted = expected(kind, site.setting.graph, site.setting.edge_dir)
@@ -180,7 +178,7 @@ def _feature_bytes(batch: Any) -> int:
     "site", _tried([s for s in SETTINGS if s.num_parts > 1 and s.edge_dir == "out" and s.place in BACKENDS]), indirect=True
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_features_on_the_device_change_no_batch(kind: str, site: Site, expected: Callable[[str, str, EdgeDir], list[Any]]) -> None:
+def test_features_on_the_device_change_no_batch(kind: str, site: Site, expected: Callable[[str, str, Any], list[Any]]) -> None:
     """A few of them, so that batches have both."""
     if site.refuses(kind):
         return
@@ -196,7 +194,7 @@ def test_features_on_the_device_change_no_batch(kind: str, site: Site, expected:
 @pytest.mark.parametrize("site", PADDED, indirect=True, ids=str)
 @pytest.mark.parametrize("kind", ["node", "link_triplet", "walks"])
 def test_padded_batches_are_the_same_everywhere(
-    kind: str, site: Site, expected: Callable[[str, str, EdgeDir], list[Any]], store_of: StoreOf
+    kind: str, site: Site, expected: Callable[[str, str, Any], list[Any]], store_of: StoreOf
 ) -> None:
     """With the same shapes, wherever the trial batches that they are found from are sampled."""
     if site.refuses(kind):
@@ -218,7 +216,7 @@ def test_features_of_a_graph_elsewhere_are_not_kept(site: Site) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["wire", "hosts", "features"])
 def test_whole_subgraphs_come_through_the_wire(
-    place: str, store_of: StoreOf, expected: Callable[[str, str, EdgeDir], list[Any]], tmp_path: Path
+    place: str, store_of: StoreOf, expected: Callable[[str, str, Any], list[Any]], tmp_path: Path
 ) -> None:
     """From servers of a homogeneous graph; where the degrees of all nodes are elsewhere, nothing is drawn by them."""
     with _listening(place, store_of("node", "homogeneous", 2, "out", "dataset"), tmp_path) as backend:
@@ -234,7 +232,7 @@ def test_whole_subgraphs_come_through_the_wire(
 
 @pytest.mark.parametrize("edge_dir", EDGE_DIRS)
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_kinds_differ(graph: str, edge_dir: EdgeDir, expected: Callable[[str, str, EdgeDir], list[Any]]) -> None:
+def test_kinds_differ(graph: str, edge_dir: Any, expected: Callable[[str, str, Any], list[Any]]) -> None:
     """What is compared above has edges, and no two kinds are the same by another name."""
     kinds = [kind for kind in KINDS if graph == "homogeneous" or kind not in WHOLE_KINDS]
     epochs = {kind: expected(kind, graph, edge_dir) for kind in kinds}

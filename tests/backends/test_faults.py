@@ -24,14 +24,11 @@ from torch_geometric.data import Data
 import gnnkit
 from gnnkit import BuildOptions, Colocated, GraphLoader, GraphStore, InProcess, Store
 from gnnkit.errors import BatchTimeout, MemoryLimitError, PlanError, SamplingError, StartTimeout, StoreError, WorkerDied
-from gnnkit.loader.inspection import batches_digest
 from gnnkit.runtime.graph_memory import graph_nbytes
 from gnnkit.runtime.limits import start_memory
-from gnnkit.runtime.remote import RemoteTraceback
-from gnnkit.storage.build import build_store
 from tests.backends.setups import FAULT_S, descendants, is_gone, loader_of, workers
-from tests.helpers.batches import same
-from tests.helpers.graphs import homogeneous_source, random_edges
+from tests.helpers.batches import digest, same
+from tests.helpers.graphs import homogeneous_source, random_edges, stored
 from tests.helpers.machine import ROOT, in_time
 from tests.helpers.system import pretend_free_memory
 from tests.helpers.waiting import HANG_S, wait_until
@@ -213,7 +210,7 @@ def test_an_exception_while_starting(broken: Any) -> None:
     with pytest.raises(StartTimeout, match="RuntimeError: no folders today") as caught:
         loader_of("Colocated-2")
     assert in_time(time.monotonic() - started, 10)
-    assert isinstance(caught.value.__cause__, RemoteTraceback) and "platformdirs.py" in str(caught.value.__cause__)
+    assert "platformdirs.py" in str(caught.value.__cause__)
 
 
 def test_a_worker_that_cannot_even_begin(broken: Any) -> None:
@@ -286,7 +283,7 @@ def test_an_exception_in_one_batch(broken: Any) -> None:
         with pytest.raises(SamplingError, match="sampling step 2 failed: ZeroDivisionError: division by zero") as caught:
             drain(iterator)
         assert loader.stats().batches == 2
-        assert isinstance(caught.value.__cause__, RemoteTraceback) and "in changed" in str(caught.value.__cause__)
+        assert "in changed" in str(caught.value.__cause__)
         assert sorted(seeds(loader)) == EVERYTHING
 
 
@@ -294,7 +291,7 @@ def store_of(folder: Path) -> Path:
     rng = np.random.default_rng(0)
     x, splits = rng.standard_normal((NUM_NODES, 8)).astype(np.float32), {"train": np.arange(NUM_NODES)}
     source = homogeneous_source(random_edges(rng, NUM_NODES, NUM_NODES, 700), NUM_NODES, splits=splits, x=x)
-    build_store(source, folder / "store", BuildOptions())
+    stored(source, folder / "store", BuildOptions())
     return folder / "store"
 
 
@@ -314,7 +311,7 @@ def test_a_damaged_store_fails_in_the_batch_that_meets_it(tmp_path: Path) -> Non
         with pytest.raises(StoreError, match="damaged") as caught:
             for batch in loader:
                 found.append(batch)
-        assert isinstance(caught.value.__cause__, RemoteTraceback)
+        assert "Traceback" in str(caught.value.__cause__)
         assert len(found) > 5 and loader.stats().batches == len(found)
 
 
@@ -333,7 +330,7 @@ def test_a_store_that_is_gone(tmp_path: Path) -> None:
         plan = loader.plan
     with pytest.raises(StoreError, match="store") as caught:
         GraphLoader(_at(plan, path), graph, lambda event: None)
-    assert isinstance(caught.value.__cause__, RemoteTraceback)
+    assert "Traceback" in str(caught.value.__cause__)
 
 
 def _at(plan: Any, path: Path) -> Any:
@@ -385,7 +382,7 @@ def test_stores_whose_files_are_cut_while_threads_read_them(tmp_path: Path) -> N
     """An error that names it, also for batches after it; other loaders go on, and other programs' faults are theirs as before."""
     rng = np.random.default_rng(2)
     source = homogeneous_source(random_edges(rng, 2000, 2000, 20_000), 2000, x=rng.standard_normal((2000, 64)).astype(np.float32))
-    build_store(source, tmp_path / "whole", BuildOptions())
+    stored(source, tmp_path / "whole", BuildOptions())
     paths, words = [], [str(tmp_path / "whole")]
     for name in ("x", "indptr"):
         shutil.copytree(tmp_path / "whole", tmp_path / name)
@@ -463,13 +460,13 @@ def test_rings_leave_memory_to_the_graph_s_pages(large_graph: Store, monkeypatch
     # Processes take their memory first: it is there until they are.
     pretend_free_memory(monkeypatch, lambda: free[0] if descendants() else 10**12)
     with GraphLoader.from_store(store.path, backend=InProcess(1), **options) as loader:
-        wanted = batches_digest(loader)
+        wanted = digest(loader)
 
     def epoch(free_slots: float) -> int:
         """The slots of a loader's ring where there is memory for so many."""
         free[0] = kept + int(free_slots * size)
         with GraphLoader.from_store(store.path, backend=Colocated(2), **options) as loader:
-            assert batches_digest(loader) == wanted
+            assert digest(loader) == wanted
             return int(loader.status().details["slots"])
 
     with GraphLoader.from_store(store.path, backend=Colocated(2), **options) as loader:

@@ -18,7 +18,6 @@ import pytest
 
 from gnnkit import Colocated, GraphLoader, InProcess
 from gnnkit.errors import LoaderClosed, MemoryLimitError, PlanError, StartTimeout, WorkerDied
-from gnnkit.events import ignore_events
 from tests.backends.setups import descendants, is_gone, loader_of, workers
 from tests.helpers.batches import same
 from tests.helpers.machine import in_time
@@ -49,7 +48,7 @@ def pair() -> Iterator[tuple[GraphLoader, GraphLoader]]:
 def assert_whole(loader: GraphLoader, epoch: int, found: list[Any]) -> None:
     """Compares an epoch with one that a thread of this process samples."""
     plan = replace(loader.plan, backend=InProcess(1).to_json())
-    with GraphLoader(plan, loader.pipeline.graph, ignore_events) as reference:
+    with GraphLoader(plan, loader.pipeline.graph, [].append) as reference:
         reference.set_epoch(epoch)
         for batch, wanted in zip(found, reference, strict=True):
             same(batch, wanted)

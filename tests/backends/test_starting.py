@@ -14,7 +14,6 @@ import gnnkit
 from gnnkit import Colocated, GraphLoader
 from gnnkit.backends import resolve_backend
 from gnnkit.errors import PlanError
-from gnnkit.events import Event
 from gnnkit.runtime.limits import auto_threads
 from tests.backends.setups import loader_of, workers
 from tests.loader.graphs import plain
@@ -30,7 +29,7 @@ def birth_s(pid: int) -> float:
 
 def leads(backend: Colocated) -> float:
     """Seconds from the second process's start until the first one was ready."""
-    events: list[Event] = []
+    events: list[Any] = []
     with loader_of("inprocess") as loader:
         plan, graph = loader.plan, loader.pipeline.graph
     with GraphLoader(replace(plan, backend=backend.to_json()), graph, events.append) as loader:
@@ -54,7 +53,7 @@ def test_the_gap_between_trainers_of_one_host(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_progress_is_reported() -> None:
-    events: list[Event] = []
+    events: list[Any] = []
     with loader_of("inprocess") as loader:
         plan, graph = loader.plan, loader.pipeline.graph
     with GraphLoader(replace(plan, backend=Colocated(2).to_json()), graph, events.append) as loader:

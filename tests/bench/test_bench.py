@@ -28,7 +28,6 @@ from gnnkit import Store
 from gnnkit.cluster import namespaces as hosts_here
 from gnnkit.datasets import products_like
 from gnnkit.errors import PlanError
-from gnnkit.events import ignore_events
 from gnnkit.export.verify import Difference, VerifyReport
 from tests.backends.setups import is_gone
 from tests.helpers.command import run
@@ -55,7 +54,7 @@ def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def graph(work_dir: Path) -> BenchGraph:
     folder = work_dir / f"products-like-{SCALE:g}"
     folder.mkdir()
-    return BenchGraph(SCALE, folder, ignore_events)
+    return BenchGraph(SCALE, folder, [].append)
 
 
 def options(path: Path, **changes: Any) -> argparse.Namespace:
@@ -95,7 +94,7 @@ def test_the_peers_get_the_same_graph(graph: BenchGraph) -> None:
 
 def test_files_are_made_once(graph: BenchGraph) -> None:
     before = (graph.arrays / "row.npy").stat().st_mtime_ns
-    again = BenchGraph(SCALE, graph.folder, ignore_events)
+    again = BenchGraph(SCALE, graph.folder, [].append)
     assert (again.arrays / "row.npy").stat().st_mtime_ns == before
     assert graph.store() == again.store()
 
@@ -471,7 +470,7 @@ def of_each_kind(python: Path, script: str, kinds: Sequence[str], *words: object
 
 
 def test_the_task_tables_reads_every_edge(tmp_path: Path) -> None:
-    small, kinds = BenchGraph(0.01, tmp_path, ignore_events), ("int64", "string")
+    small, kinds = BenchGraph(0.01, tmp_path, [].append), ("int64", "string")
     for kind, peer in zip(kinds, of_each_kind(Path(sys.executable), "pandas_tables.py", kinds, small.tables), strict=True):
         values = bench_tasks.tables(options(small.tables, out=str(tmp_path / "out"), keys=kind))
         assert values["edges"] == products_like(0.003).schema.num_edges == peer["edges"] and values["tables_s"] > 0
@@ -479,7 +478,7 @@ def test_the_task_tables_reads_every_edge(tmp_path: Path) -> None:
 
 
 def test_the_task_append_writes_a_version_and_takes_it_away(tmp_path: Path) -> None:
-    small = BenchGraph(0.001, tmp_path, ignore_events)
+    small = BenchGraph(0.001, tmp_path, [].append)
     values = bench_tasks.append(options(small.tables_store, out=str(tmp_path / "out")))
     of_tables = Store.open(small.tables_store).schema
     assert values["new_edges"] == of_tables.num_edges // 120 and values["append_s"] > 0
@@ -488,7 +487,7 @@ def test_the_task_append_writes_a_version_and_takes_it_away(tmp_path: Path) -> N
 
 
 def test_the_task_ingest_reads_every_edge(tmp_path: Path) -> None:
-    small = BenchGraph(0.01, tmp_path / "graph", ignore_events)
+    small = BenchGraph(0.01, tmp_path / "graph", [].append)
     values = bench_tasks.ingest(options(small.ogb_tree, out=str(tmp_path / "out")))
     assert values["edges"] == products_like(SCALE).schema.num_edges
     assert not (tmp_path / "out").exists()

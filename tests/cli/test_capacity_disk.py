@@ -8,20 +8,20 @@ import mmap
 import os
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from gnnkit import BuildOptions, GraphLoader, InProcess, Store, datasets
 from gnnkit.capacity import Cluster, PageReads, Rates, StoreDisk, asked, batch_of, estimate, sized_graph
-from gnnkit.storage.layout import Order
 from tests.helpers.system import pretend_free_memory
 from tools.bench.memory_groups import memory_group
 
 FAN_OUT, BATCH_SIZE = [6, 4], 8
 
 
-def built(folder: Path, scale: float, order: Order = "dataset") -> Store:
+def built(folder: Path, scale: float, order: Any = "dataset") -> Store:
     return datasets.products_like(scale, out=folder / "store", options=BuildOptions(num_neighbors=(6, 4), order=order))
 
 
@@ -48,7 +48,7 @@ def resident_pages(path: Path) -> int:
 
 @pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the system has no way to drop pages")
 @pytest.mark.parametrize("order", ["dataset", "hotness"])
-def test_pages_that_batches_touch_are_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: Order) -> None:
+def test_pages_that_batches_touch_are_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: Any) -> None:
     path, num_batches = built(tmp_path, 0.02, order).path, 12
     pretend_free_memory(monkeypatch, 1 << 20)  # so that no page comes unasked
     reads = PageReads.of(Store.open(path), "node", FAN_OUT, BATCH_SIZE)

@@ -21,10 +21,9 @@ from filelock import FileLock
 import gnnkit
 from gnnkit import BuildOptions, Store
 from gnnkit.datasets import products_like
-from gnnkit.storage.build import build_store
-from gnnkit.storage.catalog import default_store_dir, find_or_build
 from tests.helpers.command import run_captured
-from tests.helpers.graphs import homogeneous_source
+from tests.helpers.graphs import homogeneous_source, stored
+from tests.helpers.kernels import compiled_kernels
 
 Cli = Callable[..., tuple[int, str, str]]
 VERBS = ("demo", "doctor", "info", "partition", "stores", "serve", "ps", "logs", "stop", "cleanup", "bench")
@@ -50,7 +49,7 @@ def cli(capfd: pytest.CaptureFixture[str]) -> Cli:
 def store_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small store of two parts."""
     path = tmp_path_factory.mktemp("stores") / "small"
-    build_store(products_like(0.0005), path, BuildOptions(num_parts=2, partition="random"))
+    stored(products_like(0.0005), path, BuildOptions(num_parts=2, partition="random"))
     return path
 
 
@@ -207,7 +206,7 @@ def test_partition_cuts_a_store_again(cli: Cli, store_path: Path, tmp_path: Path
 def test_partition_prepares_what_is_sampled_by(cli: Cli, tmp_path: Path) -> None:
     edge_arrays = {"time": np.array([3, 1, 2]), "w": np.ones(3, np.float32)}
     source = homogeneous_source(np.array([[0, 1, 2], [3, 3, 3]]), 4, edge_arrays=edge_arrays, x=np.eye(4, 2, dtype=np.float32))
-    build_store(source, tmp_path / "first", BuildOptions())
+    stored(source, tmp_path / "first", BuildOptions())
     words = ("--time-attr", "time", "--weight", "w", "--feature-dtype", "quint8", "--out", tmp_path / "second")
     code, out, _ = cli("partition", tmp_path / "first", 2, *words)
     assert code == 0
@@ -311,10 +310,10 @@ def test_partition_says_what_is_wrong_with_tables(
 
 
 def test_partition_takes_a_name_from_the_store_folder_and_keeps_the_result_there(cli: Cli) -> None:
-    store = find_or_build(products_like(0.0005), BuildOptions(), default_store_dir())
+    store = stored(products_like(0.0005), None)
     code, out, _ = cli("partition", store.path.name, 2, "--json")
     assert code == 0
-    assert Path(json.loads(out)["path"]).parent == default_store_dir()
+    assert Path(json.loads(out)["path"]).parent == store.path.parent
 
 
 @pytest.mark.parametrize(
@@ -338,7 +337,7 @@ def test_partition_refuses_what_makes_no_sense(cli: Cli, store_path: Path, tmp_p
 
 def test_names_of_stores_are_whole_in_80_columns(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    store = find_or_build(products_like(0.0005), BuildOptions(), default_store_dir())
+    store = stored(products_like(0.0005), None)
     lines = cli("stores", "ls")[1].splitlines()
     assert max(map(len, lines[:2])) <= 80 and lines[1].split()[0] == store.path.name
     assert any(line.startswith(f"{store.path.name}: synthetic") for line in lines[2:])
@@ -346,7 +345,7 @@ def test_names_of_stores_are_whole_in_80_columns(cli: Cli, monkeypatch: pytest.M
 
 def test_stores_are_listed_and_removed(cli: Cli) -> None:
     assert "no stores" in cli("stores", "ls")[1]
-    store = find_or_build(products_like(0.0005), BuildOptions(), default_store_dir())
+    store = stored(products_like(0.0005), None)
     code, out, _ = cli("stores", "ls")
     assert code == 0 and store.path.name in out
     (entry,) = json.loads(cli("stores", "ls", "--json")[1])["stores"]
@@ -359,7 +358,7 @@ def test_stores_are_listed_and_removed(cli: Cli) -> None:
 
 
 def test_removing_several_stores_goes_on_after_one_that_is_not_there(cli: Cli) -> None:
-    store = find_or_build(products_like(0.0005), BuildOptions(), default_store_dir())
+    store = stored(products_like(0.0005), None)
     code, out, err = cli("stores", "rm", "first", store.path.name, "last")
     assert code == 2
     assert not store.path.exists() and store.path.name in out
@@ -367,7 +366,7 @@ def test_removing_several_stores_goes_on_after_one_that_is_not_there(cli: Cli) -
 
 
 def test_a_damaged_store_is_listed_with_its_problem(cli: Cli) -> None:
-    store = find_or_build(products_like(0.0005), BuildOptions(), default_store_dir())
+    store = stored(products_like(0.0005), None)
     (store.path / "manifest.json").write_text("{")
     code, out, _ = cli("stores", "ls")
     assert code == 1 and store.path.name in out
@@ -375,7 +374,7 @@ def test_a_damaged_store_is_listed_with_its_problem(cli: Cli) -> None:
 
 
 def test_prune_removes_unfinished_builds_only(cli: Cli) -> None:
-    store = find_or_build(products_like(0.0005), BuildOptions(), default_store_dir())
+    store = stored(products_like(0.0005), None)
     assert "nothing to remove" in cli("stores", "prune")[1]
     unfinished = store.path.with_name("other-1p-0.incomplete")
     unfinished.mkdir()
@@ -405,12 +404,9 @@ def test_prune_removes_kernels_that_nothing_has_loaded_for_a_month(own_home: Pat
 @pytest.fixture
 def own_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the compiled kernels, which processes that are started find as the user's."""
-    from gnnkit.kernels.jit import kernel_cache_root
-    from gnnkit.sampling.kinds import warm
-
-    warm()
+    compiled = compiled_kernels()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return shutil.copytree(kernel_cache_root(), tmp_path / "cache" / "gnnkit" / "kernels")
+    return shutil.copytree(compiled, tmp_path / "cache" / "gnnkit" / "kernels")
 
 
 @pytest.mark.slow

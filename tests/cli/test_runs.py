@@ -22,14 +22,13 @@ from gnnkit.cluster.part_service import PartService, ServiceSpec
 from gnnkit.errors import PlanError, WorkerStopped
 from gnnkit.runtime import runs
 from gnnkit.runtime.graph_memory import GraphHandle
-from gnnkit.runtime.process_status import start_ticks
 from gnnkit.runtime.runs import Run, RunFolder, clean_up, find_runs, known_roots, logs_of, own_folders, select
 from gnnkit.ui.runs import attention, cleaned_line, run_facts, runs_processes, stopped_line
 from tests.backends.setups import is_gone
 from tests.cluster.hosts.setups import OPTIONS, build
 from tests.cluster.serving.setups import ANSWER_S, server_pids, worker_pids
 from tests.helpers.command import run, run_captured
-from tests.helpers.system import without_rights
+from tests.helpers.system import start_ticks, without_rights
 
 Cli = Callable[..., tuple[int, str, str]]
 # No process has it.

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,6 @@ from gnnkit.datasets import evaluator, ogb_names, ogb_table, open_ogb
 from gnnkit.datasets.ogb import ogb_info
 from gnnkit.datasets.ogb_table import CsvTable
 from gnnkit.errors import DatasetError
-from gnnkit.events import Event
 from tests.datasets.reading import ask_ogb, read_edge_array, read_edges, read_everything, read_node_array
 from tests.helpers.ogb_trees import read_text, write_csv, write_tree
 
@@ -210,7 +210,7 @@ def test_the_tree_that_pyg_makes_of_mag_is_read(tmp_path: Path) -> None:
         (whole / "raw" / name).rename(raw / name)
     (whole / "split").rename(raw / "split")
     (raw / "split/time/nodetype-has-split.csv.gz").unlink()
-    messages: list[Event] = []
+    messages: list[Any] = []
     source = open_ogb("ogbn-mag", root=tmp_path, download=False, events=messages.append)
     assert source.schema == expected.schema
     assert set(source.splits) == {"paper"}

@@ -28,8 +28,8 @@ import gnnkit
 from gnnkit import BuildOptions, GraphLoader
 from gnnkit.datasets import TableSource
 from gnnkit.errors import DatasetError, GnnkitError, PlanError
-from gnnkit.storage.build import build_store
 from tests.datasets.reading import read_edge_array, read_edges, read_node_array
+from tests.storage.checks import build_store
 
 BUYS, FOLLOWS = ("user", "buys", "item"), ("user", "follows", "user")
 NUM_USERS, NUM_ITEMS, NUM_EDGES = 60, 25, 300

@@ -17,7 +17,6 @@ import pytest
 
 import gnnkit
 from gnnkit.errors import DatasetError
-from gnnkit.events import Event
 from tests.datasets.test_tables import BUYS, FOLLOWS, Shop, a_shop, the_graph
 
 
@@ -64,7 +63,7 @@ def assert_same_stores(one: Any, other: Any, folder: Path, **options: Any) -> No
 
 def test_hosts_read_the_graph_that_one_process_reads(tmp_path: Path) -> None:
     """Every kind of column, keys of text and of numbers; what is built of it is the same, too, and what is appended to it."""
-    form, said, engine = written(a_shop(3), tmp_path), list[Event](), Hosts()
+    form, said, engine = written(a_shop(3), tmp_path), list[Any](), Hosts()
     changes: dict[str, Any] = {"label": {"user": "plan", "item": "price"}}
     one, other = the_graph(form, tmp_path, **changes), the_graph(form, tmp_path, engine=engine, events=said.append, **changes)
     assert other.fingerprint() == one.fingerprint() and other.append_state == one.append_state

@@ -13,11 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gnnkit.datasets import GraphSource, open_ogb
+from gnnkit.datasets import ArraySpec, EdgeTypeSchema, GraphSchema, GraphSource, NodeTypeSchema, open_ogb
 from gnnkit.datasets.derived import UndirectedSource
 from gnnkit.errors import DatasetError, PlanError
-from gnnkit.events import Event
-from gnnkit.schema import ArraySpec, EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from tests.datasets.reading import read_edge_array, read_edges, read_node_array
 from tests.helpers.graphs import ArraySource, homogeneous_source
 from tests.helpers.ogb_trees import write_tree
@@ -118,7 +116,7 @@ def test_random_graphs_in_any_memory(
 
 def test_edges_are_merged_once_and_only_when_asked_for(tmp_path: Path) -> None:
     source = homogeneous_source(np.array([[0, 1, 1], [1, 0, 2]]), 3, edges_are_cheap=False)
-    events: list[Event] = []
+    events: list[Any] = []
     mine = UndirectedSource(source, scratch_dir=tmp_path, events=events.append)
     assert mine.fingerprint() == UndirectedSource(source).fingerprint()
     assert source.passes == {EDGES: 0}

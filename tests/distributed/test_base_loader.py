@@ -19,6 +19,7 @@ from gnnkit.errors import BatchTimeout, LoaderClosed, PlanError, SamplingError
 from tests.distributed.loading import NUM_NODES, dataset_of, needs_glt, pygs_own, ring, seeds_of, typed_ring
 from tests.helpers.batches import same
 from tests.helpers.devices import pretend_copies_overlap
+from tests.helpers.glt import of_glt
 
 pytestmark = [pytest.mark.slow, needs_glt]
 ALONE = DistributedRuntimeInfo(1, 0, 0, 1, 0, 1, "127.0.0.1")
@@ -147,9 +148,7 @@ class Replay:
     def recv(self, **kwargs: Any) -> Any:
         self.calls.append("recv")
         if not self.left:
-            from gnnkit.vendor import glt
-
-            raise glt.attribute("channel.QueueTimeoutError")
+            raise of_glt("channel.QueueTimeoutError")
         return self.left.pop(0)
 
 

@@ -13,7 +13,7 @@ import pytest
 import gnnkit
 import gnnkit.distributed
 from gnnkit.errors import PlanError
-from gnnkit.vendor import glt
+from tests.helpers.glt import is_native, of_glt
 from tests.helpers.machine import ROOT
 
 PAGE = ROOT / "docs/development/names.md"
@@ -131,7 +131,7 @@ def test_every_public_name_has_a_row() -> None:
 
 @needs_glt
 def test_what_needs_the_native_library_says_so() -> None:
-    if glt.status().kind == "native":
+    if is_native():
         channel = gnnkit.distributed.ShmChannel(2, "1MB")
         assert channel.empty()
         return
@@ -142,9 +142,9 @@ def test_what_needs_the_native_library_says_so() -> None:
 @needs_glt
 @pytest.mark.parametrize("name", ["DistDataset", "DistFeature", "DistGraph", "DistNeighborLoader"])
 def test_ours_take_whatever_the_installed_graphlearn_torchs_take(name: str) -> None:
-    theirs = glt.attribute(f"distributed.{name}")
+    their_own = of_glt(f"distributed.{name}")
     unneeded = {"DistDataset": {"id_filter", "node_split", "graph_caching", "id_select"}, "DistFeature": {"rpc_router", "device"}}
-    lacking = parameters(theirs) - parameters(getattr(gnnkit.distributed, name)) - {"self"}
+    lacking = parameters(their_own) - parameters(getattr(gnnkit.distributed, name)) - {"self"}
     assert lacking <= unneeded.get(name, set()), lacking
 
 

@@ -21,9 +21,9 @@ from gnnkit.distributed import DistDataset, RangePartitionBook, init_client, ini
 from gnnkit.distributed.dataset_values import Meeting, store_of_parts
 from gnnkit.errors import DatasetError, GnnkitError, PlanError
 from gnnkit.runtime.process_status import pid_space
-from gnnkit.vendor import glt
 from tests.distributed.loading import NUM_NODES, needs_glt, ring, seeds_of, stored, typed_ring
 from tests.helpers.batches import same
+from tests.helpers.glt import of_glt
 from tests.helpers.ports import free_port
 
 pytestmark = [pytest.mark.slow, needs_glt]
@@ -116,8 +116,8 @@ def test_every_way_of_giving_values(how: str) -> None:
     place = torch.empty_like(order)
     place[order] = torch.arange(NUM_NODES)
     if how == "constructor":
-        topo = glt.attribute("data.Topology")(edge_index=edges)
-        graph, feature = glt.attribute("data.Graph")(topo, "CPU"), glt.attribute("data.Feature")(x[order], place, with_gpu=False)
+        topo = of_glt("data.Topology")(edge_index=edges)
+        graph, feature = of_glt("data.Graph")(topo, "CPU"), of_glt("data.Feature")(x[order], place, with_gpu=False)
         book = RangePartitionBook([(0, NUM_NODES)], 0)
         dataset = DistDataset(1, 0, graph, feature, None, torch.arange(NUM_NODES), book, None)
     else:
@@ -206,7 +206,7 @@ wait_and_shutdown_server()
 def test_what_cannot_be_is_said(tmp_path: Path) -> None:
     edges, _ = topology("COO")
     book = (torch.arange(NUM_NODES) % 2).long()
-    part = DistDataset(2, 1, glt.attribute("data.Graph")(glt.attribute("data.Topology")(edge_index=edges), "CPU"), node_pb=book)
+    part = DistDataset(2, 1, of_glt("data.Graph")(of_glt("data.Topology")(edge_index=edges), "CPU"), node_pb=book)
     for wrong, message in ((DistDataset(), "without a graph"), (part, "part 1 of 2 as values, and the other parts are elsewhere")):
         with pytest.raises(PlanError, match=message):
             make(wrong, input_nodes=EVERYTHING)

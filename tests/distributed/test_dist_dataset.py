@@ -16,12 +16,10 @@ from torch_geometric.data import Data
 
 import gnnkit
 from gnnkit import BuildOptions, Store
+from gnnkit.datasets import write_glt_partitions
 from gnnkit.distributed import DistDataset, DistFeature, DistGraph, FeatureInfo, RangePartitionBook, get_ids_on_rank, reduce_dist_dataset
 from gnnkit.errors import DatasetError, PlanError, StoreError
-from gnnkit.events import ignore_events
-from gnnkit.storage.build import build_store
-from gnnkit.storage.glt_format import write_glt_partitions
-from tests.helpers.graphs import ArraySource, built, homogeneous_source, random_edges, random_source
+from tests.helpers.graphs import ArraySource, built, homogeneous_source, random_edges, random_source, stored
 
 TYPED = [
     BuildOptions(1),
@@ -54,7 +52,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     source = random_source(np.random.default_rng(seed), max_nodes=25)
     largest = max(nodes.num_nodes for nodes in source.schema.node_types.values())
     options = replace(options, num_parts=min(options.num_parts, largest))
-    return source, build_store(source, tmp_path_factory.mktemp("store") / "store", options)
+    return source, stored(source, tmp_path_factory.mktemp("store") / "store", options)
 
 
 def parts(store: Store) -> Iterator[DistDataset]:
@@ -271,7 +269,7 @@ def test_a_store_without_features_says_so(tmp_path: Path) -> None:
 def test_graphlearn_torch_s_directories_are_loaded(tmp_path: Path, kind: str, edge_dir: Any) -> None:
     source = plain_source(3) if kind == "homogeneous" else random_source(np.random.default_rng(5), max_nodes=30)
     build = BuildOptions(2, "random", edge_dir="in", with_edge=True)
-    write_glt_partitions(build_store(source, tmp_path / "store", build), tmp_path / "partitions", ignore_events)
+    write_glt_partitions(stored(source, tmp_path / "store", build), tmp_path / "partitions", [].append)
     dataset = DistDataset(edge_dir=edge_dir)
     for _ in range(2):
         dataset.load(tmp_path / "partitions", 1, graph_mode="CPU", store_dir=tmp_path / "stores")
@@ -295,7 +293,7 @@ def test_graphlearn_torch_s_directories_are_loaded(tmp_path: Path, kind: str, ed
 def test_compressed_edges_of_a_partition_directory_are_spelled_out(tmp_path: Path, layout: str) -> None:
     """As igbh's script compresses each part's folder; against the edges as they were."""
     source = plain_source(3)
-    write_glt_partitions(built(source, tmp_path / "store", 2, with_edge=True), tmp_path / "parts", ignore_events)
+    write_glt_partitions(built(source, tmp_path / "store", 2, with_edge=True), tmp_path / "parts", [].append)
     for part in range(2):
         folder = tmp_path / "parts" / f"part{part}" / "graph"
         ends = {name: torch.load(folder / f"{name}.pt") for name in ("rows", "cols", "eids")}
@@ -320,7 +318,7 @@ def test_compressed_edges_of_a_partition_directory_are_spelled_out(tmp_path: Pat
 
 
 def test_edges_that_are_not_compressed_are_not_read_as_if(tmp_path: Path) -> None:
-    write_glt_partitions(built(plain_source(), tmp_path / "store", 1), tmp_path / "parts", ignore_events)
+    write_glt_partitions(built(plain_source(), tmp_path / "store", 1), tmp_path / "parts", [].append)
     with pytest.raises(DatasetError, match="holds no offsets"):
         DistDataset().load(tmp_path / "parts", 0, "CPU", input_layout="CSR", store_dir=tmp_path / "stores")
     with pytest.raises(PlanError, match="layout"):
@@ -331,7 +329,7 @@ def test_edges_that_are_not_compressed_are_not_read_as_if(tmp_path: Path) -> Non
 @pytest.mark.parametrize("shape", [(40,), (40, 1)])
 def test_labels_of_a_partition_directory_may_be_elsewhere(tmp_path: Path, about: bool, shape: tuple[int, ...]) -> None:
     source = plain_source()
-    write_glt_partitions(built(source, tmp_path / "store", 2), tmp_path / "partitions", ignore_events)
+    write_glt_partitions(built(source, tmp_path / "store", 2), tmp_path / "partitions", [].append)
     labels = torch.arange(40).flip(0)
     torch.save(labels.view(shape), tmp_path / "label.pt")
     if not about:

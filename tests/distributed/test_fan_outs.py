@@ -13,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gnnkit.datasets import ArraySpec, EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from gnnkit.distributed import (
     DEFAULT_HOMOGENEOUS_EDGE_TYPE,
     DEFAULT_HOMOGENEOUS_NODE_TYPE,
@@ -33,7 +34,6 @@ from gnnkit.distributed import (
 )
 from gnnkit.errors import PlanError
 from gnnkit.plan import num_batches
-from gnnkit.schema import ArraySpec, EdgeTypeSchema, GraphSchema, NodeTypeSchema
 
 U2I, I2U = ("user", "to", "item"), ("item", "to", "user")
 LABEL = message_passing_to_positive_label(U2I)

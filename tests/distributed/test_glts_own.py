@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from gnnkit import distributed as glt
+from gnnkit.datasets import write_glt_partitions
 from gnnkit.errors import PlanError
-from gnnkit.storage.glt_format import write_glt_partitions
-from gnnkit.vendor.glt import attribute, status
 from tests.distributed.loading import NUM_NODES, needs_glt, ring, stored
+from tests.helpers.glt import is_native, of_glt
 from tests.helpers.machine import ROOT
 from tests.helpers.ports import free_port
 
@@ -95,7 +95,7 @@ def test_constants_and_records() -> None:
     ids = torch.tensor([3, 1])
     output = glt.PartialNeighborOutput(index=ids, output=None)
     assert output.index is ids and output.output is None
-    seeds = attribute("sampler.RemoteNodePathSamplerInput")("partition0.pt", "user")
+    seeds = of_glt("sampler.RemoteNodePathSamplerInput")("partition0.pt", "user")
     assert isinstance(seeds, glt.RemoteSamplerInput) and (seeds.node_path, seeds.input_type) == ("partition0.pt", "user")
     assert [split.name for split in glt.Split] == ["train", "valid", "test"]
 
@@ -111,8 +111,8 @@ def test_a_callee_looks_features_up_for_others(tmp_path: Path) -> None:
 
 def values() -> Any:
     """A dataset of graphlearn-torch's own."""
-    graph = glt.Graph(attribute("data.Topology")(edge_index=ring().edge_index), "CPU")
-    return attribute("distributed.DistDataset")(1, 0, graph, node_pb=torch.zeros(NUM_NODES, dtype=torch.long))
+    graph = glt.Graph(of_glt("data.Topology")(edge_index=ring().edge_index), "CPU")
+    return of_glt("distributed.DistDataset")(1, 0, graph, node_pb=torch.zeros(NUM_NODES, dtype=torch.long))
 
 
 NATIVE: dict[str, Callable[[], Any]] = {
@@ -123,7 +123,7 @@ NATIVE: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("name", NATIVE)
 def test_without_its_native_library_one_sentence_says_so(name: str) -> None:
-    if status().kind == "native":
+    if is_native():
         pytest.skip("the library is there: see below; to enable: a torch that it does not fit")
     with pytest.raises(PlanError, match=r"needs graphlearn-torch's native library: .*\n  -> in an environment of Python"):
         NATIVE[name]()

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from gnnkit.distributed import RangePartitionBook, build_partition_book, get_ids_on_rank, get_total_ids
 from gnnkit.distributed.store_views import LazyPartitionBook, RenumberedPartitionBook, look_up
 from gnnkit.errors import PlanError
-from gnnkit.vendor import glt
 from tests.distributed.loading import needs_glt
+from tests.helpers.glt import of_glt
 
 
 def test_known_answers() -> None:
@@ -37,7 +37,7 @@ def test_known_answers() -> None:
 
 @needs_glt
 def test_graphlearn_torchs_own_book_of_ranges() -> None:
-    book = glt.attribute("partition.RangePartitionBook")([(0, 3), (3, 5)], 0)
+    book = of_glt("partition.RangePartitionBook")([(0, 3), (3, 5)], 0)
     assert [get_ids_on_rank(book, rank).tolist() for rank in range(2)] == [[0, 1, 2], [3, 4]] and get_total_ids(book) == 5
     assert look_up(book, torch.tensor([4, 0])).tolist() == [1, 0]
 

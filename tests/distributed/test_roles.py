@@ -13,7 +13,7 @@ from gnnkit.distributed.graph_client import client_context, server_context
 from gnnkit.distributed.life_cycle import Role, find_role
 from gnnkit.distributed.process_group import DEFAULT_PORT, read_ip_config
 from gnnkit.errors import PlanError
-from gnnkit.vendor import glt
+from tests.helpers.glt import of_glt
 
 needs_glt = pytest.mark.skipif(
     importlib.util.find_spec("graphlearn_torch") is None, reason="graphlearn-torch is not installed; to enable: Python 3.10 or 3.11"
@@ -180,9 +180,9 @@ def test_contexts_count_as_graphlearn_torchs_do() -> None:
 
 @needs_glt
 def test_roles_have_graphlearn_torchs_numbers() -> None:
-    their_role = glt.attribute("distributed.DistRole")
+    their_role = of_glt("distributed.DistRole")
     assert {role.name: role.value for role in DistRole} == {role.name: role.value for role in their_role}
-    theirs_context = glt.attribute("distributed.DistContext")(their_role.CLIENT, "c", 2, 1, 5, 4)
+    theirs_context = of_glt("distributed.DistContext")(their_role.CLIENT, "c", 2, 1, 5, 4)
     ours = DistContext(DistRole.CLIENT, "c", 2, 1, 5, 4)
     assert vars(theirs_context) | {"role": None} == vars(ours) | {"role": None}
     assert theirs_context.num_servers() == ours.num_servers() and theirs_context.worker_name == ours.worker_name

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from gnnkit.loader.inspection import batches_digest
-from gnnkit.storage.glt_format import write_glt_partitions
+from gnnkit.datasets import write_glt_partitions
 from tests.distributed.loading import needs_glt, ring, stored, typed_ring
 from tests.distributed.ranks import TORCHRUN_VARIABLES
+from tests.helpers.batches import digest
 from tests.helpers.graphs import homogeneous_source, random_edges
 from tests.helpers.ports import free_port
 
@@ -100,7 +100,7 @@ def test_hosts_with_a_part_each_give_the_batches_of_one_with_both(tmp_path: Path
     for part in range(2):
         dataset = DistDataset.from_store(store, part)
         loader = DistNeighborLoader(dataset, [3, 2], batch_size=8, shuffle=True, num_workers=0, seed=4)
-        wanted.append(str([batches_digest(list(loader)) for _ in range(2)]))
+        wanted.append(str([digest(list(loader)) for _ in range(2)]))
         loader.shutdown()
         shutil.copytree(store.path, tmp_path / f"host{part}")
         shutil.rmtree(tmp_path / f"host{part}" / f"part{1 - part}")

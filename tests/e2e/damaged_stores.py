@@ -13,9 +13,8 @@ import numpy as np
 
 from gnnkit import BuildOptions, GraphLoader, InProcess, Store
 from gnnkit.errors import StoreError
-from gnnkit.storage.build import build_store
 from tests.helpers.graphs import random_source
-from tests.storage.checks import FAST_FOLDER
+from tests.storage.checks import FAST_FOLDER, build_store
 
 SOURCE = random_source(np.random.default_rng(12), num_node_types=2, num_edge_types=3, max_nodes=60, max_edges=400)
 STORES = [BuildOptions(1, with_edge=True, weight="weight"), BuildOptions(3, "random", with_edge=True, weight="weight")]

@@ -11,13 +11,13 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch_geometric.data import Data
 
 from gnnkit import GraphLoader, InProcess
 from gnnkit.datasets import products_like
-from gnnkit.events import Event
 from gnnkit.ui import progress
 from tests.helpers.batches import digest
 
@@ -30,7 +30,7 @@ def say(text: str) -> None:
 class Recorder:
     """An event sink that passes on what happens."""
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: Any) -> None:
         say(f"{event.stage} {event.kind} {event.done > 0}")
 
     def close(self) -> None:

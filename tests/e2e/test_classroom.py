@@ -19,8 +19,8 @@ from jupyter_client import BlockingKernelClient
 from jupyter_client.connect import write_connection_file
 
 from gnnkit.datasets import products_like, sample_root, write_ogb_layout
-from gnnkit.storage.catalog import list_stores
 from tests.helpers.ports import free_port
+from tests.helpers.stores import listed_stores
 from tests.helpers.users import Users
 
 pytestmark = [pytest.mark.users, pytest.mark.slow(120), pytest.mark.timeout(900)]
@@ -135,21 +135,21 @@ def mapped_by(name: str) -> set[str]:
 
 
 def test_five_students_share_what_the_teacher_has_built(users: Users, material: dict[str, str], kernels: list[Kernel]) -> None:
-    (store,) = list_stores(Path(material["GNNKIT_HOME"]) / "stores")
-    code = OPEN.format(free=14 * store.nbytes)
+    (listed,) = listed_stores(Path(material["GNNKIT_HOME"]) / "stores")
+    code = OPEN.format(free=14 * listed["nbytes"])
     paths, seen, is_copied = zip(*(json.loads(kernel.run(code)) for kernel in kernels), strict=True)
-    assert set(paths) == {str(store.path)}, "read where it lies"
+    assert set(paths) == {listed["path"]}, "read where it lies"
     assert seen[0] and all(sums == seen[0] for sums in seen)
     assert is_copied == (True, True, True, False, False), "copies only while there is room for all"
     for name in STUDENTS:
-        assert any(path.startswith(str(store.path)) for path in mapped_by(name)), "pages of one file"
+        assert any(path.startswith(listed["path"]) for path in mapped_by(name)), "pages of one file"
         assert not list(users.home(name).glob(".cache/gnnkit/stores/*")), "nothing is built again"
     card = kernels[-1].run("print(loader)")
     assert "pages shared by 5 processes" in card and "too much memory" in card
     assert "ogbn-products" in users.run(STUDENTS[0], ["python", "-m", "gnnkit", "stores", "ls"], material)
 
     token, address = secrets.token_hex(16), f"127.0.0.1:{free_port()}"
-    serve = ["python", "-m", "gnnkit", "serve", "--store", str(store.path), "--num-servers", "1", "--address", address]
+    serve = ["python", "-m", "gnnkit", "serve", "--store", listed["path"], "--num-servers", "1", "--address", address]
     with (users.folder / "serve.log").open("w") as log:
         served = users.popen(TEACHER, serve, {**material, "GNNKIT_TOKEN": token}, stdout=log, stderr=subprocess.STDOUT)
         try:

@@ -16,11 +16,11 @@ import pytest
 import torch
 
 from gnnkit import GraphLoader
-from gnnkit.cli.app import run
 from gnnkit.datasets import evaluator, sample_root
 from gnnkit.errors import DatasetError, PlanError, StoreError
 from tests.e2e.truth import Truth, check_batch, made_undirected, told_by_ogb
 from tests.helpers.batches import digest, same
+from tests.helpers.command import run
 from tests.helpers.machine import ROOT
 from tests.helpers.ogb_trees import write_tree
 

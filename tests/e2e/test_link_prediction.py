@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import GCNConv
 
 from gnnkit import GraphLoader
-from gnnkit.datasets.citations import cora
+from gnnkit.datasets import cora
 
 pytestmark = pytest.mark.slow
 

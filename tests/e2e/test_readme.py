@@ -14,8 +14,8 @@ from torch_geometric.nn import GraphSAGE
 
 import gnnkit
 from gnnkit import GraphLoader
-from gnnkit.cli.app import run
 from gnnkit.datasets import sample_root
+from tests.helpers.command import run
 from tests.helpers.machine import ROOT
 from tests.helpers.ogb_trees import MAG_EDGES, write_tree
 

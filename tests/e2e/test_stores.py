@@ -13,8 +13,7 @@ import torch
 
 import gnnkit
 from gnnkit import GraphLoader
-from gnnkit.datasets import sample_root
-from gnnkit.datasets.ogb import open_ogb
+from gnnkit.datasets import open_ogb, sample_root
 from gnnkit.errors import PlanError, StoreError
 from tests.helpers.batches import digest, same
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges

@@ -16,8 +16,7 @@ import pytest
 
 import gnnkit
 from gnnkit import Store
-from gnnkit.datasets import sample_root
-from gnnkit.datasets.ogb import open_ogb
+from gnnkit.datasets import open_ogb, sample_root
 from tests.examples.test_ogbn_products_ddp import processes_of
 from tests.helpers.machine import ROOT
 from tests.helpers.waiting import wait_until

@@ -7,12 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from gnnkit import BuildOptions
-from gnnkit.schema import ArraySpec, EdgeTypeSchema, GraphSchema, NodeTypeSchema
-from gnnkit.storage.build import build_store
-from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges
+from gnnkit import BuildOptions, LoaderPlan
+from gnnkit.datasets import ArraySpec, EdgeTypeSchema, GraphSchema, NodeTypeSchema
+from gnnkit.export.exporter import JobOptions, export_plan
+from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, stored
 
 NUM_NODES, NUM_CLASSES = 200, 5
+
+
+def exported(plan: LoaderPlan, directory: Path, launcher: str = "torchrun", **options: Any) -> Any:
+    """``loader.export`` of a plan that may be of backends that this machine has not."""
+    words = {key: options.pop(key) for key in ("overwrite", "train") if key in options}
+    return export_plan(plan, directory, JobOptions(launcher, **options), **words)
 
 
 def make_store(path: Path, num_parts: int = 1, *, y: Any = None, **options: Any) -> Path:
@@ -22,7 +28,7 @@ def make_store(path: Path, num_parts: int = 1, *, y: Any = None, **options: Any)
     x = rng.standard_normal((NUM_NODES, 8)).astype(np.float32)
     splits = {"train": np.arange(0, NUM_NODES, 2), "valid": np.arange(1, NUM_NODES, 4)}
     source = homogeneous_source(random_edges(rng, NUM_NODES, NUM_NODES, 1500), NUM_NODES, x=x, y=labels, splits=splits)
-    build_store(source, path, BuildOptions(num_parts, **options))
+    stored(source, path, BuildOptions(num_parts, **options))
     return path
 
 
@@ -43,5 +49,5 @@ def make_typed_store(path: Path, **options: Any) -> Path:
         {"paper": {"x": rng.standard_normal((NUM_NODES, 8)).astype(np.float32), "y": rng.integers(0, NUM_CLASSES, NUM_NODES)}},
         splits={"paper": {"train": np.arange(0, NUM_NODES, 2), "valid": np.arange(1, NUM_NODES, 4)}},
     )
-    build_store(source, path, BuildOptions(**options))
+    stored(source, path, BuildOptions(**options))
     return path

@@ -19,9 +19,9 @@ from gnnkit import Colocated, GraphLoader, GraphStore, InProcess, LoaderPlan, On
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.export import writer
 from gnnkit.export.job_files import requirements_text
-from gnnkit.loader.inspection import batches_digest
 from gnnkit.storage.manifest import read_manifest
-from tests.export.graphs import make_store
+from tests.export.graphs import exported, make_store
+from tests.helpers.batches import digest
 from tests.helpers.command import run as gnnkit_command
 
 BACKENDS: dict[str, Any] = {
@@ -65,12 +65,9 @@ def exporting(loader: GraphLoader, tmp_path: Path) -> Callable[..., Path]:
     """Exports a loader's plan to ``tmp_path / "job"``."""
 
     def run(backend: str = "InProcess", name: str = "job", **options: Any) -> Path:
-        from gnnkit.export.exporter import JobOptions, export_plan
-
-        words = {key: options.pop(key) for key in ("overwrite", "train") if key in options}
         plan = json.loads(json.dumps({**loader.plan.to_json(), "backend": BACKENDS[backend].to_json()}))
         made = LoaderPlan.from_json(plan)
-        job = export_plan(made, tmp_path / name, JobOptions(gpus_per_node=0, **options), **{"train": train, **words})
+        job = exported(made, tmp_path / name, **{"gpus_per_node": 0, "train": train, **options})
         assert set(job.files) <= {path.name for path in job.directory.iterdir()}
         return job.directory
 
@@ -175,7 +172,7 @@ def test_stage_cuts_the_store_that_the_plan_names(loader: GraphLoader, tmp_path:
     assert read_manifest(cut).fingerprint == plan.store.fingerprint
     assert read_manifest(cut).num_parts == 3
     with GraphLoader.from_plan(moved / "job/plan.json", progress=False) as there:
-        assert batches_digest(there) == batches_digest(loader)
+        assert digest(there) == digest(loader)
     with pytest.raises(StoreError, match="there is no store"):  # the first one has gone elsewhere, too
         export("Colocated", nodes=3, name="again")
 

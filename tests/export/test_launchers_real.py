@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gnnkit import Colocated, GraphLoader, GraphStore, Store
-from gnnkit.export.job import PLAN, TRAIN, ExportJob, JobStore
+from gnnkit.export.job import JobStore
 from gnnkit.plan import Placement
 from tests.cluster.hosts.setups import OPTIONS, build, expected
 from tests.distributed.ranks import TORCHRUN_VARIABLES
@@ -33,7 +33,7 @@ import signal
 
 import torch
 import torch.distributed as dist
-from gnnkit.loader.inspection import batches_digest
+from tests.helpers.batches import digest as batches_digest
 
 
 def train(loader, ctx):
@@ -67,7 +67,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return build(tmp_path_factory.mktemp("store"), 2)
 
 
-def export(store: Store, folder: Path, trainer: str = TRAINER, **options: Any) -> ExportJob:
+def export(store: Store, folder: Path, trainer: str = TRAINER, **options: Any) -> Any:
     """An exported directory, as far as ranks need it."""
     served = bool(options.get("storage_nodes"))
     backend = GraphStore() if served else Colocated(num_workers=1)
@@ -80,8 +80,8 @@ def export(store: Store, folder: Path, trainer: str = TRAINER, **options: Any) -
     with GraphLoader.from_store(store.path, backend="inprocess", progress=False, **OPTIONS) as loader:
         plan = loader.plan
     spread = written.placement if len(written.placement.hosts) > 1 else None
-    replace(plan, backend=backend.to_json(), placement=spread).save(folder / PLAN)
-    (folder / TRAIN).write_text(trainer)
+    replace(plan, backend=backend.to_json(), placement=spread).save(folder / "plan.json")
+    (folder / "train.py").write_text(trainer)
     return written
 
 

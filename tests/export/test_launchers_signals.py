@@ -18,7 +18,6 @@ import psutil
 import pytest
 
 from gnnkit import GraphLoader
-from gnnkit.export.job import PLAN, STAGE
 from gnnkit.export.job_files import stage_script
 from tests.distributed.ranks import TORCHRUN_VARIABLES
 from tests.export.graphs import make_store
@@ -83,7 +82,7 @@ class Phase:
 
 
 PHASES = {
-    "stage": Phase("torchrun", STAGE, hangs="gnnkit partition*"),
+    "stage": Phase("torchrun", "stage.sh", hangs="gnnkit partition*"),
     "launch-prepare": Phase("torchrun", "launch.sh", NODE),
     "launch-waits-for-node-0": Phase("torchrun", "launch.sh", {**NODE, "NODE_RANK": "1"}, "", sleeps=True),
     "launch-trains": Phase("torchrun", "launch.sh", NODE, "torchrun*"),
@@ -136,8 +135,8 @@ class Script:
         self._phase, self.folder = phase, folder
         written = job(phase.launcher, **(SERVED if phase.served else {}))
         write_files(written, folder / "job")
-        (folder / "job" / PLAN).touch()
-        stage = folder / "job" / STAGE
+        (folder / "job" / "plan.json").touch()
+        stage = folder / "job" / "stage.sh"
         stage.write_text(stage_script(written, "gnnkit partition store 2"))
         stage.chmod(0o755)
         (folder / "bin").mkdir()

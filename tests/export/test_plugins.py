@@ -12,8 +12,7 @@ import pytest
 
 from gnnkit import GraphLoader, LoaderPlan, verify_export
 from gnnkit.errors import PlanError
-from gnnkit.export.exporter import JobOptions, export_plan
-from tests.export.graphs import make_store
+from tests.export.graphs import exported, make_store
 from tests.helpers.command import run as run_cli
 from tests.helpers.machine import ROOT
 from tests.helpers.plugins import install
@@ -62,7 +61,7 @@ def test_the_example_of_the_page_is_exported_and_verified(plan: LoaderPlan, tmp_
 
 @pytest.mark.usefixtures("example")
 def test_the_script_of_the_example_runs_a_command_on_every_node(plan: LoaderPlan, tmp_path: Path) -> None:
-    job = export_plan(plan, tmp_path / "job", JobOptions("ssh", nodes=2, gpus_per_node=0)).directory
+    job = exported(plan, tmp_path / "job", "ssh", nodes=2, gpus_per_node=0).directory
     (folder := tmp_path / "bin").mkdir()
     (folder / "ssh").write_text(f'#!/bin/bash\necho "$2: $3" >{tmp_path}/said-$2\n')
     (folder / "ssh").chmod(0o755)
@@ -76,7 +75,7 @@ def test_a_job_of_a_launcher_that_is_not_installed_here_is_refused_by_name(
 ) -> None:
     with monkeypatch.context() as installed:
         install(tmp_path / "site", installed, "pbs", "from gnnkit.export.launchers import Torchrun as Pbs", "pbs = pbs:Pbs")
-        job = export_plan(plan, tmp_path / "job", JobOptions("pbs", gpus_per_node=0)).directory
+        job = exported(plan, tmp_path / "job", "pbs", gpus_per_node=0).directory
     with pytest.raises(PlanError, match=r"launcher must be one of \['torchrun', 'slurm', 'kubernetes'.*got 'pbs'") as refused:
         verify_export(job, progress=False)
     assert "gnnkit.launchers" in str(refused.value)
@@ -95,10 +94,10 @@ def test_an_entry_point_that_is_no_launcher_is_refused(
 ) -> None:
     package("odd", code, "odd = odd:Odd")
     with pytest.raises(PlanError, match=said) as refused:
-        export_plan(plan, tmp_path / "job", JobOptions("odd"))
+        exported(plan, tmp_path / "job", "odd")
     assert "'odd'," not in str(refused.value).partition("got")[0] or "cannot be imported" in str(refused.value)
     assert not (tmp_path / "job").exists()
-    export_plan(plan, tmp_path / "job", JobOptions("torchrun", gpus_per_node=0))  # others do not suffer from it
+    exported(plan, tmp_path / "job", "torchrun", gpus_per_node=0)  # others do not suffer from it
 
 
 def test_a_name_that_two_packages_offer_is_refused(package: Callable[..., None], plan: LoaderPlan, tmp_path: Path) -> None:
@@ -106,4 +105,4 @@ def test_a_name_that_two_packages_offer_is_refused(package: Callable[..., None],
         package(module, "from gnnkit.export.launchers import Torchrun", f"{name} = {module}:Torchrun")
     for name, offers in (("both", "first:Torchrun|second:Torchrun"), ("slurm", "third:Torchrun")):
         with pytest.raises(PlanError, match=f"launcher='{name}' is offered several times: .*({offers})"):
-            export_plan(plan, tmp_path / "job", JobOptions(name))
+            exported(plan, tmp_path / "job", name)

@@ -16,13 +16,13 @@ import pytest
 from gnnkit import BuildOptions, Colocated, GraphLoader, GraphStore, Labor, LoaderPlan, OnDevice, Store, verify_export
 from gnnkit.cluster import namespaces
 from gnnkit.errors import PlanError, StartTimeout, StoreError, WorkerDied
-from gnnkit.export.exporter import JobOptions, export_plan
 from gnnkit.export.recording import recorded
 from gnnkit.host import available_cpus
 from gnnkit.runtime.runs import runs_root
-from gnnkit.storage.build import build_store
 from tests.cluster.hosts.setups import OPTIONS, source
+from tests.export.graphs import exported
 from tests.helpers.command import run as run_cli
+from tests.helpers.graphs import stored
 
 BACKENDS = {"on_device": OnDevice("cuda"), "colocated": Colocated(num_workers=1), "graph_store": GraphStore(num_servers=1)}
 # 57 seeds in batches of 8.
@@ -34,7 +34,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The notebook's store, in one part, and the same graph in two."""
     folder = tmp_path_factory.mktemp("stores")
     for num_parts in (1, 2):
-        build_store(source(), folder / f"in{num_parts}", BuildOptions(num_parts=num_parts, partition="random", with_edge=True))
+        stored(source(), folder / f"in{num_parts}", BuildOptions(num_parts=num_parts, partition="random", with_edge=True))
     return folder
 
 
@@ -49,7 +49,7 @@ def export(stores: Path, tmp_path: Path) -> Export:
         words = {**OPTIONS, "num_neighbors": [3, 2], "backend": "inprocess", "progress": False, **told}
         with GraphLoader.from_store(stores / f"in{num_parts}", **words) as loader:
             plan = replace(loader.plan, backend=BACKENDS[backend].to_json())
-        export_plan(plan, tmp_path / "job", JobOptions(**options))
+        exported(plan, tmp_path / "job", **options)
         return tmp_path / "job"
 
     return make
@@ -164,7 +164,7 @@ def test_one_id_in_one_part_is_found(export: Export, stores: Path, tmp_path: Pat
     job = export(1, told={"num_neighbors": [-1, -1]}, launcher="skypilot", nodes=2)  # every edge around a seed is in its batch
     plan = LoaderPlan.load(job / "plan.json")
     assert plan.store is not None
-    edited = build_store(source(), Path(plan.store.path), BuildOptions(num_parts=2, partition="contiguous", with_edge=True)).path
+    edited = stored(source(), Path(plan.store.path), BuildOptions(num_parts=2, partition="contiguous", with_edge=True)).path
     try:
         before = batches_of(stores / "in1", plan, tmp_path)
         alter(edited)

@@ -30,12 +30,11 @@ from gnnkit.sampling.structure import WalkedRequest
 from gnnkit.sampling.subgraph import SampleRequest
 from gnnkit.sampling.tables import GraphTables, address_of
 from gnnkit.storage.arrays import GraphArrays
-from gnnkit.storage.build import build_store
 from tests.cluster.parts.several_hosts import OwnersHere, inputs_of, part_of_graph, sampled, sampler_on
 from tests.fuzz.mutations import mutated, mutated_json
 from tests.fuzz.running import Case, Target
 from tests.fuzz.targets import folder
-from tests.helpers.graphs import random_source
+from tests.helpers.graphs import random_source, stored
 
 # Every so often all hosts are honest.
 CHECKED_EVERY = 50
@@ -193,7 +192,7 @@ def lies(what: str) -> Iterator[Case]:
     """Batches of a graph of three hosts, two of which lie in one kind of answer."""
     source = random_source(np.random.default_rng(6), max_nodes=60, max_edges=400, num_node_types=2, num_edge_types=3)
     with folder() as root:
-        graph = build_store(source, root / "store", BuildOptions(3, "random", with_edge=True, weight="weight")).arrays()
+        graph = stored(source, root / "store", BuildOptions(3, "random", with_edge=True, weight="weight")).arrays()
         made = []
         for inputs, sampling in samplings(graph, what):
             weighted = sampling.weight is not None
@@ -225,7 +224,7 @@ def walks() -> Iterator[Case]:
     """Structures of servers, as a network child makes batches of them."""
     source = random_source(np.random.default_rng(6), max_nodes=60, max_edges=400, num_node_types=2, num_edge_types=3)
     with folder() as root:
-        graph = build_store(source, root / "store", BuildOptions(2, "random", with_edge=True)).arrays()
+        graph = stored(source, root / "store", BuildOptions(2, "random", with_edge=True)).arrays()
         ((inputs, sampling),) = samplings(graph, "walk")
         walker, one = sampler_on(graph, sampling, walks_only=True), sampler_on(graph, sampling)
         hosts = Hosts({0: PartOwner(GraphTables(graph, False), (0, 1))}, "walk")

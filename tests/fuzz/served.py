@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from gnnkit import BuildOptions, GraphLoader, Store, serve
+from gnnkit import BuildOptions, GraphLoader, GraphStoreServers, Store, serve
 from gnnkit.cluster.membership import SERVING_VERSION
 from gnnkit.cluster.parts.gate import first_line, second_line
 from gnnkit.cluster.service_client import PROTOCOL_VERSION, ServiceClient, rows_to_args
@@ -27,13 +27,12 @@ from gnnkit.cluster.serving.codec import encode
 from gnnkit.runtime.ring import SharedBlock
 from gnnkit.runtime.wire import Wire
 from gnnkit.sampling.owners import RowsRequest
-from gnnkit.serving import GraphStoreServers
-from gnnkit.storage.build import build_store
 from tests.cluster.parts.services import CALL, HEAD, Speaker, said_of, told
 from tests.cluster.serving.setups import ANSWER_S, Caller, Trainer, hear, server_pids, worker_pids
 from tests.fuzz.mutations import mutated, mutated_json
 from tests.fuzz.running import Case, Target
 from tests.fuzz.targets import OPTIONS, folder, plain_source
+from tests.helpers.graphs import stored
 from tests.helpers.ports import free_port
 from tests.helpers.waiting import wait_until
 
@@ -47,7 +46,7 @@ MOST_GROWTH = 512 << 20
 
 @contextmanager
 def servers(root: Path, **options: Any) -> Iterator[tuple[GraphStoreServers, Store]]:
-    build_store(plain_source(), root / "store", BuildOptions(1))
+    stored(plain_source(), root / "store", BuildOptions(1))
     with serve(root / "store", 1, progress=False, log_dir=root / "logs", **options) as handle:
         handle.wait(ANSWER_S)
         yield handle, Store.open(root / "store")

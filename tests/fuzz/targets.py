@@ -51,8 +51,7 @@ from gnnkit.runtime.remote import error_from_json, error_to_json, layout_from_js
 from gnnkit.runtime.runs import RunFolder, find_runs, logs_of
 from gnnkit.runtime.wire import Wire, in_memory
 from gnnkit.sampling.owners import BadRequest, Expansion, Question, RowsRequest
-from gnnkit.storage.build import build_store, missing_parts, read_records
-from gnnkit.storage.catalog import list_stores
+from gnnkit.storage.build import missing_parts, read_records
 from gnnkit.storage.glt_format import read_pickled_tensors, read_plain_pickle, read_tensor
 from gnnkit.storage.manifest import checksum
 from gnnkit.ui.runs import run_facts
@@ -60,9 +59,10 @@ from gnnkit.waiting import Deadline
 from tests.datasets.reading import read_everything
 from tests.fuzz.mutations import mutated, mutated_json
 from tests.fuzz.running import Case, Target
-from tests.helpers.graphs import random_source
+from tests.helpers.graphs import random_source, stored
 from tests.helpers.ogb_link_trees import write_link_tree
 from tests.helpers.ogb_trees import write_tree
+from tests.helpers.stores import listed_stores
 from tests.loader.graphs import plain
 from tests.storage.checks import fast_folder
 
@@ -92,7 +92,7 @@ def put(path: Path, content: bytes) -> None:
 
 def typed_store(place: Path) -> Store:
     source = random_source(np.random.default_rng(4), max_nodes=30, max_edges=120, num_node_types=2, num_edge_types=2)
-    return build_store(source, place, BuildOptions(3, "random", with_edge=True, weight="weight", cache_ratio=0.2))
+    return stored(source, place, BuildOptions(3, "random", with_edge=True, weight="weight", cache_ratio=0.2))
 
 
 @contextmanager
@@ -111,7 +111,7 @@ def manifest() -> Iterator[Case]:
                 changed = mutated_json(rng, value)
                 words = {"checksum": checksum(changed)} if isinstance(changed, dict) else {}
                 put(store / "manifest.json", json.dumps({**changed, **words} if words else changed).encode())
-            list_stores(store.parent)
+            listed_stores(store.parent)
             opened = Store.open(store)
             opened.verify()
             repr(opened), str(opened), str(opened.report())
@@ -182,7 +182,7 @@ def npz() -> Iterator[Case]:
 
 def plan_samples(root: Path) -> list[dict[str, Any]]:
     """Plans of loaders of several kinds, on stores below a folder."""
-    build_store(plain_source(), root / "plain", BuildOptions(2))
+    stored(plain_source(), root / "plain", BuildOptions(2))
     typed = typed_store(root / "typed")
     node_type = next(iter(typed.schema.node_types))
     fan_outs = {edge_type: [2, 1] for edge_type in typed.schema.edge_types}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -88,19 +88,31 @@ def _same_value(name: str, a: Any, b: Any) -> None:
 
 def raw(tensor: torch.Tensor) -> bytes:
     """A tensor's bytes: NaNs and signs of zeros count."""
-    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
 
 
-def digest(batches: list[Data | HeteroData]) -> str:
+def digest(batches: Iterable[Data | HeteroData]) -> str:
     """SHA-256 over the names, dtypes, shapes and little-endian bytes of everything in some batches, in order."""
     total = hashlib.sha256()
     for batch in batches:
         for name, value in items(batch):
-            if isinstance(value, torch.Tensor):
-                total.update(f"{name} {value.dtype} {list(value.shape)}".encode() + raw(value))
-            else:
-                total.update(f"{name} {value!r}".encode())
+            _add_to_digest(total, name, value)
     return total.hexdigest()
+
+
+def digests(batches: Iterable[Data | HeteroData]) -> list[str]:
+    """The digest of each batch."""
+    return [digest([batch]) for batch in batches]
+
+
+def _add_to_digest(total: Any, name: str, value: Any) -> None:
+    if isinstance(value, torch.Tensor):
+        total.update(f"{name} {value.dtype} {list(value.shape)}".encode() + raw(value))
+    elif isinstance(value, dict):  # labels of anchors
+        for key, own in value.items():
+            _add_to_digest(total, f"{name}[{key}]", own)
+    else:
+        total.update(f"{name} {value!r}".encode())
 
 
 def expected_batch(source: ArraySource, sampled: Mapping[str, Any], input_type: str, edge_dir: str, with_edge: bool) -> Data | HeteroData:

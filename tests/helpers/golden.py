@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gnnkit.schema import EdgeTypeSchema, GraphSchema, NodeTypeSchema
+from gnnkit.datasets import EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from tests.helpers.batches import digest, to_pyg
 from tests.helpers.graphs import ArraySource, spec_of
 from tests.helpers.subgraphs import subgraph_digests

@@ -8,25 +8,29 @@ source = ArraySource(schema, {edge_type: edge_index}, ...)        # anything els
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit import BuildOptions, Store, partition
-from gnnkit.schema import ArraySpec, EdgeType, EdgeTypeSchema, GraphSchema, NodeType, NodeTypeSchema
+from gnnkit.datasets import ArraySpec, EdgeTypeSchema, GraphSchema, NodeTypeSchema
+
+NodeType: TypeAlias = str
+EdgeType: TypeAlias = tuple[str, str, str]
 
 NODE_NAMES = ("author", "field", "paper", "venue")
 RELATIONS = ("cites", "has", "to", "writes")
 
 
-def stored(source: Any, path: Path, options: BuildOptions | None = None) -> Store:
-    """A store of a graph, built with the given options."""
+def stored(source: Any, path: Path | None, options: BuildOptions | None = None, **more: Any) -> Store:
+    """``gnnkit.partition``, with its options in one object; a path that is None is in the folder of stores."""
     options = BuildOptions() if options is None else options
-    store = partition(source, out=path, **{field.name: getattr(options, field.name) for field in fields(options)})
+    given = {field.name: getattr(options, field.name) for field in fields(options)}
+    store = partition(source, out=path, overwrite=True, **given, **more)
     assert store is not None
     return store
 
@@ -172,29 +176,16 @@ def random_edges(rng: np.random.Generator, num_sources: int, num_targets: int, n
 
 def built(source: Any, folder: Path, *options: Any, **more: Any) -> Any:
     """A store of a graph, built with the arguments of ``BuildOptions``."""
-    from gnnkit import BuildOptions
-    from gnnkit.storage.build import build_store
-
-    return build_store(source, folder, BuildOptions(*options, **more))
-
-
-def digests(batches: Iterable[Any]) -> list[str]:
-    """What each batch holds, in a few letters."""
-    from gnnkit.loader.inspection import batches_digest
-
-    return [batches_digest([batch]) for batch in batches]
+    return stored(source, folder, BuildOptions(*options, **more))
 
 
 def split_store(folder: Path) -> Path:
     """Builds a store of 2000 nodes with features, of which 1000 are to train with and 500 to validate; its folder."""
-    from gnnkit.storage.build import build_store
-    from gnnkit.storage.layout import BuildOptions
-
     num_nodes, rng = 2000, np.random.default_rng(0)
     splits = {"train": np.arange(0, num_nodes, 2), "valid": np.arange(1, num_nodes, 4)}
     x = rng.standard_normal((num_nodes, 64)).astype(np.float32)
     source = homogeneous_source(random_edges(rng, num_nodes, num_nodes, 20000), num_nodes, splits=splits, x=x)
-    build_store(source, folder, BuildOptions())
+    stored(source, folder)
     return folder
 
 

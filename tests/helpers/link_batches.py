@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from torch_geometric.data import Data, HeteroData
 
-from gnnkit.schema import EdgeType
 from tests.helpers.batches import items
-from tests.helpers.graphs import ArraySource
+from tests.helpers.graphs import ArraySource, EdgeType
 
 NODE_COUNTS, EDGE_COUNTS = "num_sampled_nodes", "num_sampled_edges"
 

@@ -34,6 +34,15 @@ def pretend_processors(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(count)))
 
 
+def start_ticks(pid: int) -> int | None:
+    """When a process was started, in the kernel's ticks since the boot; None once it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in ("Z", "X") else int(fields[19])
+
+
 NOBODY = 65534
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.helpers.kernels import compiled_kernels
 from tests.helpers.machine import ROOT, SEARCH_PATH
 
 # An interpreter below a home that other users may not enter, such as root's: in a mount namespace of its own, folders on the way to it are
@@ -77,12 +78,8 @@ class Users:
 
     def give_kernels(self, name: str) -> None:
         """Has a user find the kernels compiled: a copy of those of the tests."""
-        from gnnkit.kernels.jit import kernel_cache_root
-        from gnnkit.sampling.kinds import warm
-
-        warm()
         place = self.home(name) / ".cache/gnnkit/kernels"
-        shutil.copytree(kernel_cache_root(), place)
+        shutil.copytree(compiled_kernels(), place)
         subprocess.run(["chown", "-R", f"{name}:{name}", str(self.home(name))], check=True, timeout=60)
 
     def remove(self) -> None:

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from gnnkit import InProcess
+from gnnkit import InProcess, LoaderPlan
 from gnnkit.backends.base import BatchStream
 from gnnkit.events import EventSink
-from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.graph_memory import GraphHandle
 
 

@@ -42,7 +42,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from gnnkit.loader.inspection import batches_digest
+from tests.helpers.batches import digest as batches_digest
 
 
 {inspect.getsource(Steps)}

@@ -213,7 +213,6 @@ def test_prepare_looks_for_the_parts_of_its_node(plan: Path, tmp_path: Path, mon
     import shutil
 
     from gnnkit.errors import StoreError
-    from gnnkit.events import ignore_events
     from gnnkit.jobs.environment import find_node
     from gnnkit.jobs.running import prepare
 
@@ -224,12 +223,12 @@ def test_prepare_looks_for_the_parts_of_its_node(plan: Path, tmp_path: Path, mon
     (tmp_path / "plan.json").write_text(json.dumps(split))
     monkeypatch.setenv("NNODES", "2")
     monkeypatch.setenv("NODE_RANK", "0")
-    assert "parts 0 of" in prepare(tmp_path / "plan.json", *find_node(), ignore_events)
+    assert "parts 0 of" in prepare(tmp_path / "plan.json", *find_node(), [].append)
     monkeypatch.setenv("NODE_RANK", "1")
     with pytest.raises(StoreError, match="part1"):
-        prepare(tmp_path / "plan.json", *find_node(), ignore_events)
+        prepare(tmp_path / "plan.json", *find_node(), [].append)
     with pytest.raises(PlanError, match="2 hosts, and the job has 3 nodes"):
-        prepare(tmp_path / "plan.json", 0, 3, ignore_events)
+        prepare(tmp_path / "plan.json", 0, 3, [].append)
 
 
 @pytest.mark.slow

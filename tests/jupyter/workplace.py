@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from gnnkit.kernels.jit import kernel_cache_root, warm
+from tests.helpers.kernels import compiled_kernels
 from tests.helpers.leaks import SHARED_MEMORY, descendants
 from tests.helpers.machine import in_time
 from tests.helpers.waiting import wait_until
@@ -25,9 +25,8 @@ GONE_S = 5.0
 
 def cache_without(folder: Path, module: str) -> Path:
     """A user's cache folder with all compiled kernels but those of a module, which the first run compiles."""
-    warm()
     (folder / "gnnkit" / "kernels").mkdir(parents=True)
-    for compiled in kernel_cache_root().iterdir():
+    for compiled in compiled_kernels().iterdir():
         if compiled.is_dir() and not any(compiled.glob(f"{module}.*")):
             (folder / "gnnkit" / "kernels" / compiled.name).symlink_to(compiled.resolve())
     return folder

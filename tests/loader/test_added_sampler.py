@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -13,10 +13,11 @@ import torch
 from torch_geometric.data import Data
 
 from gnnkit import GraphLoader, InProcess, partition
+from gnnkit.datasets import GraphSchema
 from gnnkit.plan import NeighborSampling, Sampling
 from gnnkit.sampling.kinds import NeighborWalker
-from gnnkit.schema import EdgeDir, EdgeType, GraphSchema
 from tests.helpers.batches import same
+from tests.helpers.graphs import EdgeType
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class FirstHop(Sampling):
 
     edge_types: tuple[EdgeType, ...]
     count: int
-    edge_dir: EdgeDir = "in"
+    edge_dir: Literal["in", "out"] = "in"
     with_edge: bool = False
 
 
@@ -44,7 +45,7 @@ class FirstHopWalker(NeighborWalker):
 class First:
     """The user's words."""
 
-    def sampling(self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: Any, time_attr: Any, with_edge: bool) -> FirstHop:
+    def sampling(self, schema: GraphSchema, *, edge_dir: Literal["in", "out"], weight: Any, time_attr: Any, with_edge: bool) -> FirstHop:
         return FirstHop(tuple(schema.edge_types), 3, edge_dir, with_edge)
 
 

@@ -14,8 +14,8 @@ from torch_geometric.utils import trim_to_layer
 
 from gnnkit import GraphLoader, InProcess
 from gnnkit.errors import PlanError
-from gnnkit.loader.inspection import batches_digest
 from tests.backends.kinds import EDGE_DIRS, GRAPHS, KINDS, WHOLE_KINDS, built, kind_loader, source_of
+from tests.helpers.batches import digest
 from tests.loader.graphs import make
 
 
@@ -31,7 +31,7 @@ def test_what_is_said_of_edges_holds(kind: str, graph: str, edge_dir: Any, tmp_p
     path = built(tmp_path, source_of(graph, kind, edge_dir), 1, edge_dir).path
     with kind_loader(kind, graph, path, InProcess(1)) as loader, loader.with_backend(InProcess(1), is_edge_index=True) as other:
         plain, typed = list(loader), list(other)
-    assert batches_digest(plain) == batches_digest(typed)
+    assert digest(plain) == digest(typed)
     orders = set()
     for batch in typed:
         for edge_index in edge_indices(batch):

@@ -22,7 +22,6 @@ from torch_geometric.transforms import ToUndirected
 from gnnkit import BuildOptions, Colocated, GraphLoader, GraphStore, InProcess
 from gnnkit.datasets import PyGSource, cora
 from gnnkit.errors import LoaderClosed, PlanError, StoreError
-from gnnkit.events import Event
 from gnnkit.loader.inference import infer
 from tests.helpers.graphs import stored
 from tests.loader.graphs import NUM_NODES, make, plain, typed
@@ -389,7 +388,7 @@ def test_other_unusable_words(tmp_path: Path) -> None:
 
 
 def test_progress_is_a_stage_for_each_layer() -> None:
-    events: list[Event] = []
+    events: list[Any] = []
     model = Sage(8)
     with make() as loader:
         infer(loader.pipeline, list(model.layers), None, None, (30, None), False, events.append)

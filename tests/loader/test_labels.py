@@ -11,8 +11,8 @@ import torch
 from torch_geometric.data import HeteroData
 
 from gnnkit import BuildOptions, Colocated, GraphLoader, GraphStore
+from gnnkit.distributed import reverse_edge_type
 from gnnkit.errors import PlanError
-from gnnkit.schema import reverse_edge_type
 from tests.helpers.graphs import homogeneous_source, random_edges, stored
 
 CITES, ON, HAS = ("paper", "cites", "paper"), ("tag", "on", "paper"), ("paper", "has", "tag")

@@ -158,7 +158,7 @@ def test_the_store_of_another_graph_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_a_file_is_not_taken_for_a_dataset(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from gnnkit.cli.app import run
+    from tests.helpers.command import run
 
     file = tmp_path / "edges.csv"
     file.write_text("0,1\n")

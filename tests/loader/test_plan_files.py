@@ -7,7 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,29 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from gnnkit import BuildOptions, Colocated, Glt, GraphLoader, GraphStore, InProcess, LoaderPlan, Store, partition
+from gnnkit import PPR, BuildOptions, Colocated, Glt, GraphLoader, GraphStore, InProcess, LoaderPlan, Store, partition
 from gnnkit.errors import PlanError, StoreError
-from gnnkit.loader.inspection import batches_digest
-from gnnkit.plan import (
-    PLAN_VERSION,
-    AnchorLabels,
-    Batching,
-    HGTSampling,
-    InputAnchors,
-    InputLinks,
-    InputNodes,
-    LabelLists,
-    LaborDraws,
-    LayerSampling,
-    NegativeSampling,
-    NeighborSampling,
-    Placement,
-    PPRChannel,
-    PPRSampling,
-    RuntimeOptions,
-    StoreRef,
-    WalkSampling,
-)
+from gnnkit.plan import LabelLists
+from tests.backends.kinds import KINDS, KNOWS, WHOLE_KINDS, built, kind_loader, source_of
+from tests.helpers.batches import digest
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, stored
 
 OPTIONS: dict[str, Any] = {"num_neighbors": [4, 3], "batch_size": 16, "progress": False}
@@ -49,122 +32,64 @@ TOKEN = "a secret of these tests"
 # Every kind of plan ---------------------------------------------------------------------------------------------------------
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), min_size=1, max_size=12)
-EDGE_TYPES = st.tuples(NAMES, NAMES, NAMES)
-COUNTS = st.lists(st.integers(-1, 1000), min_size=1, max_size=4).map(tuple)
-NODE_COUNTS = st.lists(st.integers(0, 1000), min_size=1, max_size=4).map(tuple)
-SIZES = st.integers(0, 6)
-
-
-def ids(size: int | None = None) -> st.SearchStrategy[Any]:
-    return npst.arrays(np.int64, SIZES if size is None else size)
-
-
-@st.composite
-def nodes(draw: st.DrawFn) -> InputNodes:
-    split = draw(st.none() | NAMES)
-    times = {name: draw(st.none() | ids()) for name in ("time", "window")}
-    return InputNodes(draw(NAMES), draw(NAMES), split, None if split else draw(st.none() | ids()), **times)
-
-
-@st.composite
-def negatives(draw: st.DrawFn) -> NegativeSampling | None:
-    mode = draw(st.sampled_from([None, "binary", "triplet", "official"]))
-    if mode is None:
-        return None
-    weight = st.none() | npst.arrays(np.float64, SIZES, elements=st.floats(0, 1e300))
-    amount = draw(st.floats(1e-9, 1e9)) if mode == "binary" else draw(st.integers(1, 99))
-    source, target = draw(weight) if mode == "binary" else None, None if mode == "official" else draw(weight)
-    return NegativeSampling(mode, amount, draw(st.booleans()), source, target)
-
-
-@st.composite
-def links(draw: st.DrawFn) -> InputLinks:
-    split, size = draw(st.none() | NAMES), draw(SIZES)
-    label = draw(st.none() | npst.arrays(st.sampled_from([np.int64, np.float32, np.uint8, np.bool_]), size))
-    pairs = None if split else draw(st.none() | npst.arrays(np.int64, (2, size)))
-    exclude = draw(st.sampled_from([None, "self", "reverse"]))
-    return InputLinks(draw(EDGE_TYPES), draw(NAMES), split, pairs, label, draw(st.none() | ids(size)), draw(negatives()), exclude)
-
-
-@st.composite
-def labels(draw: st.DrawFn) -> AnchorLabels:
-    rows = npst.arrays(np.int64, (draw(SIZES), 3), elements=st.integers(-1, 1 << 40)).map(LabelLists.from_rows)
-    return AnchorLabels(draw(EDGE_TYPES), draw(EDGE_TYPES | rows), draw(st.none() | EDGE_TYPES | rows))
-
-
-@st.composite
-def anchors(draw: st.DrawFn) -> InputAnchors:
-    given_labels = tuple(draw(st.lists(labels(), min_size=1, max_size=2)))
-    cap, output = draw(st.none() | st.integers(1, 9)), draw(st.sampled_from(["dict", "edge_index"]))
-    return InputAnchors(draw(NAMES), draw(NAMES), given_labels, None, draw(st.none() | ids()), cap, output)
-
-
-DIRECTIONS = st.sampled_from(["in", "out"])
-NEIGHBORS = st.builds(
-    NeighborSampling,
-    st.dictionaries(EDGE_TYPES, COUNTS, max_size=3),
-    replace=st.booleans(),
-    edge_dir=DIRECTIONS,
-    weight=st.none() | NAMES,
-    with_edge=st.booleans(),
-    disjoint=st.booleans(),
-    subgraph_type=st.sampled_from(["directional", "bidirectional"]),
-    time_attr=st.none() | NAMES,
-)
-LATEST = st.builds(
-    NeighborSampling,
-    st.dictionaries(EDGE_TYPES, COUNTS, max_size=3),
-    time_attr=NAMES,
-    temporal_strategy=st.just("last"),
-    time_window=st.none() | st.integers(1, 1 << 62),
-    temporal_comparison=st.sampled_from(["<=", "<"]),
-)
-LABOR = st.builds(
-    NeighborSampling,
-    st.dictionaries(EDGE_TYPES, COUNTS, max_size=3),
-    weight=st.none() | NAMES,
-    labor=st.builds(LaborDraws, st.booleans(), st.integers(1, 1 << 30)),
-)
-HGT = st.builds(HGTSampling, st.dictionaries(NAMES, NODE_COUNTS, max_size=3), DIRECTIONS, st.booleans())
-LAYERS = st.builds(LayerSampling, st.dictionaries(NAMES, NODE_COUNTS, max_size=3), DIRECTIONS, st.none() | NAMES, st.booleans())
-TYPE_LISTS = st.lists(EDGE_TYPES, max_size=3).map(tuple)
-PPR = st.builds(
-    PPRSampling,
-    edge_types=TYPE_LISTS,
-    alpha=st.floats(0.01, 0.99),
-    eps=st.floats(1e-12, 1),
-    max_ppr_nodes=st.integers(1, 1000),
-    max_fetch_iterations=st.none() | st.integers(1, 9),
-    channels=st.lists(st.builds(PPRChannel, TYPE_LISTS, st.floats(0, 1), st.integers(0, 99)), max_size=2).map(tuple),
-    include_sampled_edges=st.booleans(),
-    edge_dir=DIRECTIONS,
-)
-WALKS = st.builds(
-    WalkSampling,
-    *(st.integers(1, 1 << 30), st.integers(1, 9), st.floats(1e-6, 1e6), st.floats(1e-6, 1e6), st.integers(0, 9)),
-    metapath=st.just((("user", "knows", "user"),)),
-    edge_dir=DIRECTIONS,
-    weight=st.none() | NAMES,
-)
+# Fields whose texts are names in a graph, and so may be any.
+NAMED = {"node_type", "stream", "split", "weight", "time_attr", "path", "graph", "fingerprint"}
 BACKENDS = st.sampled_from([InProcess(2), Colocated(1), GraphStore(), GraphStore(address="10.0.0.1:7000", token=TOKEN), Glt()])
-PARTS = st.tuples(nodes() | links() | anchors(), NEIGHBORS | LATEST | LABOR | HGT | LAYERS | PPR)
-PARTS |= st.tuples(nodes().map(lambda inputs: replace(inputs, node_type="user")), WALKS)
-PLANS = st.builds(
-    lambda store, parts, *others: LoaderPlan(store, *parts, *others),
-    st.builds(StoreRef, NAMES.filter(lambda name: name.isalnum()).map("/data/stores/{}".format), NAMES, NAMES),
-    PARTS,
-    st.builds(Batching, st.integers(1, 9999), st.booleans(), seed=st.integers(0, (1 << 64) - 1), rank=st.just(2), world_size=st.just(3)),
-    BACKENDS.map(lambda backend: backend.to_json()),
-    st.builds(RuntimeOptions, st.floats(0.1, 1e6), prefetch=st.integers(0, 9), memory_budget=st.none() | st.integers(0, 1 << 50)),
-    st.none() | st.just(Placement(((0, 1), (1, 2)))),
-)
+CHANNELS = {(("user", "buys", "item"),): 0.75, (KNOWS,): 0.25}
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> list[LoaderPlan]:
+    """The plan of a loader of each kind, typed where that can be, and of some with more options."""
+    found = []
+    for graph, kinds in (("homogeneous", WHOLE_KINDS), ("typed", [kind for kind in KINDS if kind not in WHOLE_KINDS])):
+        store = built(tmp_path_factory.mktemp("kinds") / graph, source_of(graph, "node", "in"), 1, "in")
+        for kind in kinds:
+            with kind_loader(kind, graph, store.path, InProcess(1)) as loader:
+                found.append(loader.plan)
+    path, words = store.path, {"num_neighbors": [2], "progress": False}
+    ends, some = np.arange(8).reshape(2, 4), np.arange(4)
+    with (
+        GraphLoader.from_store(path, sampler=PPR(typed_channel_ratios=CHANNELS), input_nodes="user", progress=False) as shares,
+        GraphLoader.from_store(path, edge_label_index=(KNOWS, ends), edge_label=some, **words) as links,
+        kind_loader("anchor", "typed", path, InProcess(1)) as anchors,
+    ):
+        found += [shares.plan, links.plan]
+        inputs: Any = anchors.plan.inputs
+    lists = replace(inputs.labels[0], positive=LabelLists.from_rows(np.array([[1, 2], [3, -1]])))  # of a ``DistABLPLoader``
+    found.append(replace(anchors.plan, inputs=replace(inputs, split=None, labels=(lists,), output="edge_index")))
+    return [LoaderPlan.from_json({**plan.to_json(), "placement": place}) for plan, place in zip(found, [[[0]], None] * 99, strict=False)]
+
+
+def varied(draw: st.DrawFn, value: Any, name: str = "") -> Any:
+    """A record with other values, of the same types, wherever it takes them."""
+    if is_dataclass(value):
+        for field in fields(value):
+            with suppress(PlanError):  # some go with others only
+                value = replace(value, **{field.name: varied(draw, getattr(value, field.name), field.name)})
+        return value
+    if isinstance(value, tuple) and any(map(is_dataclass, value)):
+        return tuple(varied(draw, each) for each in value)
+    if isinstance(value, np.ndarray):
+        return draw(npst.arrays(value.dtype, value.shape, elements=st.integers(0, 99)))
+    strategies = {
+        bool: st.booleans(),
+        int: st.integers(1, 1 << 30),
+        float: st.floats(0.01, 0.99),
+        str: NAMES if name in NAMED else st.just(value),
+    }
+    return draw(strategies[type(value)]) if type(value) in strategies else value
 
 
 @pytest.mark.slow
 @settings(max_examples=100, deadline=None)
-@given(PLANS)
-def test_every_plan_comes_back_from_its_file(tmp_path_factory: pytest.TempPathFactory, plan: LoaderPlan) -> None:
+@given(st.data())
+def test_every_plan_comes_back_from_its_file(
+    tmp_path_factory: pytest.TempPathFactory, plans: list[LoaderPlan], data: st.DataObject
+) -> None:
     file = tmp_path_factory.getbasetemp() / "round.json"
+    plan = varied(data.draw, data.draw(st.sampled_from(plans)))
+    plan = replace(plan, backend=data.draw(BACKENDS).to_json())
     plan.save(file)
     assert LoaderPlan.load(file) == plan
     assert TOKEN not in file.read_text()
@@ -173,9 +98,18 @@ def test_every_plan_comes_back_from_its_file(tmp_path_factory: pytest.TempPathFa
 # Paths --------------------------------------------------------------------------------------------------------------------
 
 
+PLANNED: dict[str, Any] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def example(store: Store) -> None:
+    """A plan as JSON."""
+    with GraphLoader.from_store(store.path, input_nodes="train", **OPTIONS) as loader:
+        PLANNED.update(json.loads(json.dumps(loader.plan.to_json())))
+
+
 def planned(store: str) -> LoaderPlan:
-    inputs = InputNodes("node", "node/train", "train")
-    return LoaderPlan(StoreRef(store, "f", "g"), inputs, NeighborSampling({("node", "to", "node"): (2,)}), Batching(8))
+    return LoaderPlan.from_json({**PLANNED, "store": {**PLANNED["store"], "path": store}})
 
 
 def written_path(file: Path) -> str:
@@ -245,13 +179,15 @@ def test_a_graph_in_memory_is_not_planned_into_a_file(tmp_path: Path) -> None:
         ("[]", "holds no plan"),
         ("[" * 100_000, "cannot read the plan"),
         ("{}", "is no plan"),
-        (json.dumps({"version": PLAN_VERSION - 1}), f"of version {PLAN_VERSION - 1}.*\n.*write it again"),
-        (json.dumps({"version": PLAN_VERSION + 1}), f"of version {PLAN_VERSION + 1}.*\n.*update gnnkit"),
-        (json.dumps({"version": PLAN_VERSION}), "cannot be read: it says nothing of .store."),
+        (-1, r"of version \d+, this gnnkit reads version .*\n.*write it again"),
+        (1, r"of version \d+, this gnnkit reads version .*\n.*update gnnkit"),
+        (0, "cannot be read: it says nothing of .store."),
         (b"\xff\xfe", "cannot read the plan"),
     ],
 )
-def test_a_file_that_is_no_plan(tmp_path: Path, text: str | bytes, message: str) -> None:
+def test_a_file_that_is_no_plan(tmp_path: Path, text: str | bytes | int, message: str) -> None:
+    if isinstance(text, int):
+        text = json.dumps({"version": PLANNED["version"] + text})
     (tmp_path / "plan.json").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(PlanError, match=message):
         LoaderPlan.load(tmp_path / "plan.json")
@@ -275,22 +211,22 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 @pytest.fixture(scope="module")
-def digest(store: Store) -> str:
+def whole(store: Store) -> str:
     with GraphLoader.from_store(store.path, **OPTIONS) as loader:
-        return batches_digest(loader)
+        return digest(loader)
 
 
 READER = """
 import sys
 from gnnkit import GraphLoader
-from gnnkit.loader.inspection import batches_digest
+from tests.helpers.batches import digest
 with GraphLoader.from_plan(sys.argv[1], progress=False) as loader:
-    print(batches_digest(loader))
+    print(digest(loader))
 """
 
 
 @pytest.mark.slow
-def test_a_folder_that_was_moved_gives_the_same_batches_elsewhere(store: Store, digest: str, tmp_path: Path) -> None:
+def test_a_folder_that_was_moved_gives_the_same_batches_elsewhere(store: Store, whole: str, tmp_path: Path) -> None:
     folder = tmp_path / "job"
     shutil.copytree(store.path, folder / "store")
     with GraphLoader.from_store(folder / "store", **OPTIONS) as loader:
@@ -298,11 +234,11 @@ def test_a_folder_that_was_moved_gives_the_same_batches_elsewhere(store: Store, 
     folder.rename(tmp_path / "elsewhere")
     call = [sys.executable, "-c", READER, str(tmp_path / "elsewhere" / "plan.json")]
     found = subprocess.run(call, cwd="/", capture_output=True, text=True, timeout=STARTED_S, check=True)
-    assert found.stdout.strip() == digest
+    assert found.stdout.strip() == whole
 
 
 @pytest.mark.parametrize("method", ["contiguous", "random"])
-def test_a_plan_takes_its_graph_in_other_parts(store: Store, digest: str, tmp_path: Path, method: Any) -> None:
+def test_a_plan_takes_its_graph_in_other_parts(store: Store, whole: str, tmp_path: Path, method: Any) -> None:
     with GraphLoader.from_store(store.path, **OPTIONS) as loader:
         plan = loader.plan
     cut = partition(store, 3, method, tmp_path / "cut")
@@ -310,7 +246,7 @@ def test_a_plan_takes_its_graph_in_other_parts(store: Store, digest: str, tmp_pa
     assert plan.store is not None
     replace(plan, store=replace(plan.store, path=str(cut.path))).save(tmp_path / "plan.json")
     with GraphLoader.from_plan(tmp_path / "plan.json", progress=False) as again:
-        assert batches_digest(again) == digest and again.plan.store == cut.reference
+        assert digest(again) == whole and again.plan.store == cut.reference
 
 
 @pytest.mark.parametrize("options", [BuildOptions(edge_dir="out"), BuildOptions(feature_dtype="float16"), BuildOptions(with_edge=True)])

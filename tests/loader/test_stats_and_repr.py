@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from gnnkit import GraphLoader
-from gnnkit.events import Event
 from tests.loader.graphs import NUM_NODES, make, plain, typed
 
 STAGES = ("wait_s", "collate_s", "transform_s", "transfer_s", "consumer_s")
@@ -82,7 +81,7 @@ def test_stats_before_in_and_after_an_epoch() -> None:
 
 
 def test_an_epoch_is_a_stage_of_the_progress() -> None:
-    seen: list[Event] = []
+    seen: list[Any] = []
     with make() as made, GraphLoader(made.plan, made.pipeline.graph, seen.append) as loader:
         list(loader)
         next(iter(loader))
@@ -101,7 +100,7 @@ def test_an_epoch_is_a_stage_of_the_progress() -> None:
 
 
 def test_a_failed_epoch_says_so() -> None:
-    seen: list[Event] = []
+    seen: list[Any] = []
     with make() as made:
         loader = GraphLoader(made.plan, made.pipeline.graph, seen.append, transform=lambda batch: 1 / 0)
     with loader, pytest.raises(ZeroDivisionError):

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -20,7 +21,6 @@ import psutil
 import pytest
 
 from gnnkit.ray.cleaner import members
-from gnnkit.waiting import Deadline
 from tests.helpers.machine import SEARCH_PATH
 from tests.helpers.waiting import wait_until
 
@@ -71,7 +71,7 @@ class RayCluster:
         words += [] if ip is None else [f"--node-ip-address={ip}"]
         command = [*enter, sys.executable, "-m", "ray.scripts.scripts", "start", *words, f"--num-cpus={cpus}"]
         command += [f"--object-store-memory={_STORE_BYTES}", f"--resources={json.dumps(resources or {})}"]
-        deadline, environment = Deadline(PATIENCE_S), {**self.environment, **variables}
+        last_s, environment = time.monotonic() + PATIENCE_S, {**self.environment, **variables}
         while True:  # on a busy machine Ray gives up its own processes after some seconds
             with open(self._folder / "out", "w+b") as out:
                 starter = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True)
@@ -79,7 +79,7 @@ class RayCluster:
                 if starter.wait(PATIENCE_S) == 0:
                     break
                 out.seek(0)
-                assert not deadline.has_passed, out.read().decode(errors="replace")
+                assert time.monotonic() < last_s, out.read().decode(errors="replace")
             self.kill_node(starter.pid)
         self.address = self.address or (self._folder / "ray_current_cluster").read_text().strip()
         return starter.pid

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.datasets.synthetic import PRODUCTS, GeneratedSource
-from gnnkit.schema import EdgeType
+from tests.helpers.graphs import EdgeType
 
 # A variable of the processes of a node that is going to be killed.
 DOOMED = "TEST_NODE_IS_DOOMED"

@@ -18,8 +18,8 @@ import pytest
 import gnnkit
 from gnnkit import GraphLoader, GraphStore, Ray, verify_export
 from gnnkit.errors import PlanError, WorkerDied
-from gnnkit.export.exporter import JobOptions, export_plan
 from gnnkit.ray.cleaner import members
+from tests.export.graphs import exported
 from tests.helpers.waiting import wait_until
 from tests.jobs.setups import planned
 from tests.ray.clusters import PATIENCE_S
@@ -92,12 +92,12 @@ class TestExported:
         with GraphLoader.from_plan(planned(tmp_path, backend="colocated"), progress=False) as loader:
             plan = loader.plan
         with pytest.raises(PlanError, match="not its share"):
-            export_plan(plan, tmp_path / "job", JobOptions(launcher="ray", nodes=2))
-        export_plan(plan, tmp_path / "job", JobOptions(launcher="ray", nodes=2, procs_per_node=2, placement="replicate"))
+            exported(plan, tmp_path / "job", launcher="ray", nodes=2)
+        exported(plan, tmp_path / "job", launcher="ray", nodes=2, procs_per_node=2, placement="replicate")
         assert '"${NUM_WORKERS:-4}"' in (tmp_path / "job" / "launch.sh").read_text()
         served = loader.plan.__class__(**{**vars(plan), "backend": GraphStore(num_servers=1).to_json()})
         with pytest.raises(PlanError, match="starts no storage servers"):
-            export_plan(served, tmp_path / "served", JobOptions(launcher="ray", storage_nodes=1))
+            exported(served, tmp_path / "served", launcher="ray", storage_nodes=1)
 
 
 class TestOptions:

@@ -17,8 +17,9 @@ from gnnkit.errors import PlanError
 from gnnkit.host import memory_kills
 from gnnkit.runtime import supervisor as obituary
 from gnnkit.runtime.entry import RSS, SEEN_NS, Vitals
-from gnnkit.runtime.process_status import start_ticks, wait_for_end
+from gnnkit.runtime.process_status import wait_for_end
 from gnnkit.runtime.runs import RunFolder, checked_folder, runs, sweep, tail, with_tail
+from tests.helpers.system import start_ticks
 
 
 def record_of(root: Path, name: str, **values: object) -> Path:
@@ -150,6 +151,7 @@ _WRITES = """
 import os, sys, time
 import numpy as np
 from gnnkit.runtime.entry import ParentWatch
+from tests.helpers.system import start_ticks
 ParentWatch(-1, os.getppid(), np.zeros(8, np.int64)).start()
 for i in range(1000):
     time.sleep(0.001)

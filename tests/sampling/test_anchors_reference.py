@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from torch_geometric.data import HeteroData
 
 from gnnkit import GraphLoader, InProcess, OnDevice
-from gnnkit.loader.inspection import batches_digest
-from gnnkit.schema import EdgeType, EdgeTypeSchema, GraphSchema
+from gnnkit.datasets import EdgeTypeSchema, GraphSchema
 from tests import reference_anchors, reference_sampler
-from tests.helpers.batches import expected_batch, same, to_pyg, to_reference
-from tests.helpers.graphs import ArraySource, random_edges, random_source, spec_of
+from tests.helpers.batches import digest, expected_batch, same, to_pyg, to_reference
+from tests.helpers.graphs import ArraySource, EdgeType, random_edges, random_source, spec_of
 
 
 def with_labels(source: ArraySource, labels: dict[EdgeType, Any], edge_dir: str, rng: np.random.Generator) -> ArraySource:
@@ -85,7 +84,7 @@ def check(
     ):
         batches: Any = list(loader)
         with loader.with_backend(OnDevice("cpu")) as there:
-            assert batches_digest(there) == batches_digest(batches), "with a device's operations"
+            assert digest(there) == digest(batches), "with a device's operations"
     assert len(batches) == len(expected)
     for batch, (key, positions) in zip(batches, expected, strict=True):
         sampled = reference_anchors.sample(

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnnkit.schema import EdgeTypeSchema, GraphSchema, NodeTypeSchema
+from gnnkit.datasets import EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from tests import reference_rooted
 from tests.helpers.chi_square import check_counts
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source, spec_of

@@ -14,8 +14,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.utils import k_hop_subgraph
 
 from gnnkit import GraphLoader
-from gnnkit.datasets import cora
-from gnnkit.schema import EdgeTypeSchema, GraphSchema, NodeTypeSchema
+from gnnkit.datasets import EdgeTypeSchema, GraphSchema, NodeTypeSchema, cora
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, spec_of
 
 RING = 40

@@ -12,9 +12,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gnnkit import BuildOptions
+from gnnkit import BuildOptions, LoaderPlan
 from gnnkit.errors import SamplingError
-from gnnkit.plan import Batching, InputLinks, LoaderPlan, NegativeSampling, NeighborSampling
+from gnnkit.plan import Batching, InputLinks, NegativeSampling, NeighborSampling
 from gnnkit.runtime.batches import LinkArrays
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.sampling.collate import collate, contents_of

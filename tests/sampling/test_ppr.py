@@ -12,9 +12,9 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from gnnkit import PPR, GraphLoader, LoaderPlan
+from gnnkit.datasets import EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from gnnkit.errors import PlanError
 from gnnkit.plan import PPRSampling
-from gnnkit.schema import EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from tests.helpers.batches import to_pyg
 from tests.helpers.graphs import homogeneous_source
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
 
 from gnnkit import PPR, BuildOptions, Colocated, GraphLoader
+from gnnkit.datasets import EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from gnnkit.plan import InputNodes
 from gnnkit.sampling.subgraph import EdgeKey, NodeKey, SampleRequest
-from gnnkit.schema import EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from tests import reference_ppr, reference_sampler
 from tests.cluster.parts.several_hosts import sampled, spread_samplers
 from tests.helpers.batches import same, to_pyg, to_reference

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
 
 from gnnkit import GraphLoader, InProcess, OnDevice
-from gnnkit.schema import EdgeTypeSchema, GraphSchema, NodeTypeSchema
+from gnnkit.datasets import EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from tests import reference_sampler
 from tests.helpers.batches import digest, expected_batch, expected_epoch, same, to_pyg, to_reference
 from tests.helpers.golden import GOLDEN_CASES, GOLDEN_INPUT_NODES, GOLDEN_OPTIONS, as_options, golden_source

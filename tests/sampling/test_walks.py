@@ -22,13 +22,12 @@ from gnnkit.plan import WalkSampling
 from gnnkit.sampling.remote import PartMap, spread_sampler
 from gnnkit.sampling.subgraph import SampleRequest
 from gnnkit.sampling.tables import GraphTables
-from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeDir, EdgeType
 from tests import reference_walks
 from tests.cluster.parts.several_hosts import inputs_of, part_of_graph, sampled, sampler_on
 from tests.helpers.batches import digest, items, same, to_pyg, to_reference
 from tests.helpers.chi_square import check_counts, check_statistic
 from tests.helpers.golden import GOLDEN_INPUT_NODES, GOLDEN_OPTIONS, GOLDEN_WALKS, golden_epoch, golden_source
-from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source, stored
+from tests.helpers.graphs import ArraySource, EdgeType, homogeneous_source, random_edges, random_source, stored
 from tests.helpers.kind_batches import epoch_of
 from tests.reference_sampler import epoch_batches
 from tests.sampling.test_layer_wise import OwnersOverTheWire
@@ -72,13 +71,13 @@ def check(source: ArraySource, input_type: str, ids: list[int], walks: Mapping[s
     is_homogeneous = source.schema.is_homogeneous
     inputs: Any = np.array(ids) if is_homogeneous else (input_type, np.array(ids))
     got = epoch_of(to_pyg(source), sampler=Walks(**walks), input_nodes=inputs, **options)
-    told = {**walks, "metapath": walks.get("metapath", [HOMOGENEOUS_EDGE_TYPE])}
+    told = {**walks, "metapath": walks.get("metapath", [("node", "to", "node")])}
     for batch, wanted in zip(got, expected(source, input_type, ids, **told, **options), strict=True):
         same(batch, wanted, any_order=True)
     return got
 
 
-def a_metapath(draw: st.DrawFn, source: ArraySource, edge_dir: EdgeDir, length: int) -> list[EdgeType] | None:
+def a_metapath(draw: st.DrawFn, source: ArraySource, edge_dir: Any, length: int) -> list[EdgeType] | None:
     """Edge types that lead to one another, from a type that has nodes."""
     near, far = (2, 0) if edge_dir == "in" else (0, 2)
     found: list[EdgeType] = []
@@ -94,7 +93,7 @@ def a_metapath(draw: st.DrawFn, source: ArraySource, edge_dir: EdgeDir, length: 
 def cases(draw: st.DrawFn) -> dict[str, Any]:
     """A random graph and options for it."""
     rng, length = np.random.default_rng(draw(st.integers(0, 1 << 32))), draw(st.integers(1, 5))
-    edge_dir: EdgeDir = draw(st.sampled_from(["in", "out"]))
+    edge_dir: Any = draw(st.sampled_from(["in", "out"]))
     numbers = {"length": length, "per_node": draw(st.integers(1, 3)), "num_negatives": draw(st.integers(0, 2))}
     source = random_source(rng, max_edges=300)
     metapath = a_metapath(draw, source, edge_dir, length) if draw(st.booleans()) else None
@@ -301,13 +300,13 @@ def test_a_plan_can_be_written_down() -> None:
 
 @pytest.mark.parametrize("edge_dir", ["in", "out"])
 @pytest.mark.parametrize("weight", [None, "weight"])
-def test_parts_on_several_hosts(tmp_path: Path, edge_dir: EdgeDir, weight: str | None) -> None:
+def test_parts_on_several_hosts(tmp_path: Path, edge_dir: Any, weight: str | None) -> None:
     """A round of tries asks each host twice, and what is near is known to the host of the node before: batches are those of one host."""
     rng = np.random.default_rng(6)
     arrays = {"weight": rng.integers(0, 5, 400)}
     source = homogeneous_source(random_edges(rng, 60, 60, 400), 60, edge_arrays=arrays, x=rng.random((60, 2)).astype(np.float32))
     store = stored(source, tmp_path / "store", BuildOptions(3, "random", edge_dir=edge_dir, weight="weight"))
-    sampling = WalkSampling(5, 2, 8.0, 0.3, 1, metapath=(HOMOGENEOUS_EDGE_TYPE,), edge_dir=edge_dir, weight=weight)
+    sampling = WalkSampling(5, 2, 8.0, 0.3, 1, metapath=(("node", "to", "node"),), edge_dir=edge_dir, weight=weight)
     graph, inputs, placement = store.arrays(), inputs_of(store.arrays()), {0: (0,), 1: (1,), 2: (2,)}
     answers = {host: Answers(part_of_graph(graph, parts), parts, "") for host, parts in placement.items()}
     one = sampler_on(graph, sampling)

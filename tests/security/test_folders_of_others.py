@@ -17,10 +17,10 @@ import pytest
 from gnnkit import GraphLoader, Store
 from gnnkit.errors import GnnkitError, PlanError, StoreError
 from gnnkit.files import private_folder, read_bounded
-from gnnkit.storage.catalog import list_stores
 from tests.backends.setups import environment
 from tests.helpers.graphs import built, homogeneous_source, random_edges
 from tests.helpers.machine import slowness
+from tests.helpers.stores import listed_stores
 from tests.storage.checks import fast_folder
 
 # Reading a file of a few kilobytes takes no time; a pipe is waited for without end.
@@ -86,7 +86,7 @@ def at_once(call: Callable[[], object], error: type[GnnkitError] = StoreError, m
 def test_a_manifest_that_is_no_file_is_an_error_at_once(store: Path, attack: Callable[[Path], None]) -> None:
     attack(store / "manifest.json")
     at_once(lambda: Store.open(store), match=r"manifest\.json cannot be read: it (is|has)|leads out of")
-    assert [info.path for info in list_stores(store.parent)] in ([], [store])  # whatever it says of it, it says it at once
+    assert [info["path"] for info in listed_stores(store.parent)] in ([], [str(store)])  # whatever it says of it, it says it at once
 
 
 @pytest.mark.timeout(120)

@@ -15,12 +15,12 @@ import pytest
 import torch
 
 from gnnkit import Colocated, GraphLoader, Store
+from gnnkit.datasets import GltPartitionSource, write_glt_partitions
 from gnnkit.errors import StoreError
-from gnnkit.events import ignore_events
 from gnnkit.jobs.context import Checkpoints
-from gnnkit.storage.glt_format import GltPartitionSource, write_glt_partitions
 from tests.cluster.hosts.setups import OPTIONS, build, expected
-from tests.helpers.graphs import ArraySource, built, digests, homogeneous_source, random_edges
+from tests.helpers.batches import digests
+from tests.helpers.graphs import ArraySource, built, homogeneous_source, random_edges
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("mount"), reason="mounting a small file system needs root")
 
@@ -96,10 +96,10 @@ def test_a_disk_that_fills_under_a_folder_for_graphlearn_torch(disk: Path, tmp_p
     filler = fill(disk)
     os.truncate(filler, filler.stat().st_size - nbytes)
     with pytest.raises(StoreError, match=r"the disk is full \([0-9.]+ [kM]?B of 73"):
-        write_glt_partitions(store, disk / "glt", ignore_events)
+        write_glt_partitions(store, disk / "glt", [].append)
     assert [path.name for path in disk.iterdir()] == ["filler"]
     filler.unlink()
-    write_glt_partitions(store, disk / "glt", ignore_events)
+    write_glt_partitions(store, disk / "glt", [].append)
     assert GltPartitionSource(disk / "glt").schema == store.schema
 
 

@@ -11,17 +11,16 @@ from typing import Any
 
 import pytest
 
-from gnnkit import LoaderPlan, Store, serve
+from gnnkit import GraphStoreServers, LoaderPlan, Store, serve
 from gnnkit.errors import GnnkitError, PlanError
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.ring import SharedBlock
 from gnnkit.runtime.wire import Wire, from_memory
-from gnnkit.serving import GraphStoreServers
 from gnnkit.unpickling import PickleRefused, RestrictedUnpickler
 from tests.cluster.hosts.setups import OPTIONS, build, expected
 from tests.cluster.serving.clients import joined
 from tests.cluster.serving.setups import ANSWER_S, Trainer, hear, worker_pids
-from tests.helpers.graphs import digests
+from tests.helpers.batches import digests
 
 
 @pytest.fixture(scope="module")

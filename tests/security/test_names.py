@@ -15,16 +15,16 @@ from torch_geometric.data import Data, HeteroData
 
 import gnnkit
 from gnnkit import GraphLoader, Store, partition
-from gnnkit.cli.app import run
 from gnnkit.datasets import open_ogb
 from gnnkit.errors import GnnkitError, StoreError
 from gnnkit.printable import clean, clean_block, printable
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import RunFolder, find_runs
-from gnnkit.storage.catalog import list_stores
 from gnnkit.storage.manifest import checksum
 from gnnkit.ui.runs import runs_card
+from tests.helpers.command import run
 from tests.helpers.graphs import built, homogeneous_source, random_edges
+from tests.helpers.stores import listed_stores
 
 # Sets a terminal's title, colours, deletes a line, goes back to its beginning, and says it in one byte and from right to left.
 EVIL = "graph\x1b]0;owned\x07\x1b[31m\x1b[2K\r\x9b1A\u202e\udc9b\x7fend"
@@ -112,7 +112,7 @@ def test_a_damaged_store_is_named_in_its_error(cli: Cli, store: Path, tmp_path: 
         Store.open(copy)
     assert "owned" in str(caught.value) and not obeyed(str(caught.value))
     (copy / "manifest.json").write_text(json.dumps({"format": EVIL}))
-    assert not obeyed(str(list_stores(tmp_path)[0].problem))
+    assert not obeyed(listed_stores(tmp_path)[0]["problem"])
     code, shown = cli("stores", "ls", "--store-dir", tmp_path)
     assert code == 1 and not obeyed(shown)
 

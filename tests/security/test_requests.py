@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnkit import HGT, PPR, GraphLoader, LayerWise, Store, Walks, serve
+from gnnkit import HGT, PPR, GraphLoader, GraphStoreServers, LayerWise, Store, Walks, serve
 from gnnkit.cluster.service_client import PROTOCOL_VERSION
 from gnnkit.cluster.serving.codec import from_pieces
-from gnnkit.serving import GraphStoreServers
 from tests.cluster.hosts.setups import OPTIONS, build
 from tests.cluster.parts.services import END, ERROR, LAST, Speaker
 from tests.cluster.serving.setups import ANSWER_S, server_pids, worker_pids

@@ -14,8 +14,7 @@ import psutil
 import pytest
 
 import gnnkit
-from gnnkit import GraphLoader, GraphStore, Store, serve
-from gnnkit.serving import GraphStoreServers
+from gnnkit import GraphLoader, GraphStore, GraphStoreServers, Store, serve
 from tests.cluster.hosts.setups import OPTIONS, build
 from tests.cluster.serving.networked import family
 from tests.cluster.serving.setups import ANSWER_S, server_pids

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import gnnkit
 from gnnkit import BuildOptions, Store
-from gnnkit.events import EventSink, ignore_events
-from tests.helpers.graphs import ArraySource
+from gnnkit.storage.build import build_store as build_in_memory
+from gnnkit.storage.build import repartition
+from tests.helpers.graphs import ArraySource, stored
 
 FAST_FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
@@ -24,11 +23,12 @@ def fast_folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="storage-test-", dir=FAST_FOLDER)
 
 
-def build_store(source: Any, path: Path, options: BuildOptions = BuildOptions(), events: EventSink = ignore_events) -> Store:  # noqa: B008
-    """``gnnkit.partition`` of a dataset or of another store, with its options in one object."""
-    given = {field.name: getattr(options, field.name) for field in fields(options)}
-    store: Store = gnnkit.partition(source, **given, out=path, overwrite=True, events=events)
-    return store
+def build_store(source: Any, path: Path, options: Any = None, events: Any = None, **beside: Any) -> Store:
+    """``stored``; ``beside`` are arguments of the builder itself: other buffers than it takes, for small graphs."""
+    if not beside:
+        return stored(source, path, options, **({} if events is None else {"events": events}))
+    build = repartition if isinstance(source, Store) else build_in_memory
+    return build(source, path, options or BuildOptions(), **beside)
 
 
 def assert_holds(store: Store, source: ArraySource) -> None:

@@ -25,3 +25,9 @@ def own_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="storage-test-", dir=FAST_FOLDER) as folder:
         monkeypatch.setenv("GNNKIT_HOME", os.fspath(Path(folder)))
         yield
+
+
+@pytest.fixture
+def folder(own_home: None) -> Path:
+    """The folder of stores."""
+    return Path(os.environ["GNNKIT_HOME"]) / "stores"

@@ -19,8 +19,8 @@ import gnnkit
 from gnnkit import BuildOptions, Store
 from gnnkit.errors import StoreError
 from gnnkit.storage import staging
-from gnnkit.storage.catalog import prune
 from tests.helpers.graphs import random_source
+from tests.helpers.stores import pruned
 from tests.storage.checks import FAST_FOLDER, assert_holds, build_store
 
 SOURCE = random_source(np.random.default_rng(8), num_node_types=2, num_edge_types=2, max_edges=300, chunk_rows=40)
@@ -87,12 +87,12 @@ def check(path: Path, build: Callable[[], object], *, with_old: bool) -> bool:
     elif was_killed and with_old:
         # Only between its two renames may the old store be out of place; the next build or prune puts it back.
         assert path.with_name(path.name + staging.REPLACED).exists()
-        prune(path.parent)
+        pruned(path.parent)
         assert_holds(Store.open(path), SOURCE)
     store = build_store(SOURCE, path, NEW)
     store.verify()
     assert_holds(store, SOURCE)
-    prune(path.parent)
+    pruned(path.parent)
     assert {p.name for p in path.parent.iterdir()} == {path.name}, list(path.parent.iterdir())
     return was_killed
 
@@ -138,7 +138,7 @@ def appends(folder: Path) -> int:
         assert {name: (path / name).read_bytes() for name in Store.open(path).files} == kept
     assert points >= len(ways) - 1, points  # there may be fewer events
     assert not killed(append)
-    prune(folder)
+    pruned(folder)
     stores = [Store.open(found) for found in folder.iterdir()]
     assert sorted(store.schema.num_edges for store in stores) == [4, 6], stores
     for store in stores:

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit import BuildOptions
-from gnnkit.schema import ArraySpec, GraphSchema
-from gnnkit.storage.build import build_store, repartition
+from gnnkit.datasets import ArraySpec, GraphSchema
+from tests.storage.checks import build_store
 
 ROWS, NODE_ROWS = 1 << 16, 1 << 10
 
@@ -59,7 +59,7 @@ def main() -> None:
         warm = build_store(
             Generated(100, 100_000, 4, edges_are_cheap=False), root / "warm", BuildOptions(2, "random"), memory_bytes=1 << 16
         )
-        repartition(warm, root / "warm2", BuildOptions(3, "random"), memory_bytes=1 << 16)
+        build_store(warm, root / "warm2", BuildOptions(3, "random"), memory_bytes=1 << 16)
         before = peak()
         store = build_store(
             Generated(100_000, 6_000_000, 1000, edges_are_cheap=False), root / "large", BuildOptions(2, "random"), memory_bytes=memory

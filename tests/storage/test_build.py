@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gnnkit import BuildOptions, Store
+from gnnkit.datasets import ArraySpec, GraphSchema
 from gnnkit.errors import DatasetError, PlanError
-from gnnkit.schema import ELEMENT_TYPES, ArraySpec, GraphSchema
-from gnnkit.storage.build import build_store, repartition
+from gnnkit.schema import ELEMENT_TYPES
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source, typed_source
-from tests.storage.checks import assert_holds, fast_folder, files_of
+from tests.storage.checks import assert_holds, build_store, fast_folder, files_of
 
 EDGES = ("node", "to", "node")
 
@@ -78,7 +78,7 @@ def test_repartitioning_gives_what_building_gives(seed: int, memory: int) -> Non
     with fast_folder() as folder:
         root = Path(folder)
         built = build_store(source, root / "built", second)
-        again = repartition(build_store(source, root / "first", first), root / "again", second, memory_bytes=memory)
+        again = build_store(build_store(source, root / "first", first), root / "again", second, memory_bytes=memory)
         assert_holds(again, source)
         if second.partition == "contiguous" or second.num_parts == 1:
             assert files_of(again.path) == files_of(built.path)
@@ -89,16 +89,16 @@ def test_neighbours_keep_the_dataset_order_when_edge_dir_is_turned(tmp_path: Pat
     rng = np.random.default_rng(3)
     source = homogeneous_source(random_edges(rng, 30, 30, 500), 30)
     store = build_store(source, tmp_path / "in", BuildOptions(3, with_edge=True))
-    turned = repartition(store, tmp_path / "out", BuildOptions(2, edge_dir="out"))
+    turned = build_store(store, tmp_path / "out", BuildOptions(2, edge_dir="out"))
     assert_holds(turned, source)
-    without = repartition(store, tmp_path / "without", BuildOptions(2))
+    without = build_store(store, tmp_path / "without", BuildOptions(2))
     assert without.arrays().edges[EDGES][0].edge_id is None
     with pytest.raises(PlanError, match="needs edge ids"):
-        repartition(without, tmp_path / "x", BuildOptions(2, edge_dir="out"))
+        build_store(without, tmp_path / "x", BuildOptions(2, edge_dir="out"))
     with pytest.raises(PlanError, match="without edge ids"):
-        repartition(without, tmp_path / "x", BuildOptions(2, with_edge=True))
+        build_store(without, tmp_path / "x", BuildOptions(2, with_edge=True))
     with pytest.raises(PlanError, match="onto itself"):
-        repartition(without, without.path, BuildOptions(3))
+        build_store(without, without.path, BuildOptions(3))
 
 
 def test_slow_sources_are_parsed_once(tmp_path: Path) -> None:
@@ -159,10 +159,10 @@ def test_features_are_stored_narrow_and_labels_are_not(dtype: str, tmp_path: Pat
         torch = pytest.importorskip("torch")
         values = torch.from_numpy(stored.view(np.int16)).view(torch.bfloat16).float().numpy()
         np.testing.assert_array_equal(values, torch.from_numpy(x).bfloat16().float().numpy())
-    held = repartition(store, tmp_path / "again", BuildOptions(3))
+    held = build_store(store, tmp_path / "again", BuildOptions(3))
     assert held.options.feature_dtype == dtype
     with pytest.raises(PlanError, match="cannot become float32"):
-        repartition(store, tmp_path / "wide", BuildOptions(3, feature_dtype="float32"))
+        build_store(store, tmp_path / "wide", BuildOptions(3, feature_dtype="float32"))
 
 
 @settings(deadline=None)
@@ -266,7 +266,7 @@ def test_types_arrays_and_splits_may_have_any_name(name: str, tmp_path: Path) ->
     )
     store = build_store(source, tmp_path / "store", BuildOptions(2, "random", with_edge=True, weight=name))
     assert_holds(Store.open(store.path), source)
-    turned = repartition(store, tmp_path / "turned", BuildOptions(3, "ldg", edge_dir="out", with_edge=True))
+    turned = build_store(store, tmp_path / "turned", BuildOptions(3, "ldg", edge_dir="out", with_edge=True))
     turned.verify()
     assert_holds(Store.open(turned.path), source)
     for folder in (store.path, turned.path):  # nothing lies elsewhere, and a name that can be a folder's is one
@@ -308,5 +308,5 @@ def test_events_tell_how_far_a_build_is(tmp_path: Path) -> None:
     done = [e.done for e in events]
     assert done == sorted(done) and done[-1] == pytest.approx(events[-1].total)
     events.clear()
-    repartition(Store.open(store.path), tmp_path / "again", BuildOptions(1, feature_dtype="float16"), events.append)
+    build_store(Store.open(store.path), tmp_path / "again", BuildOptions(1, feature_dtype="float16"), events.append)
     assert list(dict.fromkeys(e.stage for e in events)) == ["verify", "partition"]

@@ -15,15 +15,10 @@ import pytest
 
 from gnnkit import BuildOptions, Store, partition
 from gnnkit.errors import PlanError, StoreError
-from gnnkit.storage.catalog import (
-    default_root,
-    default_store_dir,
-    find_or_build,
-    list_stores,
-    prune,
-    remove_store,
-)
-from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source
+from gnnkit.storage.catalog import default_store_dir
+from tests.helpers.command import run, run_captured
+from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source, stored
+from tests.helpers.stores import listed_stores, pruned, said
 from tests.storage.checks import assert_holds, build_store
 from tests.storage.test_damage import write_manifest
 
@@ -32,25 +27,34 @@ def source() -> ArraySource:
     return random_source(np.random.default_rng(9), num_node_types=2, num_edge_types=2)
 
 
-def test_the_second_call_opens_what_the_first_one_built(tmp_path: Path) -> None:
-    first = find_or_build(source(), BuildOptions(2), tmp_path)
+def kept(graph: Any, options: BuildOptions) -> Store:
+    """``gnnkit.partition`` into the folder of stores."""
+    return stored(graph, None, options)
+
+
+def removed(folder: Path, name: str) -> None:
+    assert run(["stores", "rm", name, "--store-dir", folder]) == 0
+
+
+def test_the_second_call_opens_what_the_first_one_built(folder: Path) -> None:
+    first = kept(source(), BuildOptions(2))
     again = source()
-    second = find_or_build(again, BuildOptions(2), tmp_path)
+    second = kept(again, BuildOptions(2))
     assert first.path == second.path and set(again.passes.values()) == {0}
     assert first.path.name == f"tiny-2p-{first.fingerprint[:12]}"
     assert_holds(second, again)
 
 
-def test_only_what_matters_makes_another_store(tmp_path: Path) -> None:
-    base = find_or_build(source(), BuildOptions(2), tmp_path).path
+def test_only_what_matters_makes_another_store(folder: Path) -> None:
+    base = kept(source(), BuildOptions(2)).path
     for same in ({"num_neighbors": (3, 3)}, {"seed": 4}):
-        assert find_or_build(source(), BuildOptions(2, **same), tmp_path).path == base  # type: ignore[arg-type]
-    assert find_or_build(source(), BuildOptions(1, "ldg"), tmp_path).path == find_or_build(source(), BuildOptions(1), tmp_path).path
+        assert kept(source(), BuildOptions(2, **same)).path == base  # type: ignore[arg-type]
+    assert kept(source(), BuildOptions(1, "ldg")).path == kept(source(), BuildOptions(1)).path
     others = [{"with_edge": True}, {"edge_dir": "out"}, {"weight": "weight"}, {"partition": "random"}, {"partition": "random", "seed": 1}]
-    paths = {base, *(find_or_build(source(), BuildOptions(2, **other), tmp_path).path for other in others)}  # type: ignore[arg-type]
+    paths = {base, *(kept(source(), BuildOptions(2, **other)).path for other in others)}  # type: ignore[arg-type]
     changed = source()
     next(iter(changed.edges.values()))[0, 0] ^= 1
-    paths.add(find_or_build(changed, BuildOptions(2), tmp_path).path)
+    paths.add(kept(changed, BuildOptions(2)).path)
     assert len(paths) == 7
 
 
@@ -69,11 +73,11 @@ def contents(folder: Path) -> dict[str, bytes]:
     ],
     ids=str,
 )
-def test_other_parts_are_cut_from_the_store_that_is_there(tmp_path: Path, options: BuildOptions) -> None:
+def test_other_parts_are_cut_from_the_store_that_is_there(folder: Path, tmp_path: Path, options: BuildOptions) -> None:
     whole = BuildOptions(with_edge=options.with_edge, weight=options.weight, edge_dir=options.edge_dir)
-    find_or_build(source(), whole, tmp_path / "stores")
+    kept(source(), whole)
     again = source()
-    store = find_or_build(again, options, tmp_path / "stores")
+    store = kept(again, options)
     assert set(again.passes.values()) == {0}, "the dataset is not read again"
     assert_holds(store, source())
     direct = build_store(source(), tmp_path / "direct", options)
@@ -83,69 +87,68 @@ def test_other_parts_are_cut_from_the_store_that_is_there(tmp_path: Path, option
 @pytest.mark.parametrize(
     "other", [{"with_edge": True}, {"edge_dir": "out"}, {"weight": "weight"}, {"time_attr": "time"}, {"feature_dtype": "float16"}]
 )
-def test_stores_of_other_options_are_not_cut(tmp_path: Path, other: dict[str, Any]) -> None:
-    find_or_build(source(), BuildOptions(**other), tmp_path)
+def test_stores_of_other_options_are_not_cut(folder: Path, other: dict[str, Any]) -> None:
+    kept(source(), BuildOptions(**other))
     again = source()
-    store = find_or_build(again, BuildOptions(2), tmp_path)
+    store = kept(again, BuildOptions(2))
     assert all(again.passes.values()) and store.options == BuildOptions(2)
 
 
-def test_a_damaged_store_is_not_cut(tmp_path: Path) -> None:
-    stores = [find_or_build(source(), BuildOptions(parts), tmp_path) for parts in (1, 2)]
+def test_a_damaged_store_is_not_cut(folder: Path) -> None:
+    stores = [kept(source(), BuildOptions(parts)) for parts in (1, 2)]
     next(stores[0].path.rglob("indices.npy")).unlink()
     again = source()
-    assert_holds(find_or_build(again, BuildOptions(3), tmp_path), source())
+    assert_holds(kept(again, BuildOptions(3)), source())
     assert set(again.passes.values()) == {0}, "the one in two parts is whole"
-    remove_store(tmp_path, find_or_build(source(), BuildOptions(3), tmp_path).path.name)
+    removed(folder, kept(source(), BuildOptions(3)).path.name)
     rows = next(path for path in stores[1].path.rglob("weight.npy"))
     content = rows.read_bytes()
     rows.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    assert_holds(find_or_build(again, BuildOptions(3), tmp_path), source())
+    assert_holds(kept(again, BuildOptions(3)), source())
     assert all(again.passes.values()), "nothing is taken from a store of which one bit has changed"
     again = source()
     (stores[1].path / "manifest.json").write_text("{")
-    remove_store(tmp_path, find_or_build(source(), BuildOptions(3), tmp_path).path.name)
-    assert_holds(find_or_build(again, BuildOptions(3), tmp_path), source())
+    removed(folder, kept(source(), BuildOptions(3)).path.name)
+    assert_holds(kept(again, BuildOptions(3)), source())
     assert all(again.passes.values())
 
 
-def test_a_damaged_store_is_built_again(tmp_path: Path) -> None:
-    store = find_or_build(source(), BuildOptions(2), tmp_path)
+def test_a_damaged_store_is_built_again(folder: Path) -> None:
+    store = kept(source(), BuildOptions(2))
     next(store.path.rglob("indices.npy")).unlink()
-    (entry,) = list_stores(tmp_path)
-    assert entry.problem is None
-    assert_holds(find_or_build(source(), BuildOptions(2), tmp_path), source())
+    (entry,) = listed_stores(folder)
+    assert entry["problem"] is None
+    assert_holds(kept(source(), BuildOptions(2)), source())
     (store.path / "manifest.json").write_text("{")
-    (entry,) = list_stores(tmp_path)
-    assert entry.manifest is None and "damaged" in str(entry.problem) and entry.nbytes > 0
-    assert_holds(find_or_build(source(), BuildOptions(2), tmp_path), source())
+    (entry,) = listed_stores(folder)
+    assert "dataset" not in entry and "damaged" in entry["problem"] and entry["nbytes"] > 0
+    assert_holds(kept(source(), BuildOptions(2)), source())
 
 
-def test_stores_are_listed_removed_and_pruned(tmp_path: Path) -> None:
-    assert list_stores(tmp_path / "missing") == [] and prune(tmp_path / "missing") == []
-    one, two = (find_or_build(source(), BuildOptions(parts), tmp_path) for parts in (1, 2))
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "mine.txt").write_text("mine")
-    assert [entry.path for entry in list_stores(tmp_path)] == [one.path, two.path]
-    assert list_stores(tmp_path)[0].nbytes == one.nbytes
+def test_stores_are_listed_removed_and_pruned(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert listed_stores(folder) == [] and pruned(folder) == []
+    one, two = (kept(source(), BuildOptions(parts)) for parts in (1, 2))
+    (folder / "notes").mkdir()
+    (folder / "notes" / "mine.txt").write_text("mine")
+    assert [entry["path"] for entry in listed_stores(folder)] == [str(one.path), str(two.path)]
+    assert listed_stores(folder)[0]["nbytes"] == one.nbytes
     arrays = two.arrays()
-    with pytest.raises(StoreError, match="did you mean"):
-        remove_store(tmp_path, two.path.name + "x")
-    assert remove_store(tmp_path, two.path.name) > two.nbytes
+    code, _, err = run_captured(capfd, ["stores", "rm", two.path.name + "x"])
+    assert code == 2 and "did you mean" in err
+    removed(folder, two.path.name)
     for parts in arrays.edges.values():
         assert parts[0].indptr[-1] == len(parts[0].indices)
-    incomplete = tmp_path / f"{two.path.name}.incomplete"
+    incomplete = folder / f"{two.path.name}.incomplete"
     incomplete.mkdir()
     (incomplete / "half").write_bytes(b"x" * 100)
-    os.rename(one.path, tmp_path / f"{one.path.name}.replaced")
-    removed = prune(tmp_path)
-    assert [(entry.path, entry.nbytes, entry.reason) for entry in removed] == [(incomplete, 100, "an unfinished build")]
+    os.rename(one.path, folder / f"{one.path.name}.replaced")
+    assert pruned(folder) == [(incomplete, 100, "an unfinished build")]
     assert_holds(Store.open(one.path), source())
     value = json.loads((one.path / "manifest.json").read_text())
     value["format_version"] = 0
     write_manifest(one.path, value)
-    assert [(entry.path, entry.reason) for entry in prune(tmp_path)] == [(one.path, "a store of the old format 0")]
-    assert (tmp_path / "notes" / "mine.txt").exists() and list_stores(tmp_path) == []
+    assert [(path, reason) for path, _, reason in pruned(folder)] == [(one.path, "a store of the old format 0")]
+    assert (folder / "notes" / "mine.txt").exists() and listed_stores(folder) == []
 
 
 @pytest.mark.parametrize("opened", [0o755, None])
@@ -172,15 +175,15 @@ def umask() -> int:
 
 def test_default_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GNNKIT_HOME", str(tmp_path / "home"))
-    assert default_root() == tmp_path / "home" and default_store_dir() == tmp_path / "home" / "stores"
+    assert said("stores", "ls")["store_dir"] == str(tmp_path / "home" / "stores")
     assert default_store_dir(tmp_path) == tmp_path / "stores"
     assert not (tmp_path / "home").exists() and not (tmp_path / "stores").exists()
     monkeypatch.delenv("GNNKIT_HOME")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path))
-    here = default_root()
+    here = said("stores", "ls")["store_dir"]
     monkeypatch.chdir(tmp_path)
-    assert default_root() == here and default_store_dir(Path("/proc/nowhere")) == here / "stores"
+    assert said("stores", "ls")["store_dir"] == here == str(default_store_dir(Path("/proc/nowhere")))
 
 
 def test_partition_takes_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,9 +195,9 @@ def test_partition_takes_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         made = partition(store, 2, out=tmp_path / str(number), edge_dir="out")
         assert_holds(made, source())
         assert made.num_parts == 2 and made.edge_dir == "out"
-    kept = partition(built, 2)
-    assert kept.path.parent == tmp_path / "home" / "stores" and kept.edge_dir == "in" and kept.options.with_edge
-    assert partition(built, 2).path == kept.path == find_or_build(kept, kept.options, kept.path.parent).path
+    kept_store = partition(built, 2)
+    assert kept_store.path.parent == tmp_path / "home" / "stores" and kept_store.edge_dir == "in" and kept_store.options.with_edge
+    assert partition(built, 2).path == kept_store.path == stored(kept_store, None, kept_store.options).path
     assert_holds(partition(source(), 1), source())
     again = source()
     assert_holds(partition(again, 4, out=tmp_path / "beside"), source())

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 import gnnkit
 from gnnkit import BuildOptions, Store
+from gnnkit.datasets import GltPartitionSource, write_glt_partitions
 from gnnkit.errors import StoreError
 from gnnkit.runtime.batches import edges_in_order
 from gnnkit.storage.arrays import node_values
-from gnnkit.storage.glt_format import GltPartitionSource, write_glt_partitions
 from gnnkit.storage.layout import FORMAT_VERSION, part_of
 from tests.helpers.graphs import homogeneous_source, random_edges, random_source
 from tests.storage.checks import assert_holds, build_store, fast_folder

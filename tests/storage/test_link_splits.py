@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnnkit import BuildOptions, Store
-from gnnkit.cli.app import run
 from gnnkit.errors import DatasetError, StoreError
 from gnnkit.storage.manifest import keep_outline, outline_files
+from tests.helpers.command import run
 from tests.helpers.graphs import ArraySource, random_source
 from tests.storage.checks import assert_holds, build_store, fast_folder, files_of
 from tests.storage.test_damage import write_manifest

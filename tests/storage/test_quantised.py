@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from gnnkit import BuildOptions, Store
+from gnnkit.datasets import ArraySpec, GraphSchema
 from gnnkit.errors import DatasetError, PlanError, StoreError
-from gnnkit.schema import ELEMENT_TYPES, ArraySpec, GraphSchema, Quantization, reverse_edge_type
+from gnnkit.schema import ELEMENT_TYPES, Quantization, reverse_edge_type
 from gnnkit.storage.convert import dequantize_rows
 from gnnkit.storage.manifest import write_manifest
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, typed_source
@@ -512,7 +513,7 @@ def test_lent_loaders(tmp_path: Path) -> None:
 @pytest.mark.parametrize("feature_dtype", BITS)
 def test_graphlearn_torch_directories_have_floats(tmp_path: Path, feature_dtype: Any) -> None:
     torch = pytest.importorskip("torch")
-    from gnnkit.storage.glt_format import GltPartitionSource, write_glt_partitions
+    from gnnkit.datasets import GltPartitionSource, write_glt_partitions
 
     source = graph()
     store = build_store(source, tmp_path / "store", BuildOptions(2, "random", with_edge=True, feature_dtype=feature_dtype, cache_ratio=0.2))

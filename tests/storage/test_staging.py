@@ -19,16 +19,13 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from gnnkit import BuildOptions, GraphLoader, Store
-from gnnkit.datasets import PyGSource
+from gnnkit.datasets import GraphSchema, PyGSource
 from gnnkit.errors import MemoryLimitError, StoreError
-from gnnkit.events import ignore_events
-from gnnkit.schema import GraphSchema
 from gnnkit.storage import staging as resources
-from gnnkit.storage.build import build_store
-from gnnkit.storage.catalog import find_or_build, list_stores, prune, store_path
-from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source, typed_source
+from tests.helpers.graphs import ArraySource, built, homogeneous_source, random_edges, random_source, stored, typed_source
+from tests.helpers.stores import listed_stores, pruned
 from tests.helpers.system import pretend_free_memory
-from tests.storage.checks import assert_holds, files_of
+from tests.storage.checks import assert_holds, build_store, files_of
 
 pytestmark = pytest.mark.slow
 
@@ -52,9 +49,10 @@ def test_builds_killed_anywhere_leave_the_old_state_or_the_new_one() -> None:
     assert done.stdout.count("places") == 3
 
 
-def test_a_store_that_somebody_else_builds(tmp_path: Path) -> None:
+def test_a_store_that_somebody_else_builds(folder: Path, tmp_path: Path) -> None:
     source = random_source(np.random.default_rng(21), num_edge_types=1)
-    path = store_path(tmp_path, source.name, BuildOptions(2), source.fingerprint())
+    path = folder / f"tiny-2p-{built(source, tmp_path / 'first', 2).fingerprint[:12]}"
+    source.passes = dict.fromkeys(source.passes, 0)
     builder = subprocess.Popen(program("building_elsewhere", path, tmp_path / "gate"), cwd=ROOT)
     waiter = None
     try:
@@ -66,10 +64,10 @@ def test_a_store_that_somebody_else_builds(tmp_path: Path) -> None:
             build_store(source, path, BuildOptions(2), wait_timeout_s=0.2)
         with pytest.raises(StoreError, match="there is no store"):
             Store.open(path)
-        assert list_stores(tmp_path) == [] and prune(tmp_path) == [] and incomplete.exists()
+        assert listed_stores(path.parent) == [] and pruned(path.parent) == [] and incomplete.exists()
         events: list[Any] = []
         found: list[Store] = []
-        waiter = threading.Thread(target=lambda: found.append(find_or_build(source, BuildOptions(2), tmp_path, events.append)))
+        waiter = threading.Thread(target=lambda: found.append(stored(source, None, BuildOptions(2), events=events.append)))
         waiter.start()
         wait_for(lambda: bool(events))
         assert str(builder.pid) in events[0].text and events[0].kind == "message"
@@ -86,15 +84,16 @@ def test_a_store_that_somebody_else_builds(tmp_path: Path) -> None:
             waiter.join(60)
 
 
-def test_waiting_for_a_builder_that_is_killed(tmp_path: Path) -> None:
+def test_waiting_for_a_builder_that_is_killed(folder: Path, tmp_path: Path) -> None:
     source = random_source(np.random.default_rng(21), num_edge_types=1)
-    path = store_path(tmp_path, source.name, BuildOptions(2), source.fingerprint())
+    path = folder / f"tiny-2p-{built(source, tmp_path / 'first', 2).fingerprint[:12]}"
+    source.passes = dict.fromkeys(source.passes, 0)
     builder = subprocess.Popen(program("building_elsewhere", path, tmp_path / "gate"), cwd=ROOT)
     try:
         wait_for((path.with_name(path.name + ".incomplete") / "owner.json").exists)
         killer = threading.Timer(0.2, builder.kill)
         killer.start()
-        store = find_or_build(source, BuildOptions(2), tmp_path)
+        store = stored(source, None, BuildOptions(2))
         killer.join()
         assert_holds(store, source)
     finally:
@@ -102,15 +101,15 @@ def test_waiting_for_a_builder_that_is_killed(tmp_path: Path) -> None:
         builder.wait()
 
 
-def test_threads_that_want_the_same_store_build_it_once(tmp_path: Path) -> None:
+def test_threads_that_want_the_same_store_build_it_once(folder: Path) -> None:
     sources = [random_source(np.random.default_rng(21)) for _ in range(6)]
     stores: list[Store] = []
-    threads = [threading.Thread(target=lambda s=s: stores.append(find_or_build(s, BuildOptions(2), tmp_path))) for s in sources]
+    threads = [threading.Thread(target=lambda s=s: stores.append(stored(s, None, BuildOptions(2)))) for s in sources]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert len({store.path for store in stores}) == 1 and len(stores) == 6
+    assert {store.path.parent for store in stores} == {folder} and len({store.path for store in stores}) == 1 and len(stores) == 6
     assert sum(any(source.passes.values()) for source in sources) == 1
 
 
@@ -234,12 +233,11 @@ TAKING_TURNS = """
 import sys
 from pathlib import Path
 from typing import Any
-from gnnkit.events import ignore_events
 from gnnkit.storage.staging import locked
 
 store, count = Path(sys.argv[1]), int(sys.argv[2])
 for turn in range(count):
-    with locked(store, 60.0, ignore_events):
+    with locked(store, 60.0, [].append):
         (store.parent / "inside").open("x").close()  # an error where somebody else is inside
         (store.parent / "inside").unlink()
 """
@@ -264,10 +262,10 @@ def test_what_a_killed_build_has_left_of_its_lock_goes_with_the_next_one_or_with
         (tmp_path / f".{name}.lock").touch()
     build_store(source, tmp_path / "store", BuildOptions())
     assert sorted(path.name for path in tmp_path.iterdir()) == [".other.lock", "store"]
-    with resources.locked(tmp_path / "other", 0.0, ignore_events):
-        prune(tmp_path)
+    with resources.locked(tmp_path / "other", 0.0, [].append):
+        pruned(tmp_path)
         assert (tmp_path / ".other.lock").exists(), "somebody has it"
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
     (tmp_path / ".other.lock").touch()
-    prune(tmp_path)
+    pruned(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["store"]

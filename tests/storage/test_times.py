@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 
 import gnnkit
 from gnnkit import BuildOptions, Store
+from gnnkit.datasets import ArraySpec
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.runtime.graph_memory import SharedGraph, share
-from gnnkit.schema import ArraySpec
-from gnnkit.storage.build import build_store, repartition
 from gnnkit.storage.manifest import write_manifest
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, typed_source
-from tests.storage.checks import assert_holds, effective_times, fast_folder, files_of
+from tests.storage.checks import assert_holds, build_store, effective_times, fast_folder, files_of
 
 EDGES = ("node", "to", "node")
 
@@ -87,7 +86,7 @@ def test_builds_and_repartitions_are_in_the_order_of_times(
         assert (store.arrays().edges[HAS][0].time is None) == (edge_dir == "out"), "papers have times, venues have none"
         other_dir: Any = "in" if (edge_dir == "out") == turned else "out"
         first = BuildOptions(2, "random", other_dir, with_edge=True, weight="weight", time_attr=first_time_attr)
-        made = repartition(build_store(source, Path(folder) / "first", first), Path(folder) / "made", options, memory_bytes=memory)
+        made = build_store(build_store(source, Path(folder) / "first", first), Path(folder) / "made", options, memory_bytes=memory)
         assert files_of(made.path) == files_of(store.path)
 
 
@@ -100,7 +99,7 @@ def test_partitioners_that_look_at_the_topology(partition: Any, tmp_path: Path) 
     store = build_store(source, tmp_path / "store", options)
     assert_holds(store, source)
     store.verify()
-    again = repartition(
+    again = build_store(
         build_store(source, tmp_path / "other", BuildOptions(time_attr="year", weight="weight")), tmp_path / "again", options
     )
     assert files_of(again.path) == files_of(store.path), "edges that are in the order of these times already need no ids"
@@ -181,7 +180,7 @@ def test_a_part_elsewhere_has_times_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_graphlearn_torch_directories_keep_times(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from gnnkit.storage.glt_format import GltPartitionSource, write_glt_partitions
+    from gnnkit.datasets import GltPartitionSource, write_glt_partitions
 
     source = timed_source(2)
     options = BuildOptions(2, "random", with_edge=True, time_attr="year")
@@ -203,9 +202,9 @@ def test_partition_takes_over_times_and_needs_ids_to_leave_their_order(tmp_path:
     assert again.options.time_attr == "year" and again.fingerprint != store.fingerprint
     assert_holds(again, source)
     with pytest.raises(PlanError, match="in the order of 'year', and time_attr=None needs edge ids"):
-        repartition(store, tmp_path / "without", BuildOptions(2))
+        build_store(store, tmp_path / "without", BuildOptions(2), memory_bytes=1 << 20)
     with_ids = gnnkit.partition(source, 2, "random", tmp_path / "ids", time_attr="year", with_edge=True)
-    assert_holds(repartition(with_ids, tmp_path / "without", BuildOptions(2)), source)
+    assert_holds(build_store(with_ids, tmp_path / "without", BuildOptions(2), memory_bytes=1 << 20), source)
 
 
 @pytest.mark.parametrize(

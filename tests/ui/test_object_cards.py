@@ -14,9 +14,8 @@ import pytest
 import gnnkit
 from gnnkit import BuildOptions, GraphLoader, OnDevice, Store, set_options
 from gnnkit.errors import PlanError
-from gnnkit.storage.build import build_store
 from gnnkit.ui.cards import MAX_HTML_BYTES
-from tests.helpers.graphs import homogeneous_source, random_edges, random_source
+from tests.helpers.graphs import homogeneous_source, random_edges, random_source, stored
 from tests.helpers.waiting import wait_until
 from tests.loader.graphs import make, typed
 from tests.ui.test_cards import Reader
@@ -30,7 +29,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     rng = np.random.default_rng(3)
     source = homogeneous_source(random_edges(rng, 200, 200, 900), 200, x=rng.random((200, 4), np.float32), splits={"train": np.arange(80)})
     source.name, source.notice = "<b>tiny</b>", "synthetic sample, not OGB's data"
-    yield build_store(source, tmp_path_factory.mktemp("<i>") / "store", BuildOptions(2, "random"))
+    yield stored(source, tmp_path_factory.mktemp("<i>") / "store", BuildOptions(2, "random"))
 
 
 def shown(thing: Any) -> tuple[str, str, str]:
@@ -74,7 +73,7 @@ def test_stores_of_any_shape(tmp_path: Path, edge_dir: Any) -> None:
     for seed in range(0, 4, 3):
         source = random_source(np.random.default_rng(seed), num_node_types=1 + seed, num_edge_types=6 * seed + 1)
         options = BuildOptions(1 + seed, edge_dir=edge_dir, with_edge=bool(seed % 2))
-        _, block, texts = shown(build_store(source, tmp_path / f"store{seed}", options))
+        _, block, texts = shown(stored(source, tmp_path / f"store{seed}", options))
         for name in source.schema.node_types:
             assert name in block and name in texts
 

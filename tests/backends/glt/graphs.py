@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from gnnkit.datasets import ArraySpec, EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from gnnkit.distributed import reverse_edge_type
-from gnnkit.schema import ArraySpec, EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from tests.helpers.graphs import ArraySource, homogeneous_source
 
 NUM_NODES, DEGREE = 60, 12

@@ -21,9 +21,9 @@ from gnnkit import Glt
 from gnnkit.backends import backend_from_json
 from gnnkit.errors import PlanError
 from gnnkit.plan import NeighborSampling
-from gnnkit.vendor import glt
 from tests.backends.glt.graphs import ring, town
 from tests.helpers.chi_square import check_counts
+from tests.helpers.glt import is_native
 from tests.helpers.machine import ROOT, glt_python, in_time
 from tests.helpers.namespaces import INTERFACE, NamespaceHost, network
 from tests.helpers.ports import free_port
@@ -79,7 +79,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
 
 def test_what_it_takes_where_the_native_library_does_not_fit() -> None:
-    if glt.status().kind == "native":
+    if is_native():
         pytest.skip("graphlearn-torch's native library fits here; to enable: run with a torch that it does not fit")
     with pytest.raises(PlanError) as caught:
         make(backend=Glt())

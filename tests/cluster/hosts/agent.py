@@ -15,11 +15,9 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from gnnkit import GraphLoader
-from gnnkit.backends import backend_from_json
+from gnnkit import Colocated, GraphLoader
 from gnnkit.errors import GnnkitError
-from gnnkit.loader.inspection import batches_digest
-from tests.helpers.graphs import digests
+from tests.helpers.batches import digest, digests
 
 loaders: dict[str, GraphLoader] = {}
 running: dict[str, Iterator[Any]] = {}
@@ -27,7 +25,7 @@ running: dict[str, Iterator[Any]] = {}
 
 def make(name: str, store: str | None, backend: dict[str, Any] | str, **options: Any) -> dict[str, Any]:
     if isinstance(backend, dict):
-        options["backend"] = backend_from_json({"kind": "Colocated", **backend})
+        options["backend"] = Colocated(**backend)
     else:
         options["backend"] = backend
     if isinstance(options.get("placement"), dict):
@@ -51,7 +49,7 @@ def infer(name: str, out: str) -> list[int]:
 def epoch(name: str, stop_after: int | None = None) -> list[str]:
     digests = []
     for batch in loaders[name]:
-        digests.append(batches_digest([batch]))
+        digests.append(digest([batch]))
         if len(digests) == stop_after:
             break
     return digests

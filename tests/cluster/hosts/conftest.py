@@ -10,6 +10,7 @@ import pytest
 
 from gnnkit import Store
 from tests.cluster.hosts.setups import build, nursery
+from tests.helpers.kernels import compiled_kernels
 
 
 @pytest.fixture(scope="session")
@@ -17,9 +18,8 @@ def stores() -> Iterator[dict[int, Store]]:
     """The store in two and in three parts."""
     import gnnkit.sampling.owned
     import gnnkit.sampling.remote  # noqa: F401
-    from gnnkit.sampling.kinds import warm
 
-    warm()
+    compiled_kernels()
     nursery()  # lasts until the last test has ended: no test's leak
     with tempfile.TemporaryDirectory(prefix="gnnkit-hosts-") as folder:
         yield {count: build(Path(folder) / str(count), count) for count in (2, 3)}

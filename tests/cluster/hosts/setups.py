@@ -22,7 +22,8 @@ import psutil
 from gnnkit import GraphLoader, Store
 from gnnkit.storage.layout import MANIFEST_NAME, is_held
 from tests.distributed.ranks import TORCHRUN_VARIABLES
-from tests.helpers.graphs import ArraySource, built, digests, homogeneous_source, random_edges
+from tests.helpers.batches import digests
+from tests.helpers.graphs import ArraySource, built, homogeneous_source, random_edges
 from tests.helpers.machine import ROOT
 from tests.helpers.namespaces import NamespaceHost
 from tests.helpers.waiting import wait_until

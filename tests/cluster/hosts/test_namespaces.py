@@ -138,7 +138,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.nn import GraphSAGE
 
 from gnnkit import GraphLoader
-from gnnkit.loader.inspection import batches_digest
+from tests.helpers.batches import digest as batches_digest
 
 dist.init_process_group("gloo")
 torch.manual_seed(0)

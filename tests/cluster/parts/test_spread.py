@@ -21,10 +21,9 @@ from gnnkit.sampling.kinds import BatchSampler
 from gnnkit.sampling.owners import Expansion, Picks
 from gnnkit.sampling.remote import PartMap, hot_rows
 from gnnkit.sampling.subgraph import SampledSubgraph, SampleRequest
-from gnnkit.storage.build import build_store
 from tests.cluster.parts.several_hosts import OwnersHere, inputs_of, sampled, sampler_on, spread_samplers
 from tests.helpers.batches import reference_batch, same
-from tests.helpers.graphs import built, homogeneous_source, random_edges, random_source
+from tests.helpers.graphs import built, homogeneous_source, random_edges, random_source, stored
 
 MAX_SEEDS = 12
 
@@ -77,7 +76,7 @@ numbers = itertools.count()
 @given(cases())
 def test_random_graphs_on_random_hosts(tmp_path: Path, case: dict[str, Any]) -> None:
     source, sampling = case["source"], case["sampling"]
-    store = build_store(source, tmp_path / str(next(numbers)), case["options"])
+    store = stored(source, tmp_path / str(next(numbers)), case["options"])
     hot = {host: hot_rows(Store.open(store.path, parts)) for host, parts in case["placement"].items()}
     samplers = spread_samplers(store.arrays(), sampling, case["placement"], hot, whole_structure=case["whole_structure"])
     one = sampler_on(store.arrays(), sampling)

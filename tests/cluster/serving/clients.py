@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit import GraphLoader, GraphStore, Store
-from gnnkit.loader.inspection import batches_digest
 from tests.cluster.hosts.setups import OPTIONS
 from tests.cluster.serving.setups import ANSWER_S
+from tests.helpers.batches import digest
 
 
 def joined(address: str, store: Store, options: dict[str, Any] | None = None, **more: Any) -> GraphLoader:
@@ -35,7 +35,7 @@ def digests(batches: Any, pause_s: float = 0.0) -> list[str]:
     """A digest of each batch, as they come."""
     found = []
     for batch in batches:
-        found.append(batches_digest([batch]))
+        found.append(digest([batch]))
         time.sleep(pause_s)
     return found
 

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from gnnkit.cluster.membership import JoinedServers
 from gnnkit.cluster.network_child import NetworkChild, Servers
 from gnnkit.cluster.serving.fleet import ServerFleet
 from gnnkit.cluster.serving.spec import ServerSpec
-from gnnkit.events import Event, EventSink, ignore_events
 from tests.cluster.hosts.setups import stage
 from tests.helpers.ports import free_port
 
@@ -59,7 +58,7 @@ class TwoHosts:
         """A network child for them; ``join`` waits for them."""
         return NetworkChild(Servers((self.address,), token, None, client, timeout_s), stays=stays)
 
-    def join(self, timeout_s: float = READY_S, events: EventSink = ignore_events) -> JoinedServers:
+    def join(self, timeout_s: float = READY_S, events: Callable[[Any], None] = lambda event: None) -> JoinedServers:
         """Joins them, and leaves again."""
         with self.joining() as child:
             return child.join(timeout_s, events)
@@ -108,7 +107,7 @@ class Events:
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: Any) -> None:
         if event.kind == "message":
             self.said.append(event.text)
 

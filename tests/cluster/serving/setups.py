@@ -8,13 +8,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from gnnkit import GraphLoader, Store
+from gnnkit import GraphLoader, GraphStoreServers, Store
 from gnnkit.cluster.membership import SERVING_VERSION
 from gnnkit.runtime.remote import error_from_json, layout_from_json
 from gnnkit.runtime.ring import SharedBlock, mapped
 from gnnkit.runtime.wire import Message, Wire
 from gnnkit.sampling.subgraph import SampledSubgraph
-from gnnkit.serving import GraphStoreServers
 
 # What a fault may take to be seen, beyond starting processes.
 FAULT_S = 5.0

@@ -16,19 +16,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnkit import BuildOptions, GraphLoader, GraphStore, InProcess, Store, serve
+from gnnkit import GraphLoader, GraphStore, GraphStoreServers, InProcess, Store, serve
 from gnnkit.backends import backend_from_json, resolve_backend
 from gnnkit.cluster.serving.spec import required
 from gnnkit.errors import PlanError, StartTimeout, StoreError
-from gnnkit.events import Event
-from gnnkit.serving import GraphStoreServers
-from gnnkit.storage.build import build_store
 from tests.backends.setups import descendants, is_gone, loader_of, workers
 from tests.backends.test_contract import typed_source
 from tests.cluster.hosts.setups import OPTIONS, expected
 from tests.cluster.serving.clients import Trainer, digests, joined, leftovers, server_of
 from tests.cluster.serving.setups import ANSWER_S, FAULT_S, blocks_of, worker_pids
 from tests.helpers.batches import same
+from tests.helpers.graphs import built
 from tests.helpers.waiting import wait_until
 from tests.loader.graphs import make, plain
 
@@ -51,7 +49,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Store]:
     folder = tmp_path_factory.mktemp("typed")
     kinds = {1: "contiguous", 2: "random", 3: "ldg"}
     return {
-        parts: build_store(typed_source(), folder / str(parts), BuildOptions(parts, partition, weight="weight", with_edge=True))
+        parts: built(typed_source(), folder / str(parts), parts, partition, weight="weight", with_edge=True)
         for parts, partition in kinds.items()
     }
 
@@ -230,7 +228,7 @@ def test_a_loader_that_is_not_used_gives_its_servers_up(store: Store) -> None:
 def test_trainers_may_come_first(store: Store, tmp_path: Path) -> None:
     """They say whom they wait for."""
     folder, handles = tmp_path / "sockets", []
-    events: list[Event] = []
+    events: list[Any] = []
     backend = GraphStore(address=folder, join_timeout_s=ANSWER_S)
 
     def start() -> None:

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from gnnkit import GraphLoader, GraphStore, Store, serve
+from gnnkit import GraphLoader, GraphStore, GraphStoreServers, Store, serve
 from gnnkit.errors import BatchTimeout, StartTimeout, WorkerDied
-from gnnkit.serving import GraphStoreServers
 from tests.backends.setups import is_gone, workers
 from tests.cluster.hosts.setups import OPTIONS, expected
 from tests.cluster.serving import clients

@@ -20,7 +20,6 @@ from gnnkit.cluster.network_child import Servers, look
 from gnnkit.cluster.service_client import ServiceClient, remote_error
 from gnnkit.cluster.serving.fleet import ServerFleet
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, StoreError
-from gnnkit.loader.inspection import batches_digest
 from gnnkit.storage.manifest import find_outline, keep_outline
 from tests.cluster.hosts.setups import OPTIONS, build, expected
 from tests.cluster.serving.networked import (
@@ -35,6 +34,7 @@ from tests.cluster.serving.networked import (
     serve,
     two_hosts,
 )
+from tests.helpers.batches import digest
 from tests.helpers.machine import ROOT, in_time
 from tests.helpers.ports import free_port
 from tests.helpers.waiting import wait_until
@@ -301,7 +301,7 @@ def test_encrypted(stores: dict[int, Store], tmp_path: Path) -> None:
     with two_hosts(stores[2], tmp_path, tls=(ca.read_text(), key.read_text())) as hosts:
         backend = GraphStore(address=hosts.address, token=TOKEN, tls_ca=str(ca))
         with GraphLoader.from_store(backend=backend, progress=False, **OPTIONS) as loader:
-            assert [batches_digest([batch]) for batch in loader] == expected(stores[2])[0]
+            assert [digest([batch]) for batch in loader] == expected(stores[2])[0]
         assert all(fleet.status()["servers"][0]["network"]["encrypted"] for fleet in hosts.fleets)
         for wrong in (None, certificate(other)[0].read_text()):
             with pytest.raises(StartTimeout, match="(cannot be reached|does not answer)(?s:.*)tls_ca"):
@@ -348,7 +348,7 @@ def test_a_store_that_is_not_the_servers(hosts: TwoHosts, stores: dict[int, Stor
 def test_a_loader_needs_no_file_of_the_store(hosts: TwoHosts, tmp_path: Path) -> None:
     backend, want = GraphStore(address=hosts.address, token=TOKEN), expected(hosts.store)[0]
     with GraphLoader.from_store(backend=backend, progress=False, **OPTIONS) as loader:
-        assert [batches_digest([batch]) for batch in loader] == want
+        assert [digest([batch]) for batch in loader] == want
         loader.plan.save(tmp_path / "plan.json")
         text = (tmp_path / "plan.json").read_text()
         assert TOKEN not in text and hosts.address in text and loader.plan.placement is None
@@ -356,7 +356,7 @@ def test_a_loader_needs_no_file_of_the_store(hosts: TwoHosts, tmp_path: Path) ->
         with pytest.raises(PlanError, match="the graph, which is on its servers"):
             loader.for_split("valid", backend="inprocess")
         with GraphLoader.from_plan(tmp_path / "plan.json", progress=False) as again:
-            assert [batches_digest([batch]) for batch in again] == want
+            assert [digest([batch]) for batch in again] == want
         other = json.loads(text) | {"store": {"path": "/nowhere", "fingerprint": "0" * 64, "graph": "0" * 64}}
         (tmp_path / "other.json").write_text(json.dumps(other))
         with pytest.raises(StoreError, match=hosts.store.manifest.graph_fingerprint[:16]):
@@ -369,7 +369,7 @@ def test_a_loader_needs_no_file_of_the_store(hosts: TwoHosts, tmp_path: Path) ->
 def test_servers_of_its_own_on_the_network(stores: dict[int, Store]) -> None:
     backend = GraphStore(address="127.0.0.1:0", num_servers=2)
     with GraphLoader.from_store(stores[2].path, backend=backend, progress=False, **OPTIONS) as loader:
-        assert [batches_digest([batch]) for batch in loader] == expected(stores[2])[0]
+        assert [digest([batch]) for batch in loader] == expected(stores[2])[0]
 
 
 def test_servers_of_other_formats() -> None:

@@ -16,11 +16,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gnnkit import Store, serve
+from gnnkit import GraphStoreServers, Store, serve
 from gnnkit.cluster.serving.listener import ClientListener, ClientSessions
 from gnnkit.errors import PlanError
 from gnnkit.runtime.wire import Wire
-from gnnkit.serving import GraphStoreServers
 from gnnkit.storage.layout import FORMAT_VERSION
 from tests.cluster.serving.setups import (
     FAULT_S,

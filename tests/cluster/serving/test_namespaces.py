@@ -95,7 +95,7 @@ import sys
 import torch.distributed as dist
 
 from gnnkit import GraphLoader, GraphStore
-from gnnkit.loader.inspection import batches_digest
+from tests.helpers.batches import digest as batches_digest
 
 dist.init_process_group("gloo")
 words = {"num_neighbors": [3, 2], "batch_size": 8, "seed": 3, "remainder": "pad", "shuffle": True, "progress": False}

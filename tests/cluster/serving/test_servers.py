@@ -18,13 +18,12 @@ import psutil
 import pytest
 
 import gnnkit
-from gnnkit import Store, serve
-from gnnkit.cli.app import run
+from gnnkit import GraphStoreServers, Store, serve
 from gnnkit.errors import LoaderClosed, PlanError, StoreError, WorkerDied
-from gnnkit.events import Event
-from gnnkit.serving import GraphStoreServers, run_in_foreground
+from gnnkit.serving import run_in_foreground
 from tests.backends.setups import environment, is_gone
 from tests.cluster.serving.setups import FAULT_S, Caller, Trainer, blocks_of, expected_batches, hear, server_pids, worker_pids
+from tests.helpers.command import run
 from tests.helpers.leaks import descendants
 from tests.helpers.waiting import wait_until
 
@@ -57,7 +56,7 @@ def kill(pid: int) -> None:
 
 
 def test_serve_returns_at_once_and_tells_when_it_is_ready(store: Store) -> None:
-    told: list[Event] = []
+    told: list[Any] = []
     with gnnkit.serve(store.path, 1, progress=False) as servers:
         assert servers.status()["state"] == "joining" and servers.store == str(store.path)
         servers.wait(events=told.append)

@@ -19,15 +19,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnkit import BuildOptions, GraphLoader, GraphStore, Store, serve
+from gnnkit import BuildOptions, GraphLoader, GraphStore, GraphStoreServers, Store, serve
 from gnnkit.cluster.service_client import PROTOCOL_VERSION, ServiceClient
 from gnnkit.errors import BatchTimeout, GnnkitError, PlanError, WorkerDied
-from gnnkit.serving import GraphStoreServers
-from gnnkit.storage.build import build_store
 from tests.backends.test_contract import typed_source
 from tests.cluster.serving.networked import two_hosts
 from tests.cluster.serving.setups import OPTIONS, blocks_of, expected_batches, server_pids, worker_pids
 from tests.helpers.batches import same
+from tests.helpers.graphs import stored
 from tests.helpers.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -70,7 +69,7 @@ def test_typed_batches_are_the_same(tmp_path: Path) -> None:
     source: Any = typed_source()
     build: dict[str, Any] = {"num_parts": 3, "partition": "random", "edge_dir": "out", "weight": "weight", "with_edge": True}
     words = {"num_neighbors": [-1, 2], "input_nodes": next(iter(source.splits)), "weight": "weight", "with_edge": True, "replace": True}
-    store = build_store(source, tmp_path / "store", BuildOptions(**build))
+    store = stored(source, tmp_path / "store", BuildOptions(**build))
     words |= {"batch_size": 7, "rank": 1, "world_size": 3}
     with served(store, tmp_path) as servers, joined(servers, store, **words) as loader:
         check(loader, store, **words)

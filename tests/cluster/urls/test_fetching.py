@@ -12,18 +12,17 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gnnkit import BuildOptions, GraphLoader, LoaderPlan, Store, partition
 from gnnkit.capacity import sized_graph
-from gnnkit.cli.app import run
 from gnnkit.errors import PlanError, StoreError
-from gnnkit.events import Event, ignore_events
 from gnnkit.jobs.running import prepare
 from gnnkit.plan import Placement
-from gnnkit.storage.catalog import default_store_dir
 from tests.helpers.batches import digest
+from tests.helpers.command import run
 from tests.helpers.http_files import FileServer
 from tests.helpers.waiting import wait_until
 
@@ -86,7 +85,7 @@ def test_a_node_of_a_job_fetches_its_share_before_it_starts(store: Store, server
         assert loader.plan.store is not None
         reference = replace(loader.plan.store, url=f"{server.url}/store")
         replace(loader.plan, store=reference, placement=Placement(((0,), (1,)))).save(tmp_path / "plan.json")
-    assert f"parts 1 of {home}" in prepare(tmp_path / "plan.json", 1, 2, ignore_events)
+    assert f"parts 1 of {home}" in prepare(tmp_path / "plan.json", 1, 2, [].append)
     assert not [path for path in server.asked if "/part0/" in path]
 
 
@@ -169,7 +168,7 @@ def test_the_stop_button_ends_a_fetch(server: FileServer, home: Path) -> None:
 
 
 def test_without_a_network_what_was_fetched_is_used_and_it_is_said(server: FileServer, home: Path) -> None:
-    url, said = f"{server.url}/store", list[Event]()
+    url, said = f"{server.url}/store", list[Any]()
     before = Store.open(url, [0])
     server.statuses += [503] * 40
     from gnnkit.cluster.urls.stores import open_url
@@ -214,7 +213,7 @@ def test_urls_that_hold_secrets_are_refused_without_showing_them(url: str, words
 
 def test_a_fetched_store_is_one_of_the_folder_of_stores(server: FileServer, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = Store.open(f"{server.url}/store", [0]).path
-    assert path.parent == default_store_dir()
+    assert path.parent == home / "stores"
     assert run(["stores", "ls", "--json"]) == 0
     assert [entry["problem"] for entry in json.loads(capsys.readouterr().out)["stores"]] == [None]
     assert sized_graph(f"{server.url}/store", BuildOptions(num_parts=2)).schema.num_nodes == 9000

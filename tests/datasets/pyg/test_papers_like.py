@@ -14,6 +14,7 @@ Shares do not depend on the scale where seeds are fewer in proportion.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,6 @@ from gnnkit.datasets import open_ogb, papers_like, write_ogb_layout
 from gnnkit.datasets.ogb import published_graph
 from gnnkit.datasets.synthetic_ogb import SAMPLE_NOTICE
 from gnnkit.errors import PlanError
-from gnnkit.events import Event
 from tests.datasets.pyg.test_synthetic import digest_of, edges_of, rows_of
 
 EDGES = ("node", "to", "node")
@@ -128,7 +128,7 @@ def test_a_store_of_some_parts_goes_on_where_it_was_left(tmp_path: Path) -> None
 @pytest.mark.parametrize("compresslevel", [0, 1])
 def test_as_files_of_ogb(compresslevel: int, tmp_path: Path) -> None:
     """What OGB's own reader takes from its archive: data.npz, node-label.npz with NaN, splits by time."""
-    source, events = papers_like(0.0001), list[Event]()
+    source, events = papers_like(0.0001), list[Any]()
     tree = write_ogb_layout(source, tmp_path, compresslevel=compresslevel, events=events.append)
     assert tree == tmp_path / "ogbn_papers100M" and events[-1].done == events[-1].total
     with np.load(tree / "raw/data.npz") as data, np.load(tree / "raw/node-label.npz") as labels:

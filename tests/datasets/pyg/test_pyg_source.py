@@ -13,9 +13,8 @@ import torch
 from torch_geometric.data import Data, HeteroData, InMemoryDataset
 
 import gnnkit
-from gnnkit.datasets import PyGSource, cora
+from gnnkit.datasets import ArraySpec, GraphSchema, PyGSource, cora
 from gnnkit.errors import DatasetError, PlanError
-from gnnkit.schema import ArraySpec, GraphSchema
 
 EDGE_TYPE = ("node", "to", "node")
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,6 @@ from gnnkit import BuildOptions
 from gnnkit.datasets import GraphSource, products_like
 from gnnkit.datasets.synthetic import PRODUCTS
 from gnnkit.errors import PlanError
-from gnnkit.events import Event
 
 EDGES = ("node", "to", "node")
 
@@ -199,7 +199,7 @@ def test_memory_is_bounded() -> None:
 
 
 def test_straight_into_a_store(tmp_path: Path) -> None:
-    events: list[Event] = []
+    events: list[Any] = []
     source = products_like(0.002)
     store = products_like(0.002, out=tmp_path / "store", options=BuildOptions(num_parts=2), events=events.append)
     assert store.path == tmp_path / "store" and store.num_parts == 2

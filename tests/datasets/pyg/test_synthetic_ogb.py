@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,6 @@ from gnnkit.datasets import open_ogb, papers_like, products_like, sample_root, s
 from gnnkit.datasets.synthetic import GeneratedSource
 from gnnkit.datasets.synthetic_ogb import NOTICE_FILE, SAMPLE_NOTICE, main
 from gnnkit.errors import PlanError
-from gnnkit.events import Event
 from tests.datasets.reading import ask_ogb
 
 EDGES = ("node", "to", "node")
@@ -39,7 +39,7 @@ def check_tree(tree: Path, scale: float) -> None:
 
 
 def test_layout(tmp_path: Path) -> None:
-    events: list[Event] = []
+    events: list[Any] = []
     tree = write_ogb_layout(products_like(0.001), tmp_path / "new", events=events.append)
     assert tree == tmp_path / "new" / "ogbn_products"
     check_tree(tree, 0.001)
@@ -82,7 +82,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
-    def fail(event: Event) -> None:
+    def fail(event: Any) -> None:
         if event.kind == "progress" and event.done > 100:
             raise RuntimeError("stop")
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.schema import EdgeTypeSchema, GraphSchema, NodeTypeSchema
+from gnnkit.datasets import EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from gnnkit.storage.arrays import EdgePart, GraphArrays, NodePart
 from tests.helpers.graphs import ArraySource
 

@@ -11,14 +11,14 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from gnnkit import BuildOptions, Store, partition
 from gnnkit.errors import StoreError
-from gnnkit.events import EventSink, ignore_events
-from gnnkit.storage.catalog import list_stores
 from tests.helpers.graphs import random_source
+from tests.helpers.stores import listed_stores
 from tests.storage.checks import FAST_FOLDER, build_store, files_of
 from tests.storage.killed_builds import dying_after, dying_around_rename
 
@@ -28,7 +28,7 @@ OPTIONS = BuildOptions(PARTS, "ldg", with_edge=True, cache_ratio=0.2)
 BUSY = 3
 
 
-def build(path: Path, parts: list[int], events: EventSink = ignore_events) -> Store | None:
+def build(path: Path, parts: list[int], events: Callable[[Any], None] = lambda event: None) -> Store | None:
     return partition(SOURCE, PARTS, "ldg", path, with_edge=True, cache_ratio=0.2, parts=parts, events=events)
 
 
@@ -61,7 +61,7 @@ def check_killed_once(path: Path, wanted: dict[str, bytes], dying: Callable[[], 
     if (path / "manifest.json").exists():
         Store.open(path).verify()
     else:
-        assert [entry.path for entry in list_stores(path.parent)] == [], "a store that is not whole looks like one"
+        assert listed_stores(path.parent) == [], "a store that is not whole looks like one"
         build(path, [0])
     store = build(path, [1])
     assert store is not None and files_of(path) == wanted

@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnnkit import BuildOptions
-from gnnkit.datasets import products_like
+from gnnkit.datasets import GraphSchema, NodeTypeSchema, products_like
 from gnnkit.errors import PlanError
-from gnnkit.schema import GraphSchema, NodeTypeSchema
 from gnnkit.storage.partition import assign_parts, needs_topology
 from gnnkit.storage.partition.balance import shuffled_parts
 from tests.helpers.graphs import random_source

@@ -16,10 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnnkit import BuildOptions
+from gnnkit.datasets import ArraySpec, GltPartitionSource, write_glt_partitions
 from gnnkit.errors import DatasetError, PlanError
-from gnnkit.schema import ArraySpec
 from gnnkit.storage.arrays import GraphArrays
-from gnnkit.storage.glt_format import GltPartitionSource, write_glt_partitions
 from gnnkit.storage.partition import assign_parts
 from gnnkit.storage.store import ReplicatedFeatures
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_source

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gnnkit.schema import ArraySpec, EdgeTypeSchema, GraphSchema, NodeTypeSchema, edge_type_name
-from gnnkit.storage.glt_format import GltPartitionSource, write_glt_partitions
+from gnnkit.datasets import ArraySpec, EdgeTypeSchema, GltPartitionSource, GraphSchema, NodeTypeSchema, write_glt_partitions
+from gnnkit.schema import edge_type_name
 from gnnkit.storage.store import ReplicatedFeatures
 from tests.helpers.graphs import ArraySource
 from tests.storage.partition.test_glt_format import PartedGraph, assert_same_graph, parted

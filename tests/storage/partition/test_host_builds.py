@@ -16,13 +16,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gnnkit import BuildOptions, Store, datasets, partition
-from gnnkit.cli.app import run
 from gnnkit.errors import PlanError, StoreError
-from gnnkit.storage.build import build_parts, build_store, missing_parts, repartition, repartition_job, source_job
-from gnnkit.storage.catalog import list_stores, prune
+from gnnkit.storage.build import build_parts, missing_parts, repartition, repartition_job, source_job
+from tests.helpers.command import run
 from tests.helpers.graphs import ArraySource, random_source
 from tests.helpers.ogb_trees import write_tree
-from tests.storage.checks import assert_holds, fast_folder, files_of
+from tests.helpers.stores import listed_stores, pruned
+from tests.storage.checks import assert_holds, build_store, fast_folder, files_of
 from tests.storage.test_build import options_for
 
 pytestmark = pytest.mark.slow
@@ -181,13 +181,13 @@ def test_an_older_store_is_there_until_the_new_one_is_whole(tmp_path: Path) -> N
 
 def test_prune_leaves_parts_for_a_week(tmp_path: Path) -> None:
     partition(source(), 2, out=tmp_path / "store", parts=[0])
-    assert list_stores(tmp_path) == [] and prune(tmp_path) == [] and missing_parts(tmp_path / "store") == [1]
+    assert listed_stores(tmp_path) == [] and pruned(tmp_path) == [] and missing_parts(tmp_path / "store") == [1]
     before = time.time() - WEEK_S - 3600
     for path in (tmp_path / "store.parts", *(tmp_path / "store.parts").rglob("*")):
         os.utime(path, (before, before))
-    (removed,) = prune(tmp_path)
-    assert removed.path == tmp_path / "store.parts" and "not touched for a week" in removed.reason
-    assert not removed.path.exists()
+    ((path, _, reason),) = pruned(tmp_path)
+    assert path == tmp_path / "store.parts" and "not touched for a week" in reason
+    assert not path.exists()
 
 
 def test_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

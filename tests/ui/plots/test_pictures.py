@@ -21,11 +21,10 @@ from gnnkit.errors import LoaderClosed, PlanError, StoreError
 from gnnkit.loader.feature_cache import Footprint
 from gnnkit.loader.history import Timeline
 from gnnkit.loader.inspection import Neighborhood
-from gnnkit.storage.build import build_store
 from gnnkit.ui import plots
 from gnnkit.ui.plots import StoreNumbers
 from gnnkit.units import format_short
-from tests.helpers.graphs import random_source
+from tests.helpers.graphs import random_source, stored
 from tests.loader.graphs import make, plain, typed
 from tests.loader.test_anchors import OPTIONS, anchors_of, labelled_shop
 from tests.loader.test_timeline import record
@@ -184,7 +183,7 @@ def test_stores_of_every_shape() -> None:
         num_parts = min(num_parts, max(t.num_nodes for t in source.schema.node_types.values()))
         edge_dir: Any = "out" if number % 2 else "in"
         with fast_folder() as folder:
-            store = build_store(source, Path(folder) / "store", BuildOptions(num_parts, "random", edge_dir))
+            store = stored(source, Path(folder) / "store", BuildOptions(num_parts, "random", edge_dir))
             figure: Any = store.plot()
         numbers: StoreNumbers = figure.data
         part_of = {}
