@@ -258,7 +258,7 @@ class Network:
                 membership.become(state=state)
             self._count_clients()
             pool = self._loop.pool
-            shared = None if pool is None else pool.sharing.shared
+            shared = None if pool is None else pool.workers.sharing.shared
             if shared is not None and shared is not self._told:
                 self._told = shared
                 self._answers.use(shared.graph)
