@@ -295,10 +295,6 @@ class ServerConnection(Calls):
         self.welcome = Welcome.of(message.body)
         return self.welcome
 
-    def fileno(self) -> int:
-        """Returns the descriptor to wait on; -1 once closed."""
-        return self._wire.fileno()
-
     def wait(self, timeout_s: float) -> bool:
         """Waits until the server says something."""
         return self._wire.wait(timeout_s)

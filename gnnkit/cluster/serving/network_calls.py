@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
-import threading
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, wait
 from functools import partial
@@ -15,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.bounds import MOST_BATCHES, is_real, is_whole, shown
-from gnnkit.cluster.membership import CLIENT_PREFIX, LeaseTable, Membership, ServerMember, check_version
+from gnnkit.cluster.membership import CLIENT_PREFIX, Membership, ServerMember, check_version
 from gnnkit.cluster.network_wire import NotYet
 from gnnkit.cluster.parts.service import PENDING, Answer, Answers, Stream, lease_calls
 from gnnkit.cluster.service_client import ids_of
@@ -23,7 +21,7 @@ from gnnkit.errors import BatchTimeout, GnnkitError, PlanError, SamplingError, S
 from gnnkit.files import open_regular
 from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling
 from gnnkit.runtime.batches import BatchList
-from gnnkit.runtime.beats import BEAT_S, SESSION_SILENCE_S
+from gnnkit.runtime.beats import BEAT_S
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.pool import PoolSession, Request, Sampled, trial_batch
 from gnnkit.runtime.remote import fresh, layout_from_json
@@ -169,9 +167,6 @@ def _concurrency(plan: LoaderPlan) -> int:
     return min(MOST_CONCURRENT, max(1, wanted)) if isinstance(wanted, int) else 2
 
 
-logger = logging.getLogger(__name__)
-
-
 class RemoteSessions:
     """All of them.
 
@@ -188,25 +183,11 @@ class RemoteSessions:
     def __init__(self, loop: ServerLoop, pool: ServedPool, graph: GraphHandle) -> None:
         self._loop, self.pool, self.graph = loop, pool, graph
         self._sessions: dict[tuple[str, str], RemoteSession] = {}
-        self._leases = LeaseTable[str, None](SESSION_SILENCE_S)
 
-    def heard(self, what: str, client: str) -> None:
-        """A client says that it is there, or that it leaves."""
-        if what == "bye":
-            self._drop(client)
-            return
-        self._leases.here(client, None)
-
-    def tidy(self) -> None:
-        """Drops the clients that have not been heard of for long."""
-        for client in self._leases.forget_silent():
-            logger.info("%s has not been heard of for %g s", client, SESSION_SILENCE_S)
-            self._drop(client)
-
-    def _drop(self, client: str) -> None:
+    def left(self, client: str) -> None:
+        """A client has gone, or has not been heard of for long."""
         for name, key in [found for found in self._sessions if found[0] == client]:
             self.release(name, key)
-        self._leases.bye(client)
 
     def register(self, client: str, key: str, sent: dict[str, Any]) -> Future[int]:
         """Gives a loader its session, or finds the one that is there; see ``RemoteSession.opened``.
@@ -214,7 +195,6 @@ class RemoteSessions:
         Raises:
             PlanError: The plan is of no use here, or another one was registered under this key.
         """
-        self.heard("here", client)
         session = self._sessions.get((client, key))
         if session is None or session.is_closed:
             plan = LoaderPlan.from_json(sent)
@@ -241,7 +221,6 @@ class RemoteSessions:
         session = self._sessions.get((client, key))
         if session is None or session.is_closed:
             raise UnknownChannel(f"there is no loader {key!r} of {client}")
-        self.heard("here", client)
         if session.epoch != walk.epoch or self.pool.is_over:  # missing workers are started when an epoch begins
             session.epoch = walk.epoch
             self.pool.workers.start_missing()
@@ -296,7 +275,6 @@ class NetworkCalls:
         self._path, self._on_main, self._loop = path, on_main, loop
         self._files = {MANIFEST_NAME, *outline_files(manifest)}
         self._sessions: RemoteSessions | None = None
-        self._closed = threading.Event()
         later = ("announce", "membership", "here", "bye", "register", "release", "expand", "question", "rows", "walk")
         self.table: dict[str, Answer] = {**dict.fromkeys(later, _not_yet), "call": self._call, "file": self._file}
 
@@ -313,20 +291,16 @@ class NetworkCalls:
             store: The store.
             heard: See ``lease_calls``.
         """
-        self._answers = answers
+        self._answers, self._heard = answers, heard
         self._graph = GraphHandle(store.arrays(), store.splits, store.reference, link_splits=store.link_splits)
         walks = {"walk": self._walk, "register": self._register, "release": self._release}
         self.table |= {**answers.calls, **lease_calls(answers.check, heard), **walks}
 
-    def close(self) -> None:
-        """Stops looking after clients."""
-        self._closed.set()
-
     # Sessions of loaders on other hosts -----------------------------------------------------------------------------------
 
-    def heard(self, what: str, client: str) -> None:
-        """A client says "here" or "bye"."""
-        self._tell(lambda sessions: sessions.heard(what, client))
+    def left(self, client: str) -> None:
+        """A client says goodbye, or has not been heard of for long: what it had here goes."""
+        self._tell(lambda sessions: sessions.left(client))
 
     def _tell(self, fn: Callable[[RemoteSessions], None]) -> None:
         """Calls a function in the main thread, once there are workers."""
@@ -338,12 +312,7 @@ class NetworkCalls:
             if self._loop.pool is None:
                 raise NotYet("the server is not there yet")
             self._sessions = RemoteSessions(self._loop, self._loop.pool, self._graph)
-            threading.Thread(target=self._look_after, name="gnnkit-wire-clients", daemon=True).start()
         return self._sessions
-
-    def _look_after(self) -> None:
-        while not self._closed.wait(BEAT_S):
-            self._tell(lambda sessions: sessions.tidy())
 
     def _register(self, body: dict[str, Any]) -> dict[str, Any]:
         self._answers.check(body)
@@ -354,6 +323,7 @@ class NetworkCalls:
             raise BadRequest("the plan cannot be read") from error
         if not isinstance(plan, dict):
             raise BadRequest("there is no plan")
+        self._heard("here", client, 0)  # the client may have had no time to say so itself
         opened: Future[int] = self._on_main(lambda: self._known().register(client, key, plan))
         try:
             return {"channel": opened.result(timeout_s)}
