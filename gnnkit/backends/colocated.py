@@ -17,7 +17,7 @@ from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.limits import auto_threads
 
 if TYPE_CHECKING:
-    from gnnkit.backends.session import OnStarted, WorkerPool
+    from gnnkit.runtime.pool import OnStarted, WorkerPool
 
 # Batches under way in a process where parts are on other hosts, at least.
 _LEAST_CONCURRENT = 4

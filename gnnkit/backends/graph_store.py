@@ -18,7 +18,7 @@ from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.graph_memory import GraphHandle
 
 if TYPE_CHECKING:
-    from gnnkit.backends.session import OnStarted, WorkerPool
+    from gnnkit.runtime.pool import OnStarted, WorkerPool
 
 
 @checks_calls()

@@ -8,7 +8,7 @@ import os
 import secrets
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from datetime import timedelta
 from functools import cached_property
@@ -22,14 +22,13 @@ from gnnkit.errors import GnnkitError, PlanError, StartTimeout
 from gnnkit.plan import LoaderPlan, StoreRef
 from gnnkit.runtime.graph_memory import GraphHandle, GraphSharing
 from gnnkit.runtime.limits import check_descriptors, check_start_memory
-from gnnkit.runtime.process_status import ProcessStatus, look_at
-from gnnkit.runtime.runs import RunFolder, new_run
-from gnnkit.runtime.supervisor import ChildProcess, Exit, Supervisor, SupervisorOptions
-from gnnkit.runtime.wire import Message
+from gnnkit.runtime.local_pool import LocalWorkerPool
+from gnnkit.runtime.runs import new_run
+from gnnkit.runtime.supervisor import Exit, SupervisorOptions
 
 if TYPE_CHECKING:
     from gnnkit.backends.colocated import Colocated
-    from gnnkit.backends.session import OnStarted
+    from gnnkit.runtime.pool import OnStarted
 
 TOKEN_VARIABLE = "GNNKIT_TOKEN"
 _LEAST_TOKEN = 16
@@ -215,112 +214,28 @@ def _read(key: str, whose: str, timeout_s: float) -> str:
     return str(store.get(key).decode())
 
 
-class LocalWorkerPool(Supervisor):
-    """Processes of this process's own; see ``WorkerPool``.
-
-    Args:
-        options: How they are started.
-        folder: Where their logs go.
-        sharing: The graph's copy.
-        on_started: Called with each process that has been started.
+class HostWorkerPool(LocalWorkerPool):
+    """Processes that sample some parts themselves, and ask other hosts for the others; see ``LocalWorkerPool``.
 
     Attributes:
-        setup: What a process is told first, beside the graph's copy.
-        link: The connection to other hosts; None where every part is on this one.
+        link: The connection to the other hosts; None while it is not there.
     """
 
-    def __init__(self, options: SupervisorOptions, folder: RunFolder, sharing: GraphSharing, on_started: OnStarted) -> None:
-        super().__init__(options, folder, _weakly(self._set_up), sharing)
-        self.setup: dict[str, Any] = {}
-        self.link: HostLink | None = None
-        self.sharing, self._on_started = sharing, on_started
-        self._traffic: dict[int, tuple[int, int]] = {}  # bytes that each process has received and sent
-
-    def _set_up(self, child: ChildProcess) -> None:
-        """Tells a process that has just been started what it is there for."""
-        fds, description = self.sharing.setup_message(child.rank)
-        child.wire.send("setup", fds, graph=description, threads=self.options.threads, **self.setup)
-        self._on_started(child.rank)
-
-    @property
-    def expected(self) -> int:
-        """The number of processes once all have started."""
-        return self.options.num_workers
-
-    @property
-    def pids(self) -> dict[int, int]:
-        """Pids by number."""
-        return {rank: child.pid for rank, child in self.alive.items()}
-
-    @property
-    def is_starting(self) -> bool:
-        """Whether one is not ready yet."""
-        return bool(self.starting)
-
-    @property
-    def is_reporting(self) -> bool:
-        """Never: that a process is ready comes on the same way as all that it has reported."""
-        return False
-
-    @property
-    def logs(self) -> str:
-        """The folder of their logs."""
-        return str(self.folder.path)
-
-    @property
-    def graph_bytes(self) -> int:
-        """Bytes of the graph's copy, 0 while there is none."""
-        return self.sharing.nbytes
+    link: HostLink | None = None
 
     @property
     def can_idle(self) -> bool:
-        """Whether no other host depends on this one until the end."""
-        return self.link is None
-
-    def lane(self, rank: int) -> str:
-        """Returns the name of a process."""
-        return self.options.lane.format(rank=rank)
-
-    def statuses(self) -> Iterator[ProcessStatus]:
-        """Yields the status of each process."""
-        for rank, child in sorted(self.alive.items()):
-            status = look_at(self.lane(rank), child.pid, child.log, self.signs(rank).busy_s)
-            yield status if rank in self.ready or status.state != "running" else replace(status, state="starting")
-
-    def describe(self, rank: int) -> str | None:
-        """Returns a process's name and its state in the system, for messages; None where it is not running."""
-        child = self.alive.get(rank)
-        return None if child is None else f"{self.name(rank)} is {child.state()}"
+        """Never: hosts depend on each other until the end."""
+        return False
 
     def _exited(self, rank: int) -> Exit:
         exit_ = super()._exited(rank)
         return exit_ if self.link is None else replace(exit_, error=self.link.explain(exit_.error))
 
-    def attend(self, start_timeout_s: float, *, revive: bool) -> tuple[int, GnnkitError] | None:
-        """Starts those that are missing, has the graph's copy made, and ends a process past its start deadline."""
-        found = None if len(self.ready) == len(self._children) else self.overdue(start_timeout_s)
-        if revive:
-            self.start_missing()
-        self.sharing.spread(self.ready, self.send, ask=revive)
-        return found
-
     def check(self) -> None:
         """Raises what keeps this host's part service from coming back."""
         if self.link is not None:
             self.link.check()
-
-    def listen(self) -> Iterator[tuple[int, Message | Exit]]:
-        """Yields what has arrived, and notes the bytes on the wire."""
-        for rank, what in super().listen():
-            if isinstance(what, Message) and "traffic" in what.body:
-                self._traffic[rank] = what.body["traffic"]
-            yield rank, what
-
-    @property
-    def wire(self) -> dict[str, int]:
-        """Bytes of messages from and to other hosts since the processes were started."""
-        received, sent = map(sum, zip((0, 0), *self._traffic.values(), strict=True))
-        return {"received": received, "sent": sent}
 
     def details(self) -> Mapping[str, Any]:
         """Facts about other hosts."""
@@ -328,11 +243,8 @@ class LocalWorkerPool(Supervisor):
 
     def stop(self) -> None:
         """Ends them; does nothing in a forked child."""
-        if os.getpid() != self._owner:
-            return
-        self.sharing.give_up()
         super().stop()
-        if self.link is not None:
+        if self.link is not None and os.getpid() == self._owner:
             self.link.close()
 
 
@@ -345,17 +257,18 @@ def open_colocated(options: Colocated, num_workers: int, plan: LoaderPlan, graph
     supervisor_options = SupervisorOptions(num_workers, options.threads_per_worker, worker.__name__, options.max_concurrent_producer_inits)
     store = None if plan.store is None else asdict(plan.store)
     folder = new_run(options.log_dir, {"store": None if store is None else store["path"]})
-    workers = LocalWorkerPool(supervisor_options, folder, sharing, on_started)
+    if plan.store is None or plan.placement is None or plan.placement.is_replicated:
+        workers = LocalWorkerPool(supervisor_options, folder, sharing, on_started)
+        workers.setup = {"store": store, "idle_s": options.idle_timeout_s, "hosts": None}
+        return workers
+    linked = HostWorkerPool(supervisor_options, folder, sharing, on_started)
     try:
-        if plan.store is not None and plan.placement is not None and not plan.placement.is_replicated:
-            workers.link = HostLink(options, plan, graph, folder.path.parent, workers.stop)
+        linked.link = HostLink(options, plan, graph, folder.path.parent, linked.stop)
     except BaseException:
-        workers.stop()
+        linked.stop()
         raise
-    # On several hosts no process is idle: they depend on each other until the end.
-    idle_s, hosts = (options.idle_timeout_s, None) if workers.link is None else (None, workers.link.setup_message())
-    workers.setup = {"store": store, "idle_s": idle_s, "hosts": hosts}
-    return workers
+    linked.setup = {"store": store, "idle_s": None, "hosts": linked.link.setup_message()}
+    return linked
 
 
 def _wait_for_turn(gap_s: float) -> None:
@@ -363,15 +276,3 @@ def _wait_for_turn(gap_s: float) -> None:
     rank = os.environ.get("LOCAL_RANK", "0")
     if rank.isdigit() and gap_s:
         threading.Event().wait(int(rank) * gap_s)
-
-
-def _weakly(method: Callable[[ChildProcess], None]) -> Callable[[ChildProcess], None]:
-    """A bound method that does not keep its object."""
-    weak = weakref.WeakMethod(method)
-
-    def call(child: ChildProcess) -> None:
-        target = weak()
-        if target is not None:
-            target(child)
-
-    return call

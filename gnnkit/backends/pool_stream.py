@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.backends.base import END_OF_EPOCH, EndOfEpoch, StreamStatus, check_owner
-from gnnkit.backends.session import BatchWait, RingScheduler, Session, SingleRequest
-from gnnkit.backends.shared_pool import SharedPool, pool_registry
+from gnnkit.backends.session import BatchWait, RingScheduler, Session
+from gnnkit.backends.shared_pool import LoaderPool, pool_registry
 from gnnkit.backends.stored_graph import GraphOrder
-from gnnkit.errors import LoaderClosed, StartTimeout
+from gnnkit.errors import GnnkitError, LoaderClosed, StartTimeout
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.graph_memory import GraphHandle
+from gnnkit.runtime.pool import Request, Sampled
 from gnnkit.runtime.process_status import look_at
-from gnnkit.runtime.remote import error_from_json, fresh, layout_from_json
-from gnnkit.runtime.ring import BlockPool, mapped
-from gnnkit.runtime.waiters import SLICE_S, Bell
-from gnnkit.runtime.wire import Message, in_memory
+from gnnkit.runtime.remote import fresh, layout_from_json
+from gnnkit.runtime.ring import BlockPool
 from gnnkit.sampling.schedule import Schedule
 from gnnkit.sampling.subgraph import SampledSubgraph
 from gnnkit.waiting import Deadline
@@ -38,6 +37,10 @@ R = TypeVar("R")
 
 # Blocks that are kept for batches that are copied out of their slots.
 _KEPT_BLOCKS = 3
+
+
+class _PlaceLost(Exception):
+    """The loader has lost its place, to a newer one or because it was not used; it takes another one."""
 
 
 class PoolStream:
@@ -62,7 +65,6 @@ class PoolStream:
         self._pools = pool_registry()
         self._blocks = BlockPool(_KEPT_BLOCKS, pinned_for=plan.runtime.pin_device)
         self._session = Session(options, plan, graph, events)
-        self._numbers = itertools.count(1)
         # The processes that sample a graph in memory may read it from a store of their own.
         self._graph_order = GraphOrder(graph.arrays) if graph.store is None else None
         self._end = weakref.finalize(self, self._pools.forget, self._session)  # also when the interpreter ends
@@ -80,7 +82,7 @@ class PoolStream:
     def start_epoch(self, epoch: int, schedule: Schedule) -> None:
         """Starts an epoch; what is left of the one before is dropped. Processes that have died are started again."""
 
-        def begin(pool: SharedPool, scheduler: RingScheduler) -> None:
+        def begin(pool: LoaderPool, scheduler: RingScheduler) -> None:
             self._pools.tidy()
             pool.begin(self._session, epoch, schedule)
 
@@ -95,7 +97,7 @@ class PoolStream:
         wait: BatchWait | None = None
         ready, waited_for = -1, -1
 
-        def look(pool: SharedPool, scheduler: RingScheduler) -> SampledSubgraph | float | None:
+        def look(pool: LoaderPool, scheduler: RingScheduler) -> SampledSubgraph | float | None:
             nonlocal wait, ready, waited_for
             if scheduler.is_over:
                 return None
@@ -120,86 +122,69 @@ class PoolStream:
 
     def sample_now(self, epoch: int, batch_index: int, seeds: NDArray[np.int64] | None = None) -> SampledSubgraph:
         """One batch outside the epoch, sampled by the process that has least to do; see ``BatchStream.sample_now``."""
-        while (answer := self._ask(epoch, batch_index, seeds)) == "again":
-            pass
-        if "error" in answer.body:
-            raise error_from_json(answer.body["error"], "sampling a batch")
-        return self._subgraph(answer.body["batches"][0], mapped(answer.fds[0]), epoch, batch_index, is_padding=None)
-
-    def _ask(self, epoch: int, batch_index: int, seeds: NDArray[np.int64] | None) -> Message | Literal["again"]:
-        """Asks a process for a batch; "again" where it went before it could answer."""
-        session, number, request = self._session, next(self._numbers), SingleRequest()
-        session.requests[number] = request
+        session = self._session
         wait: BatchWait | None = None
+        answers: list[Sampled] = []
+        request = Request(epoch, batch_index, seeds, answers.append)
 
-        def look(pool: SharedPool, scheduler: RingScheduler) -> Message | Literal["again"] | float:
+        def look(pool: LoaderPool, scheduler: RingScheduler) -> list[Sampled] | float:
             nonlocal wait
-            if wait is None:
-                pool.workers.settle()
-            pool.pump(revive=False)
-            if request.rank < 0 and request.answer is None:
-                if not pool.workers.pids:
-                    pool.pump(revive=True)
-                if pool.workers.pids:
-                    request.rank = _least_busy(pool, scheduler)
-                    _send_request(pool, session, request.rank, seeds, number=number, epoch=epoch, batch=batch_index)
-            answer = request.take()
-            if answer is not None:
-                return answer
+            is_first = wait is None
             if wait is None:
                 wait = BatchWait(pool.workers, self._timeout_s, "a batch outside the epoch")
-                return float(self._timeout_s)
-            return self._look(wait, [request.rank])
+                pool.workers.settle()
+                session.ask(request)
+            pool.pump(revive=False)
+            if request.rank < 0 and not pool.workers.pids:
+                pool.pump(revive=True)
+            if answers:
+                return answers
+            return float(self._timeout_s) if is_first else self._look(wait, [request.rank])
 
         try:
-            return self._until(look, lambda: request.answer is not None)
+            sampled = self._until(look, lambda: bool(answers))[0]
         finally:
-            del session.requests[number]
-            if isinstance(request.answer, Message):  # an interrupt
-                request.answer.close()
+            if wait is not None:  # it was asked for
+                with self._pools.lock:
+                    session.forget(request)
+        if isinstance(sampled, GnnkitError):
+            raise sampled
+        body, block = sampled
+        return self._subgraph(body, block, epoch, batch_index, is_padding=None)
 
-    def _until(self, look: Callable[[SharedPool, RingScheduler], R | float], is_due: Callable[[], bool]) -> R:
+    def _until(self, look: Callable[[LoaderPool, RingScheduler], R | float], is_due: Callable[[], bool]) -> R:
         """Calls ``look`` whenever something has come, until it has a result. A session that was evicted is admitted again first.
 
         Args:
-            look: Called under the lock; returns the result, or the most seconds to wait for it.
+            look: Called under the lock; returns the result, or the most seconds to wait for it. See ``Waiters.until``.
             is_due: Whether a call of ``look`` is due, for threads that handle this one's messages.
         """
-        session, pools, bell, is_waiting = self._session, self._pools, None, False
+        session, pools = self._session, self._pools
+
+        def look_there(pool: LoaderPool) -> R | float:
+            scheduler = session.scheduler
+            if session.is_closed or scheduler is None or pools.places.get(session) is not pool:
+                raise _PlaceLost
+            session.used = time.monotonic()
+            return look(pool, scheduler)
+
         try:
             while True:
                 if session.is_closed or os.getpid() != pools.owner:
                     self._check_open()
-                with pools.lock:
-                    pool, scheduler = pools.places.get(session), session.scheduler
-                    if pool is not None and scheduler is not None:
-                        session.used = time.monotonic()
-                        if bell is not None:
-                            pool.waiters.awake(bell)
-                            is_waiting = False
-                        found = look(pool, scheduler)
-                        if not isinstance(found, float):
-                            return found
-                        left_s, bell = found, bell or Bell(is_due)
-                        is_waiting = True
-                        poller = pool.waiters.poller(bell, pool.workers.poller)
-                if pool is None or scheduler is None:
+                pool = pools.places.get(session)
+                if pool is None:
                     pools.enter(session)
                     continue
-                if pools.forgotten or session.notices:
-                    self._settle()
-                poller.poll(min(SLICE_S, left_s) * 1000)
+                try:
+                    return pool.waiters.until(partial(look_there, pool), is_due, pool.workers.poller, self._settle)
+                except _PlaceLost:  # in this moment
+                    continue
         finally:
-            if bell is not None:  # another thread waits in the place of this one on what arrives
-                with pools.lock:
-                    if (pool := pools.places.get(session)) is not None:
-                        if is_waiting:
-                            pool.waiters.awake(bell)
-                        pool.waiters.hand_on()
             if pools.forgotten or session.notices:
                 self._settle()
 
-    def _deliver(self, pool: SharedPool, scheduler: RingScheduler, ready: int) -> SampledSubgraph:
+    def _deliver(self, pool: LoaderPool, scheduler: RingScheduler, ready: int) -> SampledSubgraph:
         """Hands the next batch out; where the user holds so many that slots run short, in memory of its own."""
         job, result = scheduler.results[scheduler.delivered]
         if isinstance(result, BaseException):
@@ -211,11 +196,11 @@ class PoolStream:
         if block is None:
             nbytes = body["layout"]["nbytes"]
             if scheduler.ring.num_leased < scheduler.ring.num_slots - scheduler.window:
-                block = scheduler.ring.lease(job.slot, nbytes)
+                block = job.ring.lease(job.slot, nbytes)
                 job.state = "held"
             else:
                 block = self._blocks.lease(nbytes)
-                block[:nbytes] = scheduler.ring.bytes_of(job.slot)[:nbytes]
+                block[:nbytes] = job.ring.bytes_of(job.slot)[:nbytes]
                 scheduler.drop(job)
         scheduler.hand_out()
         pool.assign()
@@ -261,7 +246,7 @@ class PoolStream:
         session, deadline = self._session, Deadline(timeout_s)
         before: set[int] | None = None
 
-        def look(pool: SharedPool, scheduler: RingScheduler) -> float | None:
+        def look(pool: LoaderPool, scheduler: RingScheduler) -> float | None:
             nonlocal before
             if before is None:
                 before = set(pool.workers.pids.values())
@@ -307,16 +292,3 @@ class PoolStream:
         check_owner(self._pools.owner)
         if self._session.is_closed:
             raise LoaderClosed("the loader is closed", "create a new one")
-
-
-def _least_busy(pool: SharedPool, scheduler: RingScheduler) -> int:
-    return min(pool.workers.ready or pool.workers.pids, key=lambda rank: len(scheduler.assigned_to(rank)))
-
-
-def _send_request(pool: SharedPool, session: Session, rank: int, seeds: NDArray[np.int64] | None, **request: int) -> None:
-    fds = () if seeds is None else (in_memory(np.ascontiguousarray(seeds).data),)
-    try:
-        pool.workers.send(rank, "now", fds, c=session.number, **request)
-    finally:
-        for fd in fds:
-            os.close(fd)

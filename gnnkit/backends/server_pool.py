@@ -7,12 +7,11 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.backends.local_pool import LocalWorkerPool
 from gnnkit.backends.shared_pool import pool_registry
 from gnnkit.backends.stored_graph import TemporaryStore, temporary_store
 from gnnkit.cluster import network_child
@@ -27,6 +26,8 @@ from gnnkit.plan import LoaderPlan, StoreRef
 from gnnkit.runtime.entry import UNSEEN, Signs
 from gnnkit.runtime.graph_memory import GraphHandle, GraphSharing
 from gnnkit.runtime.limits import check_descriptors, check_start_memory
+from gnnkit.runtime.local_pool import LocalWorkerPool
+from gnnkit.runtime.pool import OnStarted, WorkerPool
 from gnnkit.runtime.process_status import ProcessStatus
 from gnnkit.runtime.runs import RunFolder, new_run
 from gnnkit.runtime.supervisor import ChildProcess, Exit, SupervisorOptions
@@ -37,7 +38,6 @@ from gnnkit.waiting import Deadline
 
 if TYPE_CHECKING:
     from gnnkit.backends.graph_store import GraphStore
-    from gnnkit.backends.session import OnStarted
 
 
 # Between two looks at loaders that may not be used.
@@ -153,7 +153,7 @@ _LOOK_S = 0.1
 _PAUSE_S = 1.0
 
 
-class ServerWorkerPool:
+class ServerWorkerPool(WorkerPool):
     """Processes of servers; see ``WorkerPool``. Process ``w`` of server ``s`` has the number ``s * width + w``.
 
     Args:
@@ -165,6 +165,7 @@ class ServerWorkerPool:
     def __init__(self, servers: UnixServers, on_started: OnStarted, own: OwnServers | None) -> None:
         self._servers, self._on_started, self._own = servers, on_started, own
         self._owner = os.getpid()
+        self.ready = set()  # servers introduce a process when it is ready
         self._heard: deque[tuple[int, Message | Exit]] = deque()
         self._waiting: float | None = None
         self._awaited = 0.0
@@ -206,29 +207,15 @@ class ServerWorkerPool:
         }
 
     @property
-    def ready(self) -> Set[int]:
-        """All of them: servers introduce a process when it is ready."""
-        return {
-            server * self._width + worker
-            for server, connection in self._servers.connections.items()
-            for worker, member in connection.members.items()
-            if member.ended is None
-        }
-
-    @property
     def is_starting(self) -> bool:
         """Whether no process is there, and a server is awaited."""
-        return self._waiting is not None and not self._has_members
+        return self._waiting is not None and not any(connection.members for connection in self._connections.values())
 
     @property
     def is_reporting(self) -> bool:
         """Whether servers of this process's own have yet to say that they are ready: they do so after all else of their start."""
         self._is_reporting = self._is_reporting and self._own is not None and self._own.fleet.state == "joining"
         return self._is_reporting
-
-    @property
-    def _has_members(self) -> bool:
-        return any([connection.members for connection in self._servers.connections.values()])
 
     @property
     def logs(self) -> str:
@@ -239,11 +226,6 @@ class ServerWorkerPool:
     def graph_bytes(self) -> int:
         """Bytes of the graph's copy, which servers of one host share; as of the last epoch's start."""
         return max((connection.graph_bytes for connection in self._connections.values()), default=0)
-
-    @property
-    def can_idle(self) -> bool:
-        """Whether loaders that are not used may give their places up."""
-        return True
 
     def lane(self, rank: int) -> str:
         """Returns the name of a server's process."""
@@ -296,6 +278,10 @@ class ServerWorkerPool:
             for worker, member in list(connection.members.items()):
                 for message in member.hear():
                     self._heard.append((server * self._width + worker, message))
+                if member.ended is not None:
+                    self.ready.discard(server * self._width + worker)
+            if connection.is_steady:
+                continue
             if connection.is_gone:
                 self._lose(server, connection)
                 continue
@@ -303,6 +289,7 @@ class ServerWorkerPool:
                 self._heard.append((server * self._width + worker, exit_))
             for worker in connection.started():
                 self._waiting = None
+                self.ready.add(server * self._width + worker)
                 self._on_started(server * self._width + worker)
 
     def _lose(self, server: int, connection: ServerConnection) -> None:
@@ -329,13 +316,8 @@ class ServerWorkerPool:
         """Returns a poll object that wakes when something arrives or a process ends."""
         poller = select.poll()
         for connection in self._servers.connections.values():
-            for member in connection.members.values():
-                if member.ended is None:
-                    member.wire.register(poller)
-            if connection.ended_s is None:
-                connection.register(poller)
-        for fd in self._servers.filenos():
-            poller.register(fd, select.POLLIN)
+            connection.register(poller)
+        self._servers.register(poller)
         return poller
 
     def settle(self) -> None:
@@ -385,9 +367,10 @@ class ServerWorkerPool:
     def _overdue(self, timeout_s: float) -> tuple[int, GnnkitError] | None:
         now, before = time.monotonic(), self._awaited
         self._awaited = now
-        if self._has_members:
-            self._waiting = None
-            return None
+        for connection in self._servers.connections.values():
+            if connection.members:
+                self._waiting = None
+                return None
         if self._waiting is None or now - before > _PAUSE_S:
             self._waiting = now
         error = self._end_of_own()

@@ -1,11 +1,10 @@
-"""A loader's session in a worker pool: plan, ring, epoch and credit; and what a pool of workers is."""
+"""A loader's session in a worker pool: its ring, epoch and credit; and the wait for its batches."""
 
 from __future__ import annotations
 
 import heapq
-import select
 import time
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -15,133 +14,14 @@ from gnnkit.events import Event, EventSink
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.beats import SIGN_SILENCE_S
-from gnnkit.runtime.entry import Signs
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.limits import check_ring_memory, most_slots
-from gnnkit.runtime.process_status import ProcessStatus
-from gnnkit.runtime.remote import error_from_json, fresh
+from gnnkit.runtime.pool import OnStarted, PoolSession, WorkerPool, trial_batch
+from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.ring import LEASED, Ring, mapped, roomy_slot_size, slot_size
 from gnnkit.runtime.scheduler import BatchTimes, Scheduler
-from gnnkit.runtime.supervisor import Exit
 from gnnkit.runtime.wire import Message
 from gnnkit.sampling.schedule import Schedule, Step
-
-# Called with the number of a process that can be told of loaders from now on.
-OnStarted = Callable[[int], None]
-
-
-class WorkerPool(Protocol):
-    """Processes that sample, by number.
-
-    Only the holder of the registry's lock may use them, but for ``pids``, ``logs``, ``graph_bytes``, ``details`` and ``statuses``.
-    """
-
-    @property
-    def expected(self) -> int:
-        """The number of processes once all have started."""
-        ...
-
-    @property
-    def pids(self) -> Mapping[int, int]:
-        """Pids of those that are there, by number."""
-        ...
-
-    @property
-    def ready(self) -> Set[int]:
-        """Those that can be given steps."""
-        ...
-
-    @property
-    def is_starting(self) -> bool:
-        """Whether any worker is starting; such a wait has a deadline of its own."""
-        ...
-
-    @property
-    def is_reporting(self) -> bool:
-        """Whether more may come of what those that are there did to start, though they can be given steps."""
-        ...
-
-    @property
-    def logs(self) -> str:
-        """The folder of their logs."""
-        ...
-
-    @property
-    def graph_bytes(self) -> int:
-        """Bytes of the graph's copy in huge pages, 0 while there is none."""
-        ...
-
-    @property
-    def can_idle(self) -> bool:
-        """Whether loaders that are not used may give their places up."""
-        ...
-
-    def lane(self, rank: int) -> str:
-        """Returns the name of a process, which a restart does not change: "process 0", "server 0, process 1"."""
-        ...
-
-    def statuses(self) -> Iterator[ProcessStatus]:
-        """Yields the process status of each process on this host, servers and helpers included."""
-        ...
-
-    def restart(self) -> None:
-        """Has all processes end that are this process's own; ``attend`` has others come. Their ends are no errors.
-
-        Raises:
-            PlanError: None is.
-        """
-        ...
-
-    def describe(self, rank: int) -> str | None:
-        """``"sampling process 0 (pid 12) is running"``; None where there is none of that number."""
-        ...
-
-    def signs(self, rank: int) -> Signs:
-        """Returns the last signs of life of a process."""
-        ...
-
-    def send(self, rank: int, kind: str, fds: tuple[int, ...] = (), /, **body: object) -> None:
-        """Sends a message to a process; one that is gone gets nothing."""
-        ...
-
-    def listen(self) -> Iterator[tuple[int, Message | Exit]]:
-        """Yields what has arrived since the last call, and exits after all that the dead had sent.
-
-        "retired" is a process that has ended without an error: what it was sent is to be sent again.
-        """
-        ...
-
-    def poller(self) -> select.poll:
-        """Returns a poll object that wakes when something arrives or a process ends."""
-        ...
-
-    def settle(self) -> None:
-        """Waits for processes that have begun to end, so that the next ``listen`` finds all who died together."""
-        ...
-
-    def attend(self, start_timeout_s: float, *, revive: bool) -> tuple[int, GnnkitError] | None:
-        """Periodic housekeeping.
-
-        Args:
-            start_timeout_s: How long workers may take to start.
-            revive: Whether those that are not there are to come back; without it, nothing is done that takes long.
-
-        Returns:
-            Rank of a worker past its start deadline, and the error.
-        """
-        ...
-
-    def check(self) -> None:
-        """Raises what keeps an epoch from being sampled."""
-        ...
-
-    def details(self) -> Mapping[str, Any]:
-        """Facts for people."""
-        ...
-
-    def stop(self) -> None:
-        """Ends what is this process's own; safe to call twice."""
-        ...
 
 
 class PoolOptions(Protocol):
@@ -203,7 +83,7 @@ class Assignment:
         epoch: The epoch.
         step: The step.
         rank: The worker.
-        ring_number: The number of the ring that its slot belongs to.
+        ring: The ring that its slot belongs to.
         slot: The slot.
         state: "sampling" until an answer has come, then "ready", and "held" while the user has a batch in its slot.
     """
@@ -212,7 +92,7 @@ class Assignment:
     epoch: int
     step: Step
     rank: int
-    ring_number: int
+    ring: Ring[Assignment]
     slot: int
     state: Literal["sampling", "ready", "held"] = "sampling"
 
@@ -238,7 +118,6 @@ class RingScheduler(Scheduler[tuple[Assignment, Any]]):
         self.ring, self.in_flight_each, self.group = ring, in_flight_each, 1
         self.most_together = _most_together(ring.slot_bytes)
         self.schedule: Schedule | None = None
-        self._ring_number = 0
         self._old_rings: list[Ring[Assignment]] = []
         self._assignments: dict[tuple[int, int], Assignment] = {}
 
@@ -265,7 +144,6 @@ class RingScheduler(Scheduler[tuple[Assignment, Any]]):
         self._old_rings.append(self.ring)
         self.ring, self.window, self.group = ring, window, 1
         self.most_together = _most_together(ring.slot_bytes)
-        self._ring_number += 1
 
     def give_up_rings(self) -> None:
         """Ends the use of all rings; see ``Ring.give_up``."""
@@ -274,17 +152,17 @@ class RingScheduler(Scheduler[tuple[Assignment, Any]]):
 
     def drop(self, assignment: Assignment) -> None:
         """Takes an assignment's slot back."""
-        if assignment.ring_number == self._ring_number:
-            self.ring.free(assignment.slot, assignment)
+        assignment.ring.free(assignment.slot, assignment)
 
-    def assign_all(self, ranks: Set[int]) -> Iterator[list[Assignment]]:
-        """Yields new assignments for the workers ``ranks``, to be sent group by group: as many as they and the ring have room for.
+    def assign_all(self, ranks: Set[int]) -> list[list[Assignment]]:
+        """Makes new assignments for the workers ``ranks``, to be sent group by group: as many as they and the ring have room for.
 
         Whole groups as long as a worker has something to do: there is soon room for the rest of one. Single steps where it has not answered
         for an older epoch: it may have stopped.
         """
+        made: list[list[Assignment]] = []
         if self.schedule is None or self.next_step() is None:
-            return
+            return made
         counts, groups = dict.fromkeys(ranks, 0), dict.fromkeys(ranks, self.group)
         for own in self._assignments.values():
             if own.rank in counts:
@@ -296,18 +174,19 @@ class RingScheduler(Scheduler[tuple[Assignment, Any]]):
         while load:
             count, rank, together = heapq.heappop(load)
             if count and not self.has_room_for(together):
-                return
+                break
             group = self._assign_group(self.schedule, rank, together)
             if not group:
-                return
-            yield group
+                break
+            made.append(group)
             if count + len(group) <= together * (self.in_flight_each - 1):
                 heapq.heappush(load, (count + len(group), rank, together))
+        return made
 
     def _assign_group(self, schedule: Schedule, rank: int, count: int) -> list[Assignment]:
         group: list[Assignment] = []
         while len(group) < count and (step := self.next_step()) is not None:
-            new = Assignment(self.generation, self.epoch, schedule.step(step), rank, self._ring_number, -1)
+            new = Assignment(self.generation, self.epoch, schedule.step(step), rank, self.ring, -1)
             slot = self.ring.take(new)
             if slot is None:
                 break
@@ -352,30 +231,6 @@ _MOST_TOGETHER = 16
 def _most_together(slot_bytes: int) -> int:
     """Batches in slots of this size that a process may be given together."""
     return max(1, min(_MOST_TOGETHER, _GROUP_BYTES // slot_bytes))
-
-
-@dataclass(eq=False)
-class SingleRequest:
-    """A request for one batch outside an epoch.
-
-    Attributes:
-        rank: The process that was asked; -1 before that.
-        answer: What has come of it: the batch, why there will be none, or "again" where another process has to be asked. None before.
-    """
-
-    rank: int = -1
-    answer: Message | GnnkitError | Literal["again"] | None = None
-
-    def take(self) -> Message | Literal["again"] | None:
-        """Takes what has come, if something has.
-
-        Raises:
-            GnnkitError: No answer will come.
-        """
-        answer, self.answer = self.answer, None
-        if isinstance(answer, GnnkitError):
-            raise fresh(answer)
-        return answer
 
 
 class BatchWait:
@@ -454,8 +309,8 @@ class BatchWait:
         return "; ".join(said) or "no sampling process has it"
 
 
-class Session:
-    """The state of one loader in a worker pool. Only the holder of the pool registry's lock may change it, but for ``tell``.
+class Session(PoolSession):
+    """A loader of this process in a worker pool. Only the holder of the pool registry's lock may change it, but for ``tell``.
 
     It may lose its place in the workers, to a newer loader of the same plan or because it is not used, and takes one again at its next
     use, with a new ring: the epoch goes on with the step after the last one that was handed out.
@@ -469,11 +324,8 @@ class Session:
     Attributes:
         options: The backend's options.
         num_workers: Processes that it was last sampled by, or is to be.
-        plan: The loader's plan.
         graph: The graph.
         batches: The plan's batches.
-        requests: Those for batches outside an epoch, by number.
-        number: What the processes know it by; a new one for every place that it takes, 0 while it has none.
         opened: Processes that have taken it in since it got its place.
         scheduler: The steps under way; None while it has no ring.
         failure: Why the epoch cannot go on, or None.
@@ -485,15 +337,14 @@ class Session:
     """
 
     def __init__(self, options: PoolOptions, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> None:
+        super().__init__(plan)
         self.options, self.num_workers = options, 0
-        self.plan, self.graph, self.events = plan, graph, events
+        self.graph, self.events = graph, events
         self.batches = BatchList(plan, graph)
-        self.requests: dict[int, SingleRequest] = {}
-        self.number = 0
         self.opened: set[int] = set()
         self.scheduler: RingScheduler | None = None
         self.failure: GnnkitError | None = None
-        self.is_known = self.is_closed = False
+        self.is_known, self.is_closed, self.is_opening = False, False, True
         self.largest = 0
         self.used = time.monotonic()
         self.notices: list[Event | str] = []
@@ -502,19 +353,18 @@ class Session:
 
     # Its place ----------------------------------------------------------------------------------------------------------
 
-    def enter(self, number: int, num_workers: int) -> None:
+    def enter(self, num_workers: int) -> None:
         """Takes a place among so many processes."""
-        self.number, self.num_workers, self.failure = number, num_workers, None
+        self.num_workers, self.failure = num_workers, None
         self.opened.clear()
         self.used = time.monotonic()
 
     def setup(self, rank: int) -> dict[str, Any]:
-        """Returns the message that introduces the loader to a process: its plan, and a batch to try while no size of a batch is known."""
-        schedule = self.batches.schedule()
-        trial = schedule.step(rank % len(schedule)).batch_index if len(schedule) and not self.is_known else None
+        """Returns the message that introduces the loader to a process; see ``PoolSession.setup``."""
         plan = self.plan
         if plan.store is None:  # only the arrays of a graph in memory are shared, not its splits
             plan = replace(plan, inputs=self.batches.written_out())
+        trial = None if self.is_known else trial_batch(self.batches.schedule(), rank)
         return {"c": self.number, "plan": plan.to_json(), "trial": trial}
 
     def make_ring(self) -> None:
@@ -524,9 +374,9 @@ class Session:
             PlanError: ``channel_size`` is too small.
             MemoryLimitError: There is no memory for the batches.
         """
-        ring = self._new_ring()
+        ring = self.ring = self._new_ring()
         self.scheduler = RingScheduler(ring, self._in_flight_each, self._window(ring, 1))
-        self.is_known = True
+        self.is_known, self.is_opening = True, False
         if self._left_off is not None:
             self.scheduler.begin_schedule(*self._left_off)
 
@@ -578,12 +428,6 @@ class Session:
         if group != scheduler.group:
             scheduler.group, scheduler.window = group, self._window(scheduler.ring, group)
 
-    def ring_message(self) -> tuple[tuple[int, ...], dict[str, Any]]:
-        """Returns the message that hands the ring to a process: descriptors and body."""
-        assert self.scheduler is not None
-        ring = self.scheduler.ring
-        return (ring.block.fd,), {"c": self.number, "slot_bytes": ring.slot_bytes}
-
     def grow_ring(self) -> bool:
         """Makes a new ring for larger batches, if there were any that did not fit; batches in the old one keep it."""
         if self.scheduler is None or self.largest <= self.scheduler.ring.slot_bytes:
@@ -592,6 +436,7 @@ class Session:
             larger = self._new_ring()
         except GnnkitError:  # no room: they go on travelling by themselves
             return False
+        self.ring = larger
         self.scheduler.use_ring(larger, self._window(larger, 1))
         return True
 
@@ -601,8 +446,9 @@ class Session:
             self._left_off = self.scheduler.epoch, self.scheduler.schedule, self.scheduler.delivered
         if self.scheduler is not None:
             self.scheduler.give_up_rings()
-        self.scheduler, self.number = None, 0
-        self.lose_requests(None, None)
+        self.scheduler = self.ring = None
+        self.is_opening = True
+        super().leave()
 
     # Its epoch ----------------------------------------------------------------------------------------------------------
 
@@ -618,6 +464,19 @@ class Session:
         scheduler = self.scheduler
         return scheduler is None or self.failure is not None or scheduler.is_over or scheduler.delivered in scheduler.results
 
+    def deal(self, workers: WorkerPool) -> None:
+        """Gives the processes what there is room for: batches that are asked for, and as many steps; none of an epoch that cannot go on."""
+        if self._waiting:
+            super().deal(workers)
+        if self.scheduler is None or self.failure is not None:
+            return
+        for jobs in self.scheduler.assign_all(workers.ready):
+            first, steps = jobs[0], [[job.step.step, job.step.batch_index, job.slot] for job in jobs]
+            workers.send(first.rank, "sample", c=self.number, g=first.generation, epoch=first.epoch, steps=steps)
+
+    def _load(self, rank: int) -> int:
+        return super()._load(rank) + (0 if self.scheduler is None else len(self.scheduler.assigned_to(rank)))
+
     # What arrives ---------------------------------------------------------------------------------------------------------
 
     def take(self, rank: int, message: Message) -> None:
@@ -627,11 +486,7 @@ class Session:
             self.opened.add(rank)
             self.largest = max(self.largest, body["nbytes"])
         elif "number" in body:
-            request = self.requests.get(body["number"])
-            if request is None:  # it has ended
-                message.close()
-            else:
-                request.answer = message
+            super().take(rank, message)
         elif scheduler is None:
             message.close()
         elif message.kind == "cancelled":
@@ -659,26 +514,15 @@ class Session:
         if message.fds and job is not None:
             scheduler.drop(job)
 
-    def lost(self, rank: int, error: GnnkitError | None) -> None:
-        """A process is gone; its steps are to be dealt again.
-
-        Args:
-            rank: The process.
-            error: What to raise for it; None where another process does its work.
-        """
-        if error is not None:
+    def lost(self, rank: int | None, error: GnnkitError | None) -> None:
+        """A process is gone; its steps are to be dealt again. See ``PoolSession.lost``."""
+        super().lost(rank, error)
+        if rank is not None and error is not None:
             self.opened.discard(rank)
-        self.lose_requests(rank, error)
-        if self.scheduler is not None:
+        if rank is not None and self.scheduler is not None:
             self.scheduler.lost(rank)
         if error is not None and (self.scheduler is None or not self.scheduler.is_over):
             self.failure = error
-
-    def lose_requests(self, rank: int | None, error: GnnkitError | None) -> None:
-        """Notes that a process (None: all) will not answer: because of an error, or because another one is to be asked."""
-        for request in list(self.requests.values()):
-            if request.answer is None and rank in (None, request.rank):
-                request.answer = "again" if error is None else error
 
     def tell(self) -> None:
         """Reports events and gives the warnings that are due: the user's code may run then, so never under the lock."""

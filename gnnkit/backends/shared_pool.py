@@ -2,43 +2,32 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 import time
-import weakref
 from collections import deque
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gnnkit.backends.session import OnStarted, PoolOptions, Session
-from gnnkit.errors import GnnkitError, LoaderClosed, StartTimeout, WorkerStopped
-from gnnkit.events import Event, EventSink, Stage
-from gnnkit.plan import LoaderPlan
-from gnnkit.runtime.graph_memory import GraphHandle
+from gnnkit.backends.session import Session
+from gnnkit.errors import GnnkitError, LoaderClosed, StartTimeout
+from gnnkit.events import Event, Stage
+from gnnkit.runtime.pool import SharedPool, WorkerPool
 from gnnkit.runtime.remote import fresh
 from gnnkit.runtime.supervisor import Exit
-from gnnkit.runtime.waiters import SLICE_S, Waiters
+from gnnkit.runtime.waiters import SLICE_S
 from gnnkit.runtime.wire import Message
 from gnnkit.sampling.schedule import Schedule
 from gnnkit.waiting import Deadline
 
 
-class SharedPool:
-    """Finds the processes, handles their messages and deals steps to them. Only the holder of the registry's lock may use it.
+class LoaderPool(SharedPool[Session, WorkerPool]):
+    """The pool of some loaders of this process. Only the holder of the registry's lock may use it.
 
     Args:
-        options: The backend's options.
-        plan: The plan of its first loader.
-        graph: The graph.
-        events: Receives progress of finding them.
-
-    Attributes:
-        workers: The processes.
-        sessions: The loaders that have a place, by number.
-        waiters: The threads that wait for batches.
-        restarts: Deaths that were no errors because the user allowed it.
+        session: Its first loader; the others have the same options and graph.
+        lock: The registry's.
 
     Raises:
         PlanError: See ``PoolOptions.open_pool``.
@@ -46,32 +35,21 @@ class SharedPool:
         StartTimeout: See ``PoolOptions.open_pool``.
     """
 
-    def __init__(self, options: PoolOptions, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> None:
-        self._options = options
-        self.sessions: dict[int, Session] = {}
-        self.restarts = 0
-        self._owner = os.getpid()
-        self.waiters = Waiters()
-        self._start_timeout_s = 0.0
-        self.workers = options.open_pool(plan, graph, events, _on_started(weakref.ref(self)))
+    def __init__(self, session: Session, lock: AbstractContextManager[Any]) -> None:
+        options, plan = session.options, session.plan
+        super().__init__(lambda started: options.open_pool(plan, session.graph, session.events, started), options.max_restarts, 0.0, lock)
 
     # Loaders --------------------------------------------------------------------------------------------------------------
 
-    def add(self, session: Session, number: int) -> None:
+    def add(self, session: Session) -> None:
         """Gives a loader a place; one that has had a place before is dealt to at once.
-
-        Args:
-            session: The loader.
-            number: What the processes will know it by.
 
         Raises:
             MemoryLimitError: There is no memory for its batches any more.
         """
-        session.enter(number, self.workers.expected)
-        self.sessions[number] = session
-        self._start_timeout_s = max(self._start_timeout_s, session.plan.runtime.start_timeout_s)
-        for rank in self.workers.pids:
-            self.workers.send(rank, "open", **session.setup(rank))
+        session.enter(self.workers.expected)
+        self.start_timeout_s = max(self.start_timeout_s, session.plan.runtime.start_timeout_s)
+        super().add(session)
         if session.is_known:
             self.give_ring(session)
 
@@ -83,33 +61,20 @@ class SharedPool:
             MemoryLimitError: There is no memory for the batches.
         """
         session.make_ring()
-        self._send_ring(session)
-
-    def _send_ring(self, session: Session) -> None:
-        fds, body = session.ring_message()
-        for rank in self.workers.pids:
-            self.workers.send(rank, "ring", fds, **body)
+        self.hand_ring(session)
 
     def remove(self, session: Session) -> None:
         """Takes a loader's place away; its memory goes with the batches that it has handed out. After the last one the processes end."""
-        known = self.sessions.pop(session.number, None) is not None
-        self._start_timeout_s = max([other.plan.runtime.start_timeout_s for other in self.sessions.values()], default=0.0)
-        try:
-            if not self.sessions:  # first: a process that ends while it writes a batch leaves its pages in the ring
-                self.stop()
-            elif known:
-                for rank in self.workers.pids:
-                    self.workers.send(rank, "close", c=session.number)
+        others = [other for other in self.sessions.values() if other is not session]
+        self.start_timeout_s = max([other.plan.runtime.start_timeout_s for other in others], default=0.0)
+        if others:
+            super().remove(session)
+            return
+        self.sessions.clear()
+        try:  # first: a process that ends while it writes a batch leaves its pages in the ring
+            self.workers.stop()
         finally:
             session.leave()
-
-    def announce_sessions(self, rank: int) -> None:
-        """Tells a process that has just come of the loaders that are there."""
-        for session in self.sessions.values():
-            self.workers.send(rank, "open", **session.setup(rank))
-            if session.scheduler is not None:
-                fds, body = session.ring_message()
-                self.workers.send(rank, "ring", fds, **body)
 
     def begin(self, session: Session, epoch: int, schedule: Schedule) -> None:
         """Starts a loader's epoch; what is left of the one before is dropped. Processes that have died are started again."""
@@ -122,7 +87,7 @@ class SharedPool:
             if scheduler.assigned_to(rank):
                 self.workers.send(rank, "cancel", c=session.number, g=scheduler.generation)
         if session.grow_ring():
-            self._send_ring(session)
+            self.hand_ring(session)
         self.workers.settle()
         self.pump(revive=True)
         session.failure = None  # what had died meanwhile has been started again
@@ -130,44 +95,11 @@ class SharedPool:
 
     # Processes ------------------------------------------------------------------------------------------------------------
 
-    def pump(self, *, revive: bool) -> None:
-        """Handles what has arrived, for whichever loader it is, and deals what can be sampled next; see ``hear``."""
-        self.hear(revive=revive)
-        self.assign()
-
-    def hear(self, *, revive: bool) -> None:
-        """Handles what has arrived, for whichever loader it is; ``assign`` is to follow.
-
-        Args:
-            revive: Whether processes that are missing are started.
-        """
-        for rank, what in self.workers.listen():
-            if isinstance(what, Exit):
-                self._on_exit(rank, what)
-            elif (addressee := self.sessions.get(what.body.get("c", 0))) is not None:
-                addressee.take(rank, what)
-            else:
-                self._handle(rank, what)
-        overdue = self.workers.attend(self._start_timeout_s, revive=revive)
-        if overdue is not None:
-            self._fail(*overdue)
-        self.waiters.ring()
-
-    def assign(self) -> None:
-        """Gives the processes as many steps of each loader as there is room for; none of an epoch that cannot go on."""
-        for session in self.sessions.values():
-            if session.scheduler is None or session.failure is not None:
-                continue
-            for jobs in session.scheduler.assign_all(self.workers.ready):
-                first, steps = jobs[0], [[job.step.step, job.step.batch_index, job.slot] for job in jobs]
-                self.workers.send(first.rank, "sample", c=session.number, g=first.generation, epoch=first.epoch, steps=steps)
-
     def _handle(self, rank: int, message: Message) -> None:
-        """Handles what a process says to no loader that is there."""
         body = message.body
         if message.kind == "event":
             event = Event(body["what"], **{name: value for name, value in body.items() if name != "what"})
-            for starting in [s for s in self.sessions.values() if s.scheduler is None][:1]:
+            for starting in [s for s in self.sessions.values() if s.is_opening][:1]:
                 starting.notices.append(event)
         elif message.kind == "retired":  # the next request has it started again
             for session in self.sessions.values():
@@ -175,31 +107,15 @@ class SharedPool:
         else:  # the loader has left
             message.close()
 
-    def _on_exit(self, rank: int, exit_: Exit) -> None:
-        """Processes have died: others take their places where the user allows it, and it is an error for the loaders otherwise."""
-        is_final = exit_.is_replaced or isinstance(exit_.error, WorkerStopped)
-        may_restart = not is_final and self.restarts < self._options.max_restarts
-        for session in self.sessions.values():
-            is_harmless = exit_.is_replaced or (may_restart and session.scheduler is not None)
-            for dead in (rank, *exit_.others):
-                session.lost(dead, None if is_harmless else exit_.error)
-        if exit_.is_replaced:
-            self._warn(f"{exit_.summary}; {exit_.remedy}")
-        elif may_restart:
-            self.restarts += 1
-            self._warn(f"{exit_.summary}; {exit_.remedy} ({self.restarts} of max_restarts={self._options.max_restarts})")
-
-    def _warn(self, what: str) -> None:
+    def _on_harmless(self, exit_: Exit) -> None:
+        counted = "" if exit_.is_replaced else f" ({self.restarts} of max_restarts={self._max_restarts})"
         active = [session for session in self.sessions.values() if not session.is_over]
         for session in active or list(self.sessions.values())[:1]:
-            session.notices.append(f"{what}, and its batches are sampled again")
+            session.notices.append(f"{exit_.summary}; {exit_.remedy}{counted}, and its batches are sampled again")
 
-    def _fail(self, rank: int, error: GnnkitError) -> None:
-        for session in self.sessions.values():
-            # A thread may wait for a batch outside an epoch, and perhaps for any process to sample it.
-            session.lose_requests(rank if self.workers.ready else None, error)
-            if session.scheduler is None or not session.is_over:
-                session.failure = error
+    def _on_overdue(self, rank: int, error: GnnkitError) -> None:
+        for session in self.sessions.values():  # a thread may wait for a batch outside an epoch, and perhaps for any process to sample it
+            session.lost(rank if self.workers.ready else None, error)
 
     def restart(self) -> None:
         """Has other processes take the place of those that are there; what keeps an epoch from going on is forgotten.
@@ -210,26 +126,6 @@ class SharedPool:
         self.workers.restart()
         for session in self.sessions.values():
             session.failure = None
-
-    def idle_sessions(self) -> list[Session]:
-        """Loaders that were not used for longer than the user allows."""
-        limit, now = self._options.idle_timeout_s if self.workers.can_idle else None, time.monotonic()
-        return [] if limit is None else [c for c in self.sessions.values() if c.scheduler is not None and now - c.used > limit]
-
-    def stop(self) -> None:
-        """Ends the processes; does nothing in a forked child."""
-        if os.getpid() != self._owner:
-            return
-        self.workers.stop()
-
-
-def _on_started(pool: weakref.ref[SharedPool]) -> OnStarted:
-    def announce_sessions(rank: int) -> None:
-        target = pool()
-        if target is not None:
-            target.announce_sessions(rank)
-
-    return announce_sessions
 
 
 @dataclass(eq=False)
@@ -249,12 +145,11 @@ class PoolRegistry:
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     owner: int = field(default_factory=os.getpid)
-    places: dict[Session, SharedPool] = field(default_factory=dict)
+    places: dict[Session, LoaderPool] = field(default_factory=dict)
     forgotten: deque[Session] = field(default_factory=deque)
     # Held while a pool is made, which may wait for other hosts.
     _making: threading.Lock = field(default_factory=threading.Lock)
-    _by_key: dict[Any, SharedPool] = field(default_factory=dict)
-    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    _by_key: dict[Any, LoaderPool] = field(default_factory=dict)
 
     def open(self, session: Session) -> None:
         """Gives a new loader its place, and waits until every process knows it. Older loaders of the same name and plan lose theirs.
@@ -313,7 +208,7 @@ class PoolRegistry:
         if session.is_closed:
             raise _closed()
         key = _key(session)
-        new = None if key in self._by_key else SharedPool(session.options, session.plan, session.graph, session.events)
+        new = None if key in self._by_key else LoaderPool(session, self.lock)
         with self.lock:
             pool = self._by_key.get(key) or new
             if pool is None:
@@ -322,15 +217,18 @@ class PoolRegistry:
             try:
                 if session.is_closed:  # meanwhile
                     raise _closed()
-                pool.add(session, next(self._numbers))
+                pool.add(session)
             except BaseException:  # without a ring it is no place: the next use takes another one
                 self.leave(session)
                 raise
 
     def tidy(self) -> None:
         """Takes the places of loaders that have not been used for long."""
-        for session in [c for pool in self._by_key.values() for c in pool.idle_sessions()]:
-            self.leave(session)
+        now = time.monotonic()
+        for session, pool in list(self.places.items()):
+            limit = session.options.idle_timeout_s if pool.workers.can_idle else None
+            if limit is not None and not session.is_opening and now - session.used > limit:
+                self.leave(session)
 
     def leave(self, session: Session) -> None:
         """Takes a loader's place away; the last one's pool stops."""
@@ -394,6 +292,6 @@ def _closed() -> LoaderClosed:
     return LoaderClosed("the loader is closed", "create a new one")
 
 
-def _absent(pool: SharedPool, session: Session, limit_s: float) -> str:
+def _absent(pool: LoaderPool, session: Session, limit_s: float) -> str:
     who = [pool.workers.describe(rank) for rank in sorted(pool.workers.pids) if rank not in session.opened]
     return f"not every sampling process has taken the loader in after {limit_s:g} s: {'; '.join(filter(None, who))}"

@@ -10,8 +10,6 @@ BEAT_S = 1.0
 ANNOUNCEMENT_BEAT_S = 2.0
 # A connection over which nothing at all has come for so long is broken.
 CONNECTION_SILENCE_S = 6.0
-# A server takes the memory of a client that has been silent for so long; one that was only slow registers again with its next request.
-SESSION_SILENCE_S = 4.0
-# A server, host or client counts as having left after this silence, which may end what serves it. It is longer than the others because a
-# busy machine may keep a process from speaking for a while.
+# A server, host or client counts as having left after this silence: what it has at others goes, and perhaps what serves it. It is longer
+# than the others because a busy machine may keep a process from speaking for a while.
 LEASE_SILENCE_S = 10.0

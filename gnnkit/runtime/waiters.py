@@ -9,6 +9,10 @@ import os
 import select
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+R = TypeVar("R")
 
 # Longest time that a wait goes without a look at other threads, closed loaders and interrupts.
 SLICE_S = 0.05
@@ -46,24 +50,63 @@ class Bell:
 
 
 class Waiters:
-    """The threads that wait for one source of messages. Only the holder of the source's lock may use it.
+    """The threads that wait for one source of messages.
 
-    A thread asks for a ``poller`` under the lock, waits on it without the lock, takes the lock, calls ``awake`` and handles what has
-    arrived for any thread, then ``ring``. A thread that waits no more calls ``awake`` and ``hand_on``.
+    Args:
+        lock: Held whenever something is taken from the source.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lock: AbstractContextManager[Any]) -> None:
+        self._lock = lock
         # Weakly: an entry that an interrupt has left behind goes with the wait that it ended.
         self._waiting: set[weakref.ref[Bell]] = set()
         self._reader: weakref.ref[Bell] | None = None
 
-    def poller(self, bell: Bell, source: Callable[[], select.poll]) -> select.poll:
-        """Returns the poll object for the thread of ``bell``.
+    def until(
+        self,
+        look: Callable[[], R | float],
+        is_due: Callable[[], bool],
+        source: Callable[[], select.poll],
+        beside: Callable[[], None] | None = None,
+    ) -> R:
+        """Calls ``look`` whenever something has come, until it has a result.
 
         Args:
-            bell: The thread's.
-            source: Makes a poll object that wakes when a message arrives.
+            look: Handles what has arrived, for any thread; called under the lock. Returns the result, or the most seconds to wait for it.
+            is_due: Whether a call of ``look`` is due, for threads that handle this one's messages.
+            source: Makes a poll object that wakes when a message arrives; called under the lock.
+            beside: Called without the lock before each wait.
         """
+        bell: Bell | None = None
+        try:
+            while True:
+                with self._lock:
+                    if bell is not None:
+                        self._waiting.discard(weakref.ref(bell))
+                        bell.hush()
+                    found = look()
+                    if not isinstance(found, float):
+                        return found
+                    bell = bell or Bell(is_due)
+                    poller = self._poller(bell, source)
+                if beside is not None:
+                    beside()
+                poller.poll(min(SLICE_S, found) * 1000)
+        finally:
+            if bell is not None:  # another thread waits on the source in the place of this one
+                with self._lock:
+                    self._waiting.discard(weakref.ref(bell))
+                    self._hand_on()
+
+    def ring(self) -> None:
+        """Wakes the threads for which something has come; under the lock."""
+        for waiting in list(self._waiting):
+            bell = waiting()
+            if bell is not None and bell.is_due():
+                bell.ring()
+
+    def _poller(self, bell: Bell, source: Callable[[], select.poll]) -> select.poll:
+        """Returns the poll object for the thread of a bell: the source's where no other thread waits on that."""
         own = weakref.ref(bell, self._waiting.discard)
         if self._reader is None or self._reader not in self._waiting:
             self._reader, poller = own, source()
@@ -73,19 +116,7 @@ class Waiters:
         self._waiting.add(own)
         return poller
 
-    def awake(self, bell: Bell) -> None:
-        """The thread of ``bell`` waits no more, or not now."""
-        self._waiting.discard(weakref.ref(bell))
-        bell.hush()
-
-    def ring(self) -> None:
-        """Wakes the threads for which something has come."""
-        for waiting in list(self._waiting):
-            bell = waiting()
-            if bell is not None and bell.is_due():
-                bell.ring()
-
-    def hand_on(self) -> None:
+    def _hand_on(self) -> None:
         """Wakes a thread to wait on the source, if none does."""
         if self._waiting and self._reader not in self._waiting:
             bell = next(iter(list(self._waiting)))()

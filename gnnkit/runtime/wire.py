@@ -69,7 +69,7 @@ _MOST_FDS = 8
 _MOST_RECEIVED = _MOST_INLINE, socket.CMSG_SPACE(4 * _MOST_FDS), int(socket.MSG_CMSG_CLOEXEC)
 _IS_CUT = int(socket.MSG_CTRUNC)  # the enum's operators are slow
 # Made once, and not for each message.
-_encode, _decode = json.JSONEncoder(separators=(",", ":")).encode, json.JSONDecoder().decode
+_encode, _decode = json.JSONEncoder(separators=(",", ":")).encode, json.JSONDecoder().raw_decode
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class Wire:
         """Has a poll object wake when something arrives, the end of the connection included, or more can be sent of what was kept."""
         fd = self._end.fileno()
         if fd >= 0:
-            poller.register(fd, select.POLLIN | (0 if self.flush() else select.POLLOUT))
+            poller.register(fd, select.POLLIN | (select.POLLOUT if self._unsent and not self.flush() else 0))
 
     def flush(self) -> bool:
         """Sends what was kept; whether nothing is left."""
@@ -271,7 +271,10 @@ def _understood(text: bytes, fds: list[int]) -> Message:
     try:
         if text == b"\0":
             text = from_memory(fds.pop(0))
-        body = _decode(text.decode())
+        said = text.decode()
+        body, end = _decode(said)
+        if end < len(said):
+            raise ValueError(f"{len(said) - end} characters follow")
         kind = body.pop("kind")
     except (AttributeError, LookupError, OSError, MemoryError, RecursionError, TypeError, ValueError) as error:
         raise PlanError(f"what another process says is no message: {type(error).__name__}: {error}") from error

@@ -29,7 +29,7 @@ from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.ring import SharedBlock
 from gnnkit.runtime.runs import with_tail
 from gnnkit.runtime.supervisor import Exit
-from gnnkit.runtime.waiters import SLICE_S, Bell, Waiters
+from gnnkit.runtime.waiters import SLICE_S, Waiters
 from gnnkit.runtime.wire import Message, Wire
 from gnnkit.waiting import Deadline
 
@@ -106,7 +106,7 @@ class Calls:
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
         self._lock = threading.RLock()
-        self._waiters = Waiters()
+        self._waiters = Waiters(self._lock)
         self._answers: dict[int, Message | None] = {}
         self._ended: GnnkitError | None = None
 
@@ -138,38 +138,32 @@ class Calls:
             GnnkitError: What the call ended with, or the conversation.
         """
         number = next(self._numbers)
-        bell = Bell(lambda: self._ended is not None or self._answers.get(number) is not None)
+
+        def look() -> Message | float:
+            self._read()
+            answer = self._answers[number]
+            if answer is not None:
+                return answer
+            if self._ended is not None:
+                raise self._ended
+            if deadline.has_passed:
+                raise BatchTimeout(late())
+            return deadline.left_s
+
         try:
             with self._lock:
                 if self._ended is not None:
                     raise self._ended
                 self._answers[number] = None
             send_value(self._send, "call", "args", args, number=number, name=name, **body)
-            message = self._wait_for(number, bell, deadline, late)
+            message = self._waiters.until(look, lambda: self._ended is not None or self._answers.get(number) is not None, self._poller)
         finally:
             with self._lock:
                 self._answers.pop(number, None)
-                self._waiters.awake(bell)
-                self._waiters.hand_on()
         if "error" in message.body:
             message.close()
             raise error_from_json(message.body["error"], f"the call {name!r} of server {server}")
         return decode(message.body["value"], message.fds)
-
-    def _wait_for(self, number: int, bell: Bell, deadline: Deadline, late: Callable[[], str]) -> Message:
-        while True:
-            with self._lock:
-                self._waiters.awake(bell)
-                self._read()
-                answer = self._answers[number]
-                if answer is not None:
-                    return answer
-                if self._ended is not None:
-                    raise self._ended
-                if deadline.has_passed:
-                    raise BatchTimeout(late())
-                poller = self._waiters.poller(bell, self._poller)
-            poller.poll(deadline.within(SLICE_S) * 1000)
 
     def _read(self) -> None:
         """Sorts the answers that have arrived, and wakes the threads that wait for them."""
@@ -301,17 +295,17 @@ class ServerConnection(Calls):
         self.welcome = Welcome.of(message.body)
         return self.welcome
 
-    def fileno(self) -> int:
-        """Returns the descriptor to wait on; -1 once closed."""
-        return self._wire.fileno()
-
     def wait(self, timeout_s: float) -> bool:
         """Waits until the server says something."""
         return self._wire.wait(timeout_s)
 
     def register(self, poller: select.poll) -> None:
-        """Has a poll object wake when the server says something; see ``Wire.register``."""
-        self._wire.register(poller)
+        """Has a poll object wake when the server or one of its processes says something; see ``Wire.register``."""
+        if self._gone is None:
+            self._wire.register(poller)
+        for member in self.members.values():
+            if member.ended is None:
+                member.wire.register(poller)
 
     # Calls -------------------------------------------------------------------------------------------------------------------
 
@@ -466,6 +460,16 @@ class ServerConnection(Calls):
     def ended_s(self) -> float | None:
         """Seconds since the server was found to have ended; None while it lasts."""
         return None if self._gone is None else time.monotonic() - self._gone
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether nothing has ended or come that has not been handled."""
+        if self._gone is not None or self._announced or self._exits:
+            return False
+        for member in self.members.values():
+            if member.ended is not None:
+                return False
+        return len(self.members) == self.workers and not self.asked
 
     @property
     def is_gone(self) -> bool:
@@ -693,9 +697,10 @@ class UnixServers:
         self.connections.pop(rank).close()
         self._reasons[rank] = "it is gone"
 
-    def filenos(self) -> list[int]:
-        """Returns the descriptors to wait on until a server sends its welcome."""
-        return [connection.fileno() for connection in self._pending.values()]
+    def register(self, poller: select.poll) -> None:
+        """Has a poll object wake when a server sends its welcome."""
+        for connection in self._pending.values():
+            connection.register(poller)
 
     def whereabouts(self) -> str:
         """Which servers are missing, and why."""
@@ -803,8 +808,7 @@ def join_folder(
                     told = text
                     stage.message(f"waiting for servers; {text}")
                 poller = select.poll()
-                for fd in servers.filenos():
-                    poller.register(fd, select.POLLIN)
+                servers.register(poller)
                 poller.poll(deadline.within(_LOOK_S) * 1000)
     except BaseException:
         servers.close()

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from gnnkit.cluster.membership import SERVING_VERSION
 from gnnkit.cluster.parts.gate import BACKLOG, MOST_PENDING, MOST_SAID, PAUSE_S, PENDING_S, next_connection
 from gnnkit.cluster.serving.codec import decode, send_value
-from gnnkit.cluster.serving.pool import ServedWorkers
+from gnnkit.cluster.serving.pool import ServedPool
 from gnnkit.errors import GnnkitError, PlanError
 from gnnkit.files import user_path, why_unwritable
 from gnnkit.runtime.remote import error_to_json
@@ -239,7 +239,7 @@ _TURN = 16
 class Host(Protocol):
     """The part of a server that sessions use."""
 
-    pool: ServedWorkers | None
+    pool: ServedPool | None
 
     def answer(self, client: str, name: str, args: Any, reply: Callable[[Any], None]) -> None:
         """Answers a call, now or later."""
@@ -356,7 +356,7 @@ class ClientSessions:
 
     def _on_worker(self, rank: int, error: GnnkitError | None) -> None:
         """Introduces a worker to clients that have enlisted, or tells of its death, and whether the server starts another one by itself."""
-        again = self._host.pool is not None and self._host.pool.starts_again
+        again = self._host.pool is not None and self._host.pool.may_restart
         for session in list(self._sessions.values()):
             if error is None:
                 self._introduce(session, rank)
@@ -368,15 +368,15 @@ class ClientSessions:
         session.enlisted, pool = True, self._host.pool
         if pool is None:  # the other servers are still awaited
             return
-        pool.start_missing()
-        for rank in pool.ready:
+        pool.workers.start_missing()
+        for rank in pool.workers.ready:
             self._introduce(session, rank)
 
     def _introduce(self, session: ClientSession, rank: int) -> None:
         pool = self._host.pool
         if pool is None or not session.enlisted:
             return
-        pid = pool.alive[rank].pid
+        pid = pool.workers.alive[rank].pid
         if session.introduced.get(rank) != pid:
             session.introduced[rank] = pid
             try:

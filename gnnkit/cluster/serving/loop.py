@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.cluster.serving.listener import ClientListener, ClientSessions
-from gnnkit.cluster.serving.pool import ServedWorkers
+from gnnkit.cluster.serving.pool import ServedPool
 from gnnkit.errors import StoreError
 from gnnkit.runtime.entry import ParentWatch
 from gnnkit.runtime.remote import error_to_json
@@ -45,7 +45,7 @@ class ServerLoop:
 
     def __init__(self, wire: Wire, watch: ParentWatch) -> None:
         self._wire = wire
-        self.pool: ServedWorkers | None = None
+        self.pool: ServedPool | None = None
         self._api: ServerApi | None = None
         self.clients: set[str] = set()
         self._ever: set[str] = set()
@@ -111,11 +111,11 @@ class ServerLoop:
     def _open_pool(self, store: Store | None, hosts: dict[str, Any] | None, holders: list[list[int]] | None) -> None:
         setup = self._setup
         store = store or Store.open(setup["store"]["path"])
-        self.pool = pool = ServedWorkers(setup, store, hosts, self._forward)
+        self.pool = pool = ServedPool(setup, store, hosts, self._forward)
         self._store, self._holders = store, holders
         self._sessions.workers_are_there()
-        pool.start_missing()
-        self.tell("vitals", (pool.vitals.block.fd,), workers=setup["workers"])
+        pool.workers.start_missing()
+        self.tell("vitals", (pool.workers.vitals.block.fd,), workers=setup["workers"])
 
     @property
     def api(self) -> ServerApi | None:
@@ -190,7 +190,7 @@ class ServerLoop:
             "workers": [] if pool is None else pool.details(),
             "threads": setup["threads"],
             "restarts": 0 if pool is None else pool.restarts,
-            "graph_bytes": 0 if pool is None else pool.sharing.nbytes,
+            "graph_bytes": 0 if pool is None else pool.workers.sharing.nbytes,
             "clients": len(self.clients),
             "visits": len(self._ever),
             "network": None if self._network is None else self._network.details(),
@@ -213,7 +213,7 @@ class ServerLoop:
             self._listener.attend(ready)
         self._sessions.attend(ready)
         if self.pool is not None:
-            self.pool.pump()
+            self.pool.pump(revive=False)
             self._report_copy()
         details = self.details()
         if details != self._told:
@@ -221,14 +221,14 @@ class ServerLoop:
             self.tell("state", **details)
 
     def _wait(self) -> set[int]:
-        poller = select.poll() if self.pool is None else self.pool.poller()
+        poller = select.poll() if self.pool is None else self.pool.workers.poller()
         self._wire.register(poller)
         for fd, owes in self._sessions.filenos().items():
             poller.register(fd, select.POLLIN | (select.POLLOUT if owes else 0))
         for fd in [] if self._listener is None else self._listener.filenos():
             poller.register(fd, select.POLLIN)
         waits = [None if self._listener is None else self._listener.wait_s]
-        waits += [_LOOK_S] if self.pool is not None and self.pool.starting else []
+        waits += [_LOOK_S] if self.pool is not None and self.pool.workers.starting else []
         known = [wait_s for wait_s in waits if wait_s is not None]
         return set(self._waker.wait(poller, min(known) if known else None))
 
@@ -240,7 +240,7 @@ class ServerLoop:
                 self._ended = True
             elif message.kind == "revive":
                 if self.pool is not None:
-                    self.pool.start_missing()
+                    self.pool.workers.start_missing()
             elif message.kind == "copy":
                 self._owes_copy = True
             else:
@@ -250,18 +250,18 @@ class ServerLoop:
     def _use_graph(self, fd: int, description: dict[str, Any]) -> None:
         assert self.pool is not None, "the copy is of the parts that the workers sample"
         try:
-            self.pool.sharing.use(fd, description)
+            self.pool.workers.sharing.use(fd, description)
         except OSError as error:  # no address space left: sampling stays on the file mapping
             logger.warning("the copy of the graph cannot be mapped: %s", error)
 
     def _report_copy(self) -> None:
         """Says what became of the copy, once that is known."""
-        if not self._owes_copy or self.pool is None or not self.pool.ready:
+        if not self._owes_copy or self.pool is None or not self.pool.workers.ready:
             return
         if not self.pool.copy():
             self._owes_copy = False
             self.tell("graph", description=None)
-        elif (shared := self.pool.sharing.shared) is not None:
+        elif (shared := self.pool.workers.sharing.shared) is not None:
             self._owes_copy = False
             self.tell("graph", (shared.block.fd,), description=dict(shared.description))
 
@@ -277,4 +277,4 @@ class ServerLoop:
             self._listener.close()
         self._sessions.close()
         if self.pool is not None:
-            self.pool.stop()
+            self.pool.workers.stop()

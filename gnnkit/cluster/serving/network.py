@@ -23,7 +23,7 @@ from gnnkit.cluster.serving.spec import meeting_address, own_address
 from gnnkit.errors import GnnkitError, StartTimeout
 from gnnkit.host import total_memory
 from gnnkit.plan import Placement
-from gnnkit.runtime.beats import ANNOUNCEMENT_BEAT_S
+from gnnkit.runtime.beats import ANNOUNCEMENT_BEAT_S, LEASE_SILENCE_S
 from gnnkit.runtime.graph_memory import SharedGraph
 from gnnkit.sampling.kinds import warm
 from gnnkit.storage.layout import FORMAT_VERSION
@@ -80,8 +80,6 @@ class Network:
     def stop(self) -> None:
         """Ends it: no call is answered any more."""
         self._stopped.set()
-        if self._calls is not None:
-            self._calls.close()
         if self._server is not None:
             self._server.close()
 
@@ -234,11 +232,15 @@ class Network:
             self._arrivals.append(_client_of(name))
         else:
             self._leases.bye(name)
-        assert self._calls is not None
-        self._calls.heard(what, name)
+            assert self._calls is not None
+            self._calls.left(name)
 
     def _count_clients(self) -> None:
         """Tells the server which clients have come and gone, those included that have done both since the last look."""
+        for name in self._leases.forget_silent():
+            logger.info("%s has not been heard of for %g s", name, LEASE_SILENCE_S)
+            assert self._calls is not None
+            self._calls.left(name)
         arrived = {self._arrivals.popleft() for _ in range(len(self._arrivals))}
         there = {_client_of(name) for name in self._leases.there()}
         for client in (arrived | there) - self._clients:
@@ -257,7 +259,7 @@ class Network:
                 membership.become(state=state)
             self._count_clients()
             pool = self._loop.pool
-            shared = None if pool is None else pool.sharing.shared
+            shared = None if pool is None else pool.workers.sharing.shared
             if shared is not None and shared is not self._told:
                 self._told = shared
                 self._answers.use(shared.graph)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
-import threading
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, wait
 from functools import partial
@@ -15,17 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.bounds import MOST_BATCHES, is_real, is_whole, shown
-from gnnkit.cluster.membership import CLIENT_PREFIX, LeaseTable, Membership, ServerMember, check_version
+from gnnkit.cluster.membership import CLIENT_PREFIX, Membership, ServerMember, check_version
 from gnnkit.cluster.network_wire import NotYet
 from gnnkit.cluster.parts.service import PENDING, Answer, Answers, Stream, lease_calls
 from gnnkit.cluster.service_client import ids_of
-from gnnkit.cluster.serving.pool import Channel, Sampled, ServedJob
 from gnnkit.errors import BatchTimeout, GnnkitError, PlanError, SamplingError, StartTimeout
 from gnnkit.files import open_regular
 from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling
 from gnnkit.runtime.batches import BatchList
-from gnnkit.runtime.beats import BEAT_S, SESSION_SILENCE_S
+from gnnkit.runtime.beats import BEAT_S
 from gnnkit.runtime.graph_memory import GraphHandle
+from gnnkit.runtime.pool import PoolSession, Request, Sampled, trial_batch
 from gnnkit.runtime.remote import fresh, layout_from_json
 from gnnkit.runtime.ring import Ring, roomy_slot_size
 from gnnkit.runtime.scheduler import MOST_CONCURRENT
@@ -39,7 +37,7 @@ from gnnkit.waiting import Deadline
 
 if TYPE_CHECKING:
     from gnnkit.cluster.serving.loop import ServerLoop
-    from gnnkit.cluster.serving.pool import ServedWorkers
+    from gnnkit.cluster.serving.pool import ServedPool
 
 
 class UnknownChannel(GnnkitError):
@@ -65,7 +63,7 @@ def walk_from_value(value: Any) -> Structure:
 _SENDING = 4
 
 
-class RemoteSession(Channel):
+class RemoteSession(PoolSession):
     """One loader of one client on another host. Structures come back in the slots of a ring, which is made once their size is known.
 
     Args:
@@ -76,105 +74,97 @@ class RemoteSession(Channel):
     Attributes:
         as_sent: See above.
         epoch: The epoch of the last walk.
+        is_closed: Whether it was given up.
     """
 
     def __init__(self, sessions: RemoteSessions, plan: LoaderPlan, as_sent: dict[str, Any]) -> None:
+        super().__init__(plan, _concurrency(plan))
         self.as_sent = as_sent
         self.epoch: int | None = None
+        self.is_closed = False
         self._sessions, self._schedule = sessions, BatchList(plan, sessions.graph).schedule()
-        self._ring: Ring[ServedJob] | None = None
         self._opening: list[Future[int]] = []
-        super().__init__(sessions.pool, plan, _concurrency(plan))
+
+    def setup(self, rank: int) -> dict[str, Any]:
+        """Returns the message that introduces the loader to a worker, which is to sample structures."""
+        trial = trial_batch(self._schedule, rank) if self.ring is None else None
+        return {**super().setup(rank), "trial": trial, "mode": "structure"}
 
     def opened(self) -> Future[int]:
-        """The channel's number, once walks can be asked for."""
+        """The loader's number, once walks can be asked for."""
         opened: Future[int] = Future()
-        if self._ring is not None:
+        if self.ring is not None:
             opened.set_result(self.number)
         else:
             self._opening.append(opened)
-            self._pool.start_missing()
+            self._sessions.pool.workers.start_missing()
         return opened
 
-    def on_message(self, rank: int, message: Message) -> None:
-        """Handles what a worker says; the first who has sampled a batch to try says how large the slots have to be."""
+    def take(self, rank: int, message: Message) -> None:
+        """Handles what a worker says; the first that has sampled a batch to try says how large the slots have to be."""
         if message.kind != "opened":
-            super().on_message(rank, message)
-        elif self._ring is None:
+            super().take(rank, message)
+        elif self.ring is None:
             self._use_ring_for(message.body["nbytes"])
-            self.deal()
+
+    def lost(self, rank: int | None, error: GnnkitError | None) -> None:
+        """A worker is gone: one that is started again does its work, no other one does; without any, nothing is done."""
+        super().lost(rank, error)
+        if error is not None and self._sessions.pool.is_over:
+            self.fail(error)
 
     def fail(self, error: GnnkitError) -> None:
         """Fails all walks and registrations that are under way."""
-        for job in [*self._waiting, *self._given.values()]:
-            if job.is_wanted:
-                job.is_wanted = False
-                job.settle(fresh(error))
-        self._waiting.clear()
+        super().lost(None, error)
         for opening in self._opening:
             opening.set_exception(fresh(error))
         self._opening.clear()
 
-    def _introduction(self, rank: int) -> dict[str, Any]:
-        count = len(self._schedule)
-        trial = None if self._ring is not None or not count else self._schedule.step(rank % count).batch_index
-        return {"trial": trial, "mode": "structure"}
-
-    def _introduce(self, rank: int) -> None:
-        super()._introduce(rank)
-        if self._ring is not None:
-            self._send_ring(rank, self._ring)
-
-    def _place(self, job: ServedJob) -> bool:
-        if self._ring is None:
-            return False
-        if job.seeds is None:
-            slot = self._ring.take(job)
+    def _place(self, request: Request) -> bool:
+        if self.ring is not None and request.seeds is None:
+            slot = self.ring.take(request)
             if slot is None:
                 return False
-            job.slot, job.ring = slot, self._ring
-        return True
+            request.slot, request.ring = slot, self.ring
+        return self.ring is not None
 
-    def _goes_on_without(self, rank: int) -> bool:
-        """A worker that is started again does the lost one's work; no other one does."""
-        return rank in self._pool.alive
-
-    def _read(self, job: ServedJob, batch: Mapping[str, Any], message: Message) -> Sampled:
-        found = super()._read(job, batch, message)
+    def _read(self, request: Request, batch: Mapping[str, Any], message: Message) -> Sampled:
+        found = super()._read(request, batch, message)
         nbytes = batch["layout"]["nbytes"] if "layout" in batch else 0
-        if self._ring is not None and nbytes > self._ring.slot_bytes:
+        if self.ring is not None and nbytes > self.ring.slot_bytes:
             self._use_ring_for(nbytes)
         return found
 
     def _freed(self) -> None:
+        """A slot is free again; called from anywhere."""
         self._sessions.deal_later(self)
 
     def _use_ring_for(self, largest: int) -> None:
         """Makes a ring for structures of up to ``largest`` bytes and somewhat more; walks under way keep the one before."""
+        pool = self._sessions.pool
         try:
-            ring = self._ring = Ring(self._pool.count * self._most_each + _SENDING, roomy_slot_size(largest))
+            self.ring = Ring(pool.count * self._most_each + _SENDING, roomy_slot_size(largest))
         except OSError as error:
-            if self._ring is None:  # the next registration tries again
+            if self.ring is None:  # the next registration tries again
                 self.fail(GnnkitError(f"there is no memory for batches of {largest / 1e6:.1f} MB: {error}"))
                 self.close()
             return
-        for rank in self._told:
-            self._send_ring(rank, ring)
+        pool.hand_ring(self)
         for opening in self._opening:
             opening.set_result(self.number)
         self._opening.clear()
 
-    def _send_ring(self, rank: int, ring: Ring[ServedJob]) -> None:
-        self._pool.send(rank, "ring", (ring.block.fd,), c=self.number, slot_bytes=ring.slot_bytes)
+    def close(self) -> None:
+        """Gives the loader up at every worker."""
+        if not self.is_closed:
+            self.is_closed = True
+            self._sessions.pool.remove(self)
 
 
 def _concurrency(plan: LoaderPlan) -> int:
     """Walks of a loader that a worker is given at a time."""
     wanted = plan.backend.get("worker_concurrency", 2)
     return min(MOST_CONCURRENT, max(1, wanted)) if isinstance(wanted, int) else 2
-
-
-logger = logging.getLogger(__name__)
 
 
 class RemoteSessions:
@@ -190,71 +180,57 @@ class RemoteSessions:
         graph: See above.
     """
 
-    def __init__(self, loop: ServerLoop, pool: ServedWorkers, graph: GraphHandle) -> None:
+    def __init__(self, loop: ServerLoop, pool: ServedPool, graph: GraphHandle) -> None:
         self._loop, self.pool, self.graph = loop, pool, graph
-        self._channels: dict[tuple[str, str], RemoteSession] = {}
-        self._leases = LeaseTable[str, None](SESSION_SILENCE_S)
+        self._sessions: dict[tuple[str, str], RemoteSession] = {}
 
-    def heard(self, what: str, client: str) -> None:
-        """A client says that it is there, or that it leaves."""
-        if what == "bye":
-            self._drop(client)
-            return
-        self._leases.here(client, None)
-
-    def tidy(self) -> None:
-        """Drops the clients that have not been heard of for long."""
-        for client in self._leases.forget_silent():
-            logger.info("%s has not been heard of for %g s", client, SESSION_SILENCE_S)
-            self._drop(client)
-
-    def _drop(self, client: str) -> None:
-        for name, key in [found for found in self._channels if found[0] == client]:
+    def left(self, client: str) -> None:
+        """A client has gone, or has not been heard of for long."""
+        for name, key in [found for found in self._sessions if found[0] == client]:
             self.release(name, key)
-        self._leases.bye(client)
 
     def register(self, client: str, key: str, sent: dict[str, Any]) -> Future[int]:
-        """Opens a channel, or finds the one that is there; see ``RemoteSession.opened``.
+        """Gives a loader its session, or finds the one that is there; see ``RemoteSession.opened``.
 
         Raises:
             PlanError: The plan is of no use here, or another one was registered under this key.
         """
-        self.heard("here", client)
-        channel = self._channels.get((client, key))
-        if channel is None or channel.is_closed:
+        session = self._sessions.get((client, key))
+        if session is None or session.is_closed:
             plan = LoaderPlan.from_json(sent)
             _check_plan(plan, self.graph)
-            channel = self._channels[client, key] = RemoteSession(self, plan, sent)
-        elif channel.as_sent != sent:
+            session = self._sessions[client, key] = RemoteSession(self, plan, sent)
+            self.pool.add(session)
+        elif session.as_sent != sent:
             raise PlanError(f"the loader {key!r} of {client} was registered with another plan", "give each loader a key of its own")
-        return channel.opened()
+        return session.opened()
 
     def release(self, client: str, key: str) -> None:
-        """Gives a channel up, if there is one: its ring goes with the last structure in it."""
-        channel = self._channels.pop((client, key), None)
-        if channel is not None:
-            channel.fail(UnknownChannel(f"the loader {key!r} of {client} was given up"))
-            channel.close()
+        """Gives a session up, if there is one: its ring goes with the last structure in it."""
+        session = self._sessions.pop((client, key), None)
+        if session is not None:
+            session.fail(UnknownChannel(f"the loader {key!r} of {client} was given up"))
+            session.close()
 
-    def begin(self, client: str, key: str, walk: ServedJob) -> RemoteSession:
+    def begin(self, client: str, key: str, walk: Request) -> RemoteSession:
         """Has a batch walked.
 
         Raises:
             UnknownChannel: It is not registered.
         """
-        channel = self._channels.get((client, key))
-        if channel is None or channel.is_closed:
+        session = self._sessions.get((client, key))
+        if session is None or session.is_closed:
             raise UnknownChannel(f"there is no loader {key!r} of {client}")
-        self.heard("here", client)
-        if channel.epoch != walk.epoch or self.pool.is_over:  # missing workers are started when an epoch begins
-            channel.epoch = walk.epoch
-            self.pool.start_missing()
-        channel.give(walk)
-        return channel
+        if session.epoch != walk.epoch or self.pool.is_over:  # missing workers are started when an epoch begins
+            session.epoch = walk.epoch
+            self.pool.workers.start_missing()
+        session.ask(walk)
+        session.deal(self.pool.workers)
+        return session
 
-    def deal_later(self, channel: RemoteSession) -> None:
-        """Has a channel's jobs dealt in the main thread; may be called from anywhere."""
-        self._loop.call(channel.deal)
+    def deal_later(self, session: RemoteSession) -> None:
+        """Has a session's walks dealt in the main thread; may be called from anywhere."""
+        self._loop.call(lambda: session.deal(self.pool.workers))
 
 
 def _check_plan(plan: LoaderPlan, graph: GraphHandle) -> None:
@@ -299,7 +275,6 @@ class NetworkCalls:
         self._path, self._on_main, self._loop = path, on_main, loop
         self._files = {MANIFEST_NAME, *outline_files(manifest)}
         self._sessions: RemoteSessions | None = None
-        self._closed = threading.Event()
         later = ("announce", "membership", "here", "bye", "register", "release", "expand", "question", "rows", "walk")
         self.table: dict[str, Answer] = {**dict.fromkeys(later, _not_yet), "call": self._call, "file": self._file}
 
@@ -316,20 +291,16 @@ class NetworkCalls:
             store: The store.
             heard: See ``lease_calls``.
         """
-        self._answers = answers
+        self._answers, self._heard = answers, heard
         self._graph = GraphHandle(store.arrays(), store.splits, store.reference, link_splits=store.link_splits)
         walks = {"walk": self._walk, "register": self._register, "release": self._release}
         self.table |= {**answers.calls, **lease_calls(answers.check, heard), **walks}
 
-    def close(self) -> None:
-        """Stops looking after clients."""
-        self._closed.set()
-
     # Sessions of loaders on other hosts -----------------------------------------------------------------------------------
 
-    def heard(self, what: str, client: str) -> None:
-        """A client says "here" or "bye"."""
-        self._tell(lambda sessions: sessions.heard(what, client))
+    def left(self, client: str) -> None:
+        """A client says goodbye, or has not been heard of for long: what it had here goes."""
+        self._tell(lambda sessions: sessions.left(client))
 
     def _tell(self, fn: Callable[[RemoteSessions], None]) -> None:
         """Calls a function in the main thread, once there are workers."""
@@ -341,12 +312,7 @@ class NetworkCalls:
             if self._loop.pool is None:
                 raise NotYet("the server is not there yet")
             self._sessions = RemoteSessions(self._loop, self._loop.pool, self._graph)
-            threading.Thread(target=self._look_after, name="gnnkit-wire-clients", daemon=True).start()
         return self._sessions
-
-    def _look_after(self) -> None:
-        while not self._closed.wait(BEAT_S):
-            self._tell(lambda sessions: sessions.tidy())
 
     def _register(self, body: dict[str, Any]) -> dict[str, Any]:
         self._answers.check(body)
@@ -357,6 +323,7 @@ class NetworkCalls:
             raise BadRequest("the plan cannot be read") from error
         if not isinstance(plan, dict):
             raise BadRequest("there is no plan")
+        self._heard("here", client, 0)  # the client may have had no time to say so itself
         opened: Future[int] = self._on_main(lambda: self._known().register(client, key, plan))
         try:
             return {"channel": opened.result(timeout_s)}
@@ -376,19 +343,19 @@ class NetworkCalls:
         if not is_whole(epoch, 0, MOST_BATCHES) or not is_whole(batch, 0, MOST_BATCHES):
             raise BadRequest(f"there is no batch {shown(batch)} of epoch {shown(epoch)}")
         done: Future[Any] = Future()
-        walk = ServedJob(epoch, batch, partial(_settle, done), seeds=None if seeds is None else ids_of(seeds))
-        channel: RemoteSession = self._on_main(lambda: self._known().begin(client, key, walk))
-        return Stream(self._answer(channel, walk, done, timeout_s))
+        walk = Request(epoch, batch, None if seeds is None else ids_of(seeds), partial(_settle, done))
+        session: RemoteSession = self._on_main(lambda: self._known().begin(client, key, walk))
+        return Stream(self._answer(session, walk, done, timeout_s))
 
-    def _answer(self, channel: RemoteSession, walk: ServedJob, done: Future[Any], timeout_s: float) -> Generator[Any, None, None]:
+    def _answer(self, session: RemoteSession, walk: Request, done: Future[Any], timeout_s: float) -> Generator[Any, None, None]:
         """Waits for a batch, and gives it; a client that has gone ends this."""
         late = BatchTimeout(f"no sampling process has sampled the batch within {timeout_s:g} s")
         try:
             yield from _waited(done, timeout_s, late)
-            layout, block = done.result()
-            yield json.dumps(layout, separators=(",", ":")), block
+            batch, block = done.result()
+            yield json.dumps(batch["layout"], separators=(",", ":")), block
         finally:
-            self._tell(lambda _: channel.forget(walk))
+            self._tell(lambda _: session.forget(walk))
 
     # Calls, files, and other servers --------------------------------------------------------------------------------------
 

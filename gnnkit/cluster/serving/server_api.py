@@ -22,11 +22,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.cluster.serving.pool import Channel, Sampled, ServedJob, ServedWorkers
+from gnnkit.cluster.serving.pool import ServedPool
 from gnnkit.cluster.serving.store_api import StoreApi
 from gnnkit.errors import DatasetError, GnnkitError, PlanError, SamplingError, near_matches
 from gnnkit.plan import Batching, InputLinks, InputNodes, LoaderPlan, NeighborSampling, PPRSampling, Sampling, num_batches
 from gnnkit.plan.sampling import check_fan_outs, resolve_fan_outs
+from gnnkit.runtime.pool import PoolSession, Request, Sampled, WorkerPool
 from gnnkit.runtime.remote import fresh
 from gnnkit.runtime.scheduler import Scheduler
 from gnnkit.samplers import PPR, channel_ratios
@@ -102,14 +103,14 @@ Reply: TypeAlias = Callable[[Any], None]
 OVER = (None, True)
 
 
-class ServedStream(Channel):
+class ServedStream(PoolSession):
     """One registered input. Only the server's main thread uses it.
 
     Batches come in the order of the epoch's list; several clients that fetch from one channel divide them among themselves, each batch
     going to the next client that asks. At most ``capacity`` batches are sampled ahead, however long no client fetches.
 
     Args:
-        pool: The server's workers.
+        pool: The server's pool of workers.
         digest: What was registered, to compare with.
         plan: Its plan, whose seeds are ids.
         capacity: Batches under way or waiting to be fetched, at most.
@@ -121,17 +122,17 @@ class ServedStream(Channel):
         epoch: The epoch that is under way or ran last; -1 before the first.
     """
 
-    def __init__(self, pool: ServedWorkers, digest: str, plan: LoaderPlan, capacity: int, frame: Mapping[str, Any]) -> None:
+    def __init__(self, pool: ServedPool, digest: str, plan: LoaderPlan, capacity: int, frame: Mapping[str, Any]) -> None:
+        super().__init__(plan, capacity)
         inputs, batching = plan.inputs, plan.batching
         assert not isinstance(inputs, InputLinks) and inputs.ids is not None, "an input is registered with its ids"
-        self.digest = digest
+        self.digest, self._pool = digest, pool
         self.holders: set[str] = set()
         self.epoch = -1
         self._num_steps, self._frame = num_batches(len(inputs.ids), batching.batch_size, batching.drop_last), frame
         self._scheduler: Scheduler[Any] = Scheduler(capacity)
         self._clients: deque[tuple[str, Reply]] = deque()  # that wait for a batch
         self._failure: GnnkitError | None = None
-        super().__init__(pool, plan, capacity)
 
     def begin(self, epoch: int) -> None:
         """Starts an epoch, unless it or a newer one has been started. Clients that wait for the one before hear that it is over."""
@@ -139,8 +140,8 @@ class ServedStream(Channel):
             self._begin(epoch, self._num_steps)
 
     def _begin(self, epoch: int, num_steps: int) -> None:
-        for job in [*self._waiting, *self._given.values()]:
-            self.forget(job)
+        for request in [*self._waiting, *self._given.values()]:
+            self.forget(request)
         self._answer_all(OVER)
         self.epoch, self._failure = epoch, None
         self._scheduler.begin(epoch, num_steps)
@@ -154,16 +155,18 @@ class ServedStream(Channel):
         self._clients.append((client, reply))
         self._advance()
 
-    def deal(self) -> None:
+    def deal(self, workers: WorkerPool) -> None:
         """Gives the workers what there is room for; once there are some again, the epoch goes on."""
-        if self._pool.ready:
+        if workers.ready:
             self._failure = None
-        super().deal()
+        super().deal(workers)
 
-    def fail(self, error: GnnkitError) -> None:
-        """The epoch cannot go on for now."""
-        self._failure = error
-        self._serve()
+    def lost(self, rank: int | None, error: GnnkitError | None) -> None:
+        """A worker is gone, and others do its work; without any, the epoch cannot go on for now."""
+        super().lost(rank, None)
+        if error is not None and self._pool.is_over:
+            self._failure = error
+            self._serve()
 
     def let_go(self, client: str) -> None:
         """Forgets a client; if it waits, it hears that there is nothing more to come. The last one ends the channel."""
@@ -174,19 +177,20 @@ class ServedStream(Channel):
             reply(OVER)
         if not self.holders:
             self._begin(self.epoch, 0)
-            self.close()
+            self._pool.remove(self)
 
     def _advance(self) -> None:
         """Serves clients with what is there, and has sampled what there is room for."""
         self._serve()
         while self._scheduler.next_step() is not None:
             generation, batch = self._scheduler.assign(0)
-            self.give(ServedJob(self.epoch, batch, partial(self._came, generation, batch), f"sampling batch {batch}"))
+            self.ask(Request(self.epoch, batch, None, partial(self._came, generation, batch), f"sampling batch {batch}"))
+        self.deal(self._pool.workers)
 
     def _came(self, generation: int, batch: int, sampled: Sampled) -> None:
         found: Any = sampled
         if not isinstance(sampled, GnnkitError):
-            found = {"frame": dict(self._frame), "epoch": self.epoch, "layout": sampled[0], "block": sampled[1]}, False
+            found = {"frame": dict(self._frame), "epoch": self.epoch, "layout": sampled[0]["layout"], "block": sampled[1]}, False
         self._scheduler.complete(generation, batch, found)
         self._advance()
 
@@ -235,7 +239,7 @@ class SamplingApi:
         ends_with_clients: Whether the server ends when its clients have left.
     """
 
-    def __init__(self, store: Store, pool: ServedWorkers, *, ends_with_clients: bool = False) -> None:
+    def __init__(self, store: Store, pool: ServedPool, *, ends_with_clients: bool = False) -> None:
         self._store, self._pool, self._ends_with_clients = store, pool, ends_with_clients
         self._backends: dict[int, _Backend] = {}
         self._channels: dict[int, ServedStream] = {}
@@ -413,10 +417,10 @@ class SamplingApi:
 
     def _revive(self) -> None:
         if self._pool.is_over:
-            self._pool.start_missing()
+            self._pool.workers.start_missing()
 
     def _answer_ready(self, backend: _Backend) -> None:
-        if not self._pool.ready:
+        if not self._pool.workers.ready:
             return
         backend.is_ready = True
         waiting, backend.waiting = backend.waiting, []
@@ -425,7 +429,8 @@ class SamplingApi:
 
     def _open(self, backend: _Backend, worker_key: str, plan: LoaderPlan, digest: str, capacity: int) -> int:
         number = next(self._channel_numbers)
-        self._channels[number] = ServedStream(self._pool, digest, plan, max(1, capacity), self._frame(plan))
+        channel = self._channels[number] = ServedStream(self._pool, digest, plan, max(1, capacity), self._frame(plan))
+        self._pool.add(channel)
         backend.channels[worker_key] = number
         return number
 
@@ -505,7 +510,7 @@ class ServerApi:
         store: Store,
         rank: int,
         num_servers: int,
-        pool: ServedWorkers | None,
+        pool: ServedPool | None,
         later: Callable[[Callable[[], None]], None],
         holders: Sequence[Sequence[int]] | None = None,
         *,
