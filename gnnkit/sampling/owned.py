@@ -760,7 +760,7 @@ class PartOwner:
         self._buffers[r][:, :kept] = before[:, :kept]
 
     def rows(self, request: RowsRequest) -> Iterator[NDArray[np.uint8]]:
-        """Yields the messages that ``RowsRequest.messages`` describes, each in memory of its own.
+        """Yields the messages that ``RowsRequest.messages`` describes, each in memory that the next one overwrites.
 
         Raises:
             BadRequest: An id is not of a local part, or the request does not fit the graph.
@@ -779,12 +779,20 @@ class PartOwner:
         return self._gather(request)
 
     def _gather(self, request: RowsRequest) -> Iterator[NDArray[np.uint8]]:
+        sizes, tables = list(map(request.nbytes, request.messages)), self.tables
+        block = np.empty(max(sizes, default=0), np.uint8)
+        start, sections = address_of(block), []
+        for index, which, width in request.sections:
+            bounds, ids = request.lists[which]
+            sections.append((address_of(ids), width, index, bounds))
+        # Steps of all messages at once: what runs between two of them finds caches that rows have filled.
+        steps = []
         for message in request.messages:
-            block = np.empty(request.nbytes(message), np.uint8)
-            start, steps = address_of(block), []
+            of_message = []
             for section, first, count, offset in message:
-                index, which, width = request.sections[section]
-                bounds, ids = request.lists[which]
-                steps.append((GATHER, address_of(ids) + 8 * first, count, width, start + offset, index, bounds))
-            fill(self.tables.ahead, np.array(steps, np.int64), self.tables.row_addresses, self.tables.row_bounds, self.tables.meanings)
-            yield block
+                ids_at, width, index, bounds = sections[section]
+                of_message.append((GATHER, ids_at + 8 * first, count, width, start + offset, index, bounds))
+            steps.append(np.array(of_message, np.int64))
+        for of_message, nbytes in zip(steps, sizes, strict=True):
+            fill(tables.ahead, of_message, tables.row_addresses, tables.row_bounds, tables.meanings)
+            yield block[:nbytes]
