@@ -1,10 +1,10 @@
 """Messages between hosts: values of ``gnnkit.cluster.serving.codec`` over a TCP connection that the gate has let in.
 
 A message is a head of 16 bytes (its kind, the bytes of its text, the bytes of its block), the text of a JSON tree, and the block of
-memory that the tree's arrays lie in. Blocks are sent from where they lie and received where they are to be. One request is under way on
-a connection at a time: a ``CALL`` is answered by any number of ``VALUE`` and an ``END``, by one ``LAST``, or by an ``ERROR``. While it is
-worked on, a ``BEAT`` goes out once a second: a client that receives nothing at all for
-``CONNECTION_SILENCE_S`` knows that the service is gone.
+memory that the tree's arrays lie in; a ``BLOCK`` is a block alone, without a text. Blocks are sent from where they lie and received where
+they are to be. One request is under way on a connection at a time: a ``CALL`` is answered by any number of ``VALUE`` or ``BLOCK`` and an
+``END``, by one ``LAST``, or by an ``ERROR``. While it is worked on, a ``BEAT`` goes out once a second: a client that receives nothing at
+all for ``CONNECTION_SILENCE_S`` knows that the service is gone.
 
 Nothing that arrives is unpickled, and no memory is allocated before it is known that so much may come.
 """
@@ -19,7 +19,7 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -56,7 +56,7 @@ _MOST_NAME = 64
 class Kind(IntEnum):
     """The kinds of messages."""
 
-    CALL, VALUE, LAST, END, ERROR, BEAT = range(1, 7)
+    CALL, VALUE, LAST, END, ERROR, BEAT, BLOCK = range(1, 8)
 
 
 class Head(NamedTuple):
@@ -153,10 +153,12 @@ class NetworkWire:
 
     Attributes:
         is_gone: Whether the other side is known to have gone.
+        unsent: Bytes of the answer that is being sent, and since when, by the system's monotonic clock; None while there is none.
     """
 
     def __init__(self, end: socket.socket) -> None:
         self._end, self.is_gone = end, False
+        self.unsent: tuple[int, float] | None = None
         self._sending = threading.Lock()
         self._said = time.monotonic()
         self._head = memoryview(bytearray(_HEAD.size))
@@ -176,11 +178,10 @@ class NetworkWire:
         Args:
             request: The request.
             deadline: Until when.
-            sizes: Bytes of the blocks of the answer's values, where they are known: nothing else is taken, and a value lies in memory
-                that the next one overwrites.
+            sizes: Bytes of the blocks that the answer is to be, one after the other: nothing else is taken. None: it is of values.
 
         Yields:
-            A value of the answer, and its bytes.
+            A value of the answer, and its bytes; or a block, uint8 in memory that the next one overwrites, and its bytes.
 
         Raises:
             Broken: The connection is of no more use.
@@ -206,24 +207,24 @@ class NetworkWire:
             kind = _kind(head)
             if kind == Kind.ERROR:
                 raise _failure(self._value(head, self._memory(head), deadline))
-            if kind in (Kind.VALUE, Kind.LAST):
-                yield self._value(head, self._block(head, number, sizes), deadline), head.nbytes
-                number += 1
+            if kind not in (Kind.VALUE, Kind.LAST, Kind.BLOCK):
+                continue
+            if sizes is None and kind != Kind.BLOCK:
+                yield self._value(head, self._memory(head), deadline), head.nbytes
+            elif sizes and number < len(sizes) and (kind, head.block_nbytes) == (Kind.BLOCK, sizes[number]):
+                yield self._block(head.block_nbytes, deadline), head.nbytes
+            else:
+                raise BadRequest(f"message {number} is not what was asked for")
+            number += 1
         if sizes is not None and number != len(sizes):
             raise BadRequest(f"{number} messages instead of {len(sizes)}")
 
-    def _block(self, head: Head, number: int, sizes: Sequence[int] | None) -> NDArray[np.uint8]:
-        """Memory for the block of a value of an answer."""
-        if sizes is None:
-            return self._memory(head)
-        if number == len(sizes) or head.block_nbytes != sizes[number]:
-            raise BadRequest(f"message {number} is not what was asked for")
-        return self._reused(head.block_nbytes)
-
-    def _reused(self, nbytes: int) -> NDArray[np.uint8]:
+    def _block(self, nbytes: int, deadline: Deadline) -> NDArray[np.uint8]:
         if len(self._buffer) < nbytes:
             self._buffer = np.empty(nbytes, np.uint8)
-        return self._buffer[:nbytes]
+        block = self._buffer[:nbytes]
+        self._receive_into(block.data, deadline)
+        return block
 
     def _memory(self, head: Head) -> NDArray[np.uint8]:
         """Memory for a message of the service's, which is trusted with little of it."""
@@ -280,22 +281,25 @@ class NetworkWire:
                 self._receive_into(part, None)
                 left -= len(part)
 
-    def answer(self, kind: Kind, value: Any = None, unsent: Callable[[int], None] = lambda nbytes: None) -> None:
+    def answer(self, kind: Kind, value: Any = None) -> None:
         """Sends an answer, or a value of it; of ``END`` there is none.
 
         Args:
             kind: What it is.
-            value: The value.
-            unsent: Called with the bytes that are about to be sent.
+            value: The value; uint8 ``[n]`` of a ``BLOCK``.
 
         Raises:
             PlanError: The value cannot be sent.
             Gone: The client has gone, or does not read.
         """
-        text, pieces = (b"", []) if kind == Kind.END else to_pieces(value)
-        unsent(len(text) + sum(map(len, pieces)))
-        with _gone():
+        text, pieces = (b"", [value.data] if kind == Kind.BLOCK else []) if kind in (Kind.BLOCK, Kind.END) else to_pieces(value)
+        self.unsent = len(text) + sum(map(len, pieces)), time.monotonic()
+        try:
             self._send(kind, text, pieces)
+        except OSError as error:
+            raise Gone from error
+        finally:
+            self.unsent = None
 
     def hang_up(self) -> None:
         """Ends the connection; the thread that works with it closes it then. From any thread."""
@@ -408,7 +412,7 @@ def _kind(head: Head) -> Kind:
     """
     if head.kind in (Kind.BEAT, Kind.END) and not head.nbytes:
         return Kind(head.kind)
-    if head.kind in (Kind.VALUE, Kind.LAST, Kind.ERROR):
+    if head.kind in (Kind.VALUE, Kind.LAST, Kind.ERROR) or (head.kind == Kind.BLOCK and not head.text_nbytes):
         return Kind(head.kind)
     raise BadRequest(f"a message of kind {head.kind} and {head.nbytes} bytes")
 

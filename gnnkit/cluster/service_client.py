@@ -23,7 +23,7 @@ from gnnkit.sampling.owners import Answer, BadRequest, Expansion, Picks, Questio
 from gnnkit.waiting import Deadline
 
 # Changes with the meaning of messages: hosts that run different versions refuse each other.
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 _LARGEST_INT32 = (1 << 31) - 1
 # Fields of ``Expansion`` with a number for each node.
 _BY_NODE = ("roots", "times", "since")

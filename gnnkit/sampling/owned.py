@@ -18,7 +18,7 @@ from gnnkit.host import available_memory
 from gnnkit.kernels.jit import helper, kernel
 from gnnkit.kernels.keys import GOLDEN, fold
 from gnnkit.kernels.native import ask, asks, load_i64, prefetch, store_i64, use
-from gnnkit.sampling.batch_writer import GATHER, fill
+from gnnkit.sampling.batch_writer import GATHER, RowStep, fill
 from gnnkit.sampling.owners import NO_IDS, NO_VARIATES, Answer, BadRequest, Expansion, Picks, Question, RowsRequest
 from gnnkit.sampling.passes import (
     BLOCK,
@@ -760,7 +760,7 @@ class PartOwner:
         self._buffers[r][:, :kept] = before[:, :kept]
 
     def rows(self, request: RowsRequest) -> Iterator[NDArray[np.uint8]]:
-        """Yields the messages that ``RowsRequest.messages`` describes, each in memory of its own.
+        """Yields the messages that ``RowsRequest.messages`` describes, each in memory that the next one overwrites.
 
         Raises:
             BadRequest: An id is not of a local part, or the request does not fit the graph.
@@ -779,12 +779,19 @@ class PartOwner:
         return self._gather(request)
 
     def _gather(self, request: RowsRequest) -> Iterator[NDArray[np.uint8]]:
-        for message in request.messages:
-            block = np.empty(request.nbytes(message), np.uint8)
-            start, steps = address_of(block), []
-            for section, first, count, offset in message:
-                index, which, width = request.sections[section]
-                bounds, ids = request.lists[which]
-                steps.append((GATHER, address_of(ids) + 8 * first, count, width, start + offset, index, bounds))
-            fill(self.tables.ahead, np.array(steps, np.int64), self.tables.row_addresses, self.tables.row_bounds, self.tables.meanings)
-            yield block
+        tables, sizes = self.tables, [request.nbytes(message) for message in request.messages]
+        block = np.empty(max(sizes, default=0), np.uint8)
+        start, sections = address_of(block), []
+        for index, which, width in request.sections:
+            bounds, ids = request.lists[which]
+            sections.append((address_of(ids), width, index, bounds))
+
+        def step(section: int, first: int, count: int, offset: int) -> RowStep:
+            ids, width, index, bounds = sections[section]
+            return GATHER, ids + 8 * first, count, width, start + offset, index, bounds
+
+        # The steps of all messages at once: what runs between two of them finds caches that rows have filled.
+        steps = [np.array([step(*piece) for piece in message], np.int64) for message in request.messages]
+        for of_message, nbytes in zip(steps, sizes, strict=True):
+            fill(tables.ahead, of_message, tables.row_addresses, tables.row_bounds, tables.meanings)
+            yield block[:nbytes]

@@ -612,6 +612,7 @@ def answers_of_others() -> Iterator[Case]:
     streams = [
         message(3, picks),
         message(2, rows) + message(2, rows) + empty,
+        2 * (struct.pack("<B3xIQ", 7, 0, 64) + rows.tobytes()) + empty,
         message(5, {"type": "PlanError", "message": "no", "hint": None}),
     ]
 

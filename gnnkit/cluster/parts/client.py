@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-import numpy as np
-
 from gnnkit.cluster.network_wire import Broken, Failed, NetworkWire, OutOfTime, Request, TokenRefused
 from gnnkit.cluster.service_client import (
     ServiceClient,
@@ -26,7 +24,6 @@ from gnnkit.cluster.service_client import (
     remote_error,
     rows_to_args,
 )
-from gnnkit.cluster.serving.codec import padded
 from gnnkit.errors import HostUnreachable, SamplingError
 from gnnkit.sampling.owners import Answer, BadRequest, Expansion, Picks, Question, RowsRequest
 from gnnkit.sampling.tables import address_of
@@ -181,11 +178,8 @@ class RemoteOwners:
         sizes = [rows.nbytes(message) for message in rows.messages]
 
         def ask(wire: NetworkWire, deadline: Deadline) -> None:
-            answer = wire.ask(request, deadline, list(map(padded, sizes)))
-            for number, (value, _) in enumerate(self._counted(answer, request)):
-                if not isinstance(value, np.ndarray) or value.nbytes != sizes[number]:
-                    raise BadRequest(f"message {number} is not what was asked for")
-                take(host, number, address_of(value))
+            for number, (block, _) in enumerate(self._counted(wire.ask(request, deadline, sizes), request)):
+                take(host, number, address_of(block))
 
         return self._begin(host, ask)
 

@@ -8,6 +8,7 @@ import secrets
 import socket
 import ssl
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
@@ -33,7 +34,6 @@ from gnnkit.sampling.owned import PartOwner
 from gnnkit.sampling.owners import BadRequest, Picks
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.storage.arrays import GraphArrays
-from gnnkit.waiting import Deadline
 
 logger = logging.getLogger(__name__)
 
@@ -50,9 +50,11 @@ class Stream(NamedTuple):
 
     Attributes:
         values: Its values, and ``PENDING`` between them.
+        kind: What they are sent as: ``VALUE`` or ``BLOCK``.
     """
 
     values: Generator[Any, None, None]
+    kind: Kind = Kind.VALUE
 
 
 # Arguments by name are answered with a value of the codec, or several. Errors go to the client.
@@ -88,11 +90,11 @@ class Turns:
         self._waiting: deque[threading.Event] = deque()
 
     def __enter__(self) -> None:
-        mine = threading.Event()
         with self._lock:
             if self._free > 0:
                 self._free -= 1
                 return
+            mine = threading.Event()
             self._waiting.append(mine)
         if not mine.wait(self._timeout_s):  # those before are in a piece of their work
             with self._lock:
@@ -226,7 +228,7 @@ class Answers:
         self.check(args)
         request = rows_from_args(args)
         # The messages need none of the owner's memory.
-        return Stream(self._messages(self._work(False, lambda owner: owner.rows(request), lambda messages, _: messages)))
+        return Stream(self._messages(self._work(False, lambda owner: owner.rows(request), lambda messages, _: messages)), Kind.BLOCK)
 
     def _messages(self, messages: Iterator[NDArray[np.uint8]]) -> Generator[NDArray[np.uint8], None, None]:
         while True:
@@ -279,7 +281,6 @@ class PartServer:
         self._most = most_connections(_MOST_CONNECTIONS)
         self._wires: dict[NetworkWire, str] = {}  # with their clients' addresses; the one that has been silent longest first
         self._working: set[NetworkWire] = set()
-        self._unsent: dict[NetworkWire, tuple[int, Deadline]] = {}  # bytes of answers, and when they should have been read; oldest first
         self._closed = threading.Event()
         try:
             self._gate = PortGate(ip, port, token, self._enter, tls, refused)
@@ -303,18 +304,9 @@ class PartServer:
         while not self._closed.wait(BEAT_S):
             with self._lock:
                 working = list(self._working)
-                self._drop_unread()
+            _drop_unread(working)
             for wire in working:
                 wire.beat()
-
-    def _drop_unread(self) -> None:
-        """Ends connections of clients that do not read their answers, the oldest first, where these take too much memory."""
-        total = sum(nbytes for nbytes, _ in self._unsent.values())
-        for wire, (nbytes, deadline) in self._unsent.items():
-            if total <= _MOST_UNSENT or not deadline.has_passed:
-                return
-            wire.hang_up()
-            total -= nbytes
 
     def close(self) -> None:
         """Ends all connections, and answers no more."""
@@ -394,14 +386,14 @@ class PartServer:
                 raise BadRequest(f"there is no call {name!r}")
             value = answer(args)
             if not isinstance(value, Stream):
-                self._answer(wire, Kind.LAST, value)
+                wire.answer(Kind.LAST, value)
                 return
             with contextlib.closing(value.values) as parts:
                 for part in parts:
                     if wire.is_gone:
                         raise Gone
                     if part is not PENDING:
-                        self._answer(wire, Kind.VALUE, part)
+                        wire.answer(value.kind, part)
             wire.answer(Kind.END)
         except Gone:
             raise
@@ -414,16 +406,16 @@ class PartServer:
                 if wire in self._wires:  # silent from now on, behind all others that are
                     self._wires[wire] = self._wires.pop(wire)
 
-    def _answer(self, wire: NetworkWire, kind: Kind, value: Any) -> None:
-        def unsent(nbytes: int) -> None:
-            with self._lock:
-                self._unsent[wire] = nbytes, Deadline(_UNREAD_S)
 
-        try:
-            wire.answer(kind, value, unsent)
-        finally:
-            with self._lock:
-                self._unsent.pop(wire, None)
+def _drop_unread(wires: list[NetworkWire]) -> None:
+    """Ends connections of clients that do not read their answers, the oldest first, where these take too much memory."""
+    unsent = sorted(((*found, wire) for wire in wires if (found := wire.unsent) is not None), key=lambda answer: answer[1])
+    total = sum(nbytes for nbytes, _, _ in unsent)
+    for nbytes, since, wire in unsent:
+        if total <= _MOST_UNSENT or time.monotonic() - since < _UNREAD_S:
+            return
+        wire.hang_up()
+        total -= nbytes
 
 
 def _address_of(end: socket.socket) -> str:

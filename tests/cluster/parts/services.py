@@ -111,7 +111,7 @@ def sampler_over(store: Store, here: int, owners: RemoteOwners, peers: Mapping[i
 
 # The head of a message between hosts: its kind, the bytes of its text and those of its block.
 HEAD = struct.Struct("<B3xIQ")
-CALL, VALUE, LAST, END, ERROR, BEAT = range(1, 7)
+CALL, VALUE, LAST, END, ERROR, BEAT, BLOCK = range(1, 8)
 
 
 def said_of(name: Any, args: Any) -> tuple[bytes, bytes]:

@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnkit.cluster.network_wire import NetworkWire
+from gnnkit.cluster.network_wire import Kind, NetworkWire, Request
 from gnnkit.cluster.parts.gate import first_line, second_line
 from gnnkit.cluster.parts.service import PartServer, Stream
 from gnnkit.cluster.service_client import ServiceClient, Unreachable
 from gnnkit.errors import PlanError, SamplingError, StoreError
 from gnnkit.runtime.beats import CONNECTION_SILENCE_S
+from gnnkit.sampling.owners import BadRequest
+from gnnkit.waiting import Deadline
 from tests.cluster.parts.services import END, ERROR, LAST, TOKEN, Speaker, said_of
 from tests.cluster.serving.networked import certificate
 from tests.helpers.waiting import wait_until
@@ -38,7 +40,7 @@ class Answering:
 
     def __init__(self, tls: tuple[str, str] | None = None) -> None:
         self.ended, self.begun, self.hold = threading.Event(), threading.Event(), threading.Event()
-        names = ("echo", "held", "stream", "endless", "refuse", "rows")
+        names = ("echo", "held", "stream", "endless", "refuse", "rows", "blocks")
         self.server = PartServer(HOST, 0, TOKEN, {name: getattr(self, name) for name in names}, tls)
         self.address = f"{HOST}:{self.server.port}"
 
@@ -52,6 +54,9 @@ class Answering:
 
     def rows(self, args: dict[str, Any]) -> Stream:
         return Stream(np.full(size, number, np.uint8) for number, size in enumerate(args["sizes"]))
+
+    def blocks(self, args: dict[str, Any]) -> Stream:
+        return Stream(self.rows(args).values, Kind.BLOCK)
 
     def stream(self, args: dict[str, Any]) -> Stream:
         return Stream(item for item in (None, 1, None, np.arange(3)))
@@ -99,6 +104,20 @@ def test_values_come_back(client: ServiceClient) -> None:
             assert np.array_equal(found, large) and found.flags.writeable
         elif value is None or "a" in value:
             assert found == value
+
+
+def test_blocks_come_without_a_text_and_only_as_they_were_asked_for(client: ServiceClient) -> None:
+    sizes, deadline = [70_000, 1, 5 << 20], Deadline(ANSWER_S)
+
+    def taken(name: str, expected: list[int] | None) -> list[bytes]:
+        request = Request.of(name, {"sizes": sizes})
+        return client.use(lambda wire: [bytes(block) for block, _ in wire.ask(request, deadline, expected)], deadline)
+
+    assert taken("blocks", sizes) == [bytes([number]) * size for number, size in enumerate(sizes)]
+    for name, expected in (("blocks", None), ("rows", sizes), ("blocks", sizes[:2]), ("blocks", [*sizes, 1]), ("blocks", [70_000, 2, 1])):
+        with pytest.raises(BadRequest):
+            taken(name, expected)
+    assert taken("rows", None) == taken("blocks", sizes)
 
 
 def test_errors_say_where_they_come_from_and_leave_the_service_as_it_was(client: ServiceClient, service: Answering) -> None:
