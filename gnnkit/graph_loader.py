@@ -696,8 +696,8 @@ class GraphLoader(Controls, Shown):
             gpus_per_node: GPUs to ask for on each node with trainers, at least one for each rank, or 0; None: one for each rank if this
                 machine has any; a person who exports where there is none is asked, once.
             config: ``ctx.config`` of every rank, hyper-parameters for example; ``gnnkit run --set`` changes them.
-            options: Of the launcher: ``{"partition": "gpu", "account": "physics", "time": "4:00:00"}`` for Slurm, ``image`` and
-                ``node_selector`` for Kubernetes.
+            options: Of the launcher: ``{"partition": "gpu", "account": "physics", "time": "4:00:00"}`` for Slurm, ``image``, and fields
+                that are merged into what is written for Kubernetes: ``{"pod": {"nodeSelector": {"gpu": "a100"}}}``.
             overwrite: Writes over exported files that were changed.
             verify: Then runs the job on this machine and compares its batches with those of the plan.
 

@@ -36,26 +36,31 @@ def test_slurm_takes_a_partition_and_the_like(plan: Path, tmp_path: Path) -> Non
     assert "24:00:00" not in script
 
 
-@pytest.mark.parametrize("launcher", ["kubernetes", "trainjob"])
-def test_kubernetes_takes_an_image_and_labels_of_nodes(plan: Path, tmp_path: Path, launcher: str) -> None:
-    options = {"image": "registry/team/image@sha256:0123", "node_selector": {"gpu": "a100", "zone": "b"}}
-    with GraphLoader.from_plan(plan, progress=False) as loader:
-        loader.export(tmp_path / "job", launcher=launcher, gpus_per_node=0, options=options, config={"lr": 0.1})
-    found: list[dict[str, Any]] = []
+def test_kubernetes_takes_fields_of_pods_from_the_command_line(plan: Path, tmp_path: Path) -> None:
+    words = ["export", str(plan), str(tmp_path / "job"), "--launcher", "kubernetes", "--gpus-per-node", "0"]
+    pod = "pod={nodeSelector: {gpu: a100}, tolerations: [{operator: Exists}]}"
+    labels = ["--option", "labels=kueue.x-k8s.io/queue-name=team", "--option", "labels=tier=3"]
+    assert run([*words, "--option", pod, "--option", 'pod={"priorityClassName": "low"}', *labels]) == 0
+    job_set = list(yaml.safe_load_all((tmp_path / "job/job.yaml").read_text()))[-1]
+    made = job_set["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    assert (made["nodeSelector"], made["priorityClassName"], made["tolerations"]) == ({"gpu": "a100"}, "low", [{"operator": "Exists"}])
+    assert {"kueue.x-k8s.io/queue-name": "team", "tier": "3"}.items() <= job_set["metadata"]["labels"].items()
 
-    def walk(value: Any) -> None:
-        if isinstance(value, dict):
-            if "containers" in value:
-                found.append(value)
-            value = list(value.values())
-        for item in value if isinstance(value, list) else []:
-            walk(item)
 
-    walk(list(yaml.safe_load_all((tmp_path / "job/job.yaml").read_text())))
-    (pod,) = found
-    assert pod["nodeSelector"] == options["node_selector"] and pod["containers"][0]["image"] == options["image"]
-    assert "/job/config.json" in [mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]]
-    assert "--from-file=config.json" in (tmp_path / "job/README.md").read_text()
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("pod=gpu", "no mapping of what JSON can hold"),
+        ("pod={gpu", "no YAML"),
+        ("image={a: b}", "of no use"),
+        ("node_selector=a=b", "has no option"),
+    ],
+)
+def test_options_of_the_command_line_that_are_of_another_kind(
+    plan: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], option: str, said: str
+) -> None:
+    code, _, err = run_captured(capfd, ["export", str(plan), str(tmp_path / "job"), "--launcher", "kubernetes", "--option", option])
+    assert code == 2 and said in err and not (tmp_path / "job").exists()
 
 
 @pytest.mark.parametrize(
@@ -64,6 +69,7 @@ def test_kubernetes_takes_an_image_and_labels_of_nodes(plan: Path, tmp_path: Pat
         ({"partitions": "gpu"}, "Slurm has no option 'partitions'; did you mean 'partition'"),
         ({"partition": "a b\n#SBATCH --uid=0"}, "is of no use"),
         ({"time": 4}, "is of no use"),
+        ({"time": {"a": "b"}}, "is of no use"),
     ],
 )
 def test_options_that_a_launcher_cannot_use(plan: Path, tmp_path: Path, options: dict[str, Any], said: str) -> None:

@@ -320,6 +320,8 @@ def _pod(job: ExportJob, kind: str, env: list[_Object], limits: _Object, own: _O
         mounts.append(_mount("store", posixpath.normpath(posixpath.join(_HOME, job.store.path))))
     env = [
         *({"name": name, "value": "/cache"} for name in ("HOME", "GNNKIT_HOME")),
+        # The image's list of users has none of this number, and Python would ask it: torch.compile does.
+        {"name": "USER", "value": "gnnkit"},
         {"name": "POD_IP", "valueFrom": _field("status.podIP")},
         *env,
     ]
