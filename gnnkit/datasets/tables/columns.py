@@ -500,7 +500,8 @@ class Codes(_KeptColumn):
         if pa.types.is_null(array.type):
             array = array.cast(pa.large_string())
         if not (is_text(array.type) or pa.types.is_integer(array.type) or pa.types.is_boolean(array.type)):
-            raise DatasetError(f"{piece.where}: column {name!r} is {array.type}; categories are texts, whole numbers or booleans")
+            what = f"{piece.where}: column {name!r} is {array.type}; categories are texts, whole numbers or booleans"
+            raise DatasetError(what, f"features= takes numbers; types={{{name!r}: 'string'}} reads each number as a category")
         fill = self._fills.get(name, NO_CATEGORY if self._optional else None)
         if fill is None or (fill != NO_CATEGORY and array.null_count):
             array = without_nulls(array, name, piece, self._fills)
