@@ -175,7 +175,7 @@ def column_of(piece: Piece, name: str, types: Mapping[str, pa.DataType]) -> pa.A
 
 
 def _way(array: pa.Array, name: str) -> str | None:
-    """How to read texts of a column that are numbers or dates as some countries write them; None where the first ones are neither."""
+    """Advice on texts of a column that are numbers or dates as some countries write them; None where the first ones are neither."""
     texts = [text.strip() for text in array.drop_null()[:_LOOKED_AT].to_pylist()] if is_text(array.type) else []
     for text in texts:
         if _DECIMAL_COMMA.fullmatch(text):
