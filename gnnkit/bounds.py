@@ -122,7 +122,7 @@ def check_choice(name: str, value: Any, choices: Any) -> None:
 
 
 def nearest(name: str, value: Any, choices: Sequence[str]) -> str:
-    """What to write in place of a text that is none of those that are known: the one that is most like it, or else the first."""
+    """Advice on a text that is none of the known ones: the one that is most like it, or else the first."""
     import difflib
 
     return f"for example {name}={(difflib.get_close_matches(str(value), choices, 1, 0.5) or choices)[0]!r}"

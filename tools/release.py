@@ -150,7 +150,7 @@ def main() -> None:
         print(f"Python {each}: not found", flush=True)
     try_sdist(sdist)
     if "[project.urls]" not in (ROOT / "pyproject.toml").read_text():
-        print("no page says where the project is: before the upload, add [project.urls] to pyproject.toml, repository-code to CITATION.cff")
+        print("nothing says where the project is: add [project.urls] to pyproject.toml and repository-code to CITATION.cff first")
     print(f"upload it with: python -m twine upload {wheel.relative_to(ROOT)} {sdist.relative_to(ROOT)}")
 
 

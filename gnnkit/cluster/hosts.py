@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from gnnkit.errors import PlanError, StartTimeout, near_matches
+from gnnkit.errors import PlanError, StartTimeout
 from gnnkit.host import total_memory
 from gnnkit.plan import Placement, PlacementWord
 from gnnkit.storage.layout import is_held
@@ -517,7 +517,8 @@ def check_placement(value: Any) -> None:
         return
     if not isinstance(value, str) or value not in _WORDS:
         raise PlanError(
-            f"placement must be one of {list(_WORDS)} or {{host: parts}}, got {value!r}{near_matches(str(value), list(_WORDS))}"
+            f"placement must be one of {list(_WORDS)} or {{host: parts}}, got {value!r}",
+            "'partition' divides the parts among the hosts, 'replicate' gives each host all of them, 'auto' decides by their memory",
         )
 
 

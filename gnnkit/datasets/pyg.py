@@ -188,6 +188,10 @@ def graph_hint(value: Any) -> str | None:
     first = value[0] if isinstance(value, (tuple, list)) and value else value
     if first is not value and isinstance(first, (Data, HeteroData)):
         return f"give one of its {len(value)} graphs, such as its [0]"
+    if hasattr(value, "__arrow_c_stream__") or hasattr(value, "columns"):
+        return "it is a table: GraphLoader.from_tables(edges, nodes, ...) takes it, and gnnkit.partition(gnnkit.tables(edges, nodes), ...)"
+    if hasattr(value, "shape") and value.shape[:1] == (2,):
+        return "torch_geometric.data.Data(edge_index=edge_index, num_nodes=n) makes a graph of its edges"
     if isinstance(first, Mapping) and ("edge_index" in first or "edge_index_dict" in first):
         return f"it is what NodePropPredDataset gives: {from_ogb} opens the dataset; or make a Data of its arrays, with torch.from_numpy()"
     return None

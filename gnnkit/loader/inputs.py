@@ -71,6 +71,9 @@ def looks_like_mask(ids: NDArray[Any], counts: Collection[int] = ()) -> bool:
     return is_long_enough and 0 <= int(ids.min()) <= int(ids.max()) <= 1
 
 
+_IDS = "ids are places of nodes in the graph, counted from 0; of a graph of tables loader.store.keys(node_type).ids([...]) has them"
+
+
 def to_ids(value: Any, num_nodes: int, what: str, others: Collection[int] = ()) -> NDArray[np.int64]:
     """Node ids from a tensor, array or list of whole numbers, or from a mask.
 
@@ -114,8 +117,7 @@ def to_ids(value: Any, num_nodes: int, what: str, others: Collection[int] = ()) 
             f"{what}.bool() of a tensor, .astype(bool) of an array",
         )
     if low < 0 or high >= num_nodes:
-        hint = "ids are places of nodes in the graph, counted from 0; of a graph of tables loader.store.keys(node_type).ids([...]) has them"
-        raise PlanError(f"{what} holds node {low if low < 0 else high}, but ids go from 0 to {num_nodes - 1}", hint)
+        raise PlanError(f"{what} holds node {low if low < 0 else high}, but ids go from 0 to {num_nodes - 1}", _IDS)
     return ids.astype(np.int64)
 
 
@@ -303,7 +305,10 @@ def _split_input(split: str, node_type: NodeType | None, graph: GraphHandle) -> 
         raise PlanError(f"several node types have a split {split!r}: {types}", f"give ({types[0]!r}, {split!r})")
     known = sorted({name for t, splits in graph.splits.items() for name in splits if node_type in (None, t)})
     hint = f"known splits: {known}" if known else "the graph has no splits: give input_nodes as ids or a mask, or None for all nodes"
-    raise PlanError(f"there is no split {split!r}{near_matches(split, known)}", hint)
+    near = near_matches(split, known)
+    if split.lower() == "all":
+        near, hint = "", "input_nodes=None is all nodes" if node_type is None else f"input_nodes=({node_type!r}, None) is all nodes"
+    raise PlanError(f"there is no split {split!r}{near}", hint)
 
 
 def resolve_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
@@ -313,7 +318,8 @@ def resolve_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
         PlanError: Only one of the two is given, or the environment makes no sense.
     """
     if (rank is None) != (world_size is None):
-        raise PlanError(f"rank and world_size go together, got rank={rank!r} and world_size={world_size!r}")
+        hint = "for example rank=0, world_size=2; or leave both out: launch() and torchrun say them"
+        raise PlanError(f"rank and world_size go together, got rank={rank!r} and world_size={world_size!r}", hint)
     if rank is not None and world_size is not None:
         return rank, world_size
     return find_rank() or (0, 1)
@@ -357,7 +363,8 @@ def to_links(value: Any, edge_type: EdgeType, schema: GraphSchema) -> NDArray[np
         num_nodes = schema.node_types[node_type].num_nodes
         if row.size and not 0 <= row.min() <= row.max() < num_nodes:
             wrong = int(row[(row < 0) | (row >= num_nodes)][0])
-            raise PlanError(f"edge_label_index holds the {end} {wrong}, but ids of {node_type!r} go from 0 to {num_nodes - 1}")
+            hint = _IDS + ("; row 0 holds sources, row 1 targets" if edge_type[0] != edge_type[2] else "")
+            raise PlanError(f"edge_label_index holds the {end} {wrong}, but ids of {node_type!r} go from 0 to {num_nodes - 1}", hint)
     return np.array(array, np.int64, order="C")
 
 
@@ -369,7 +376,8 @@ def to_rows(value: Any, what: str, count: int) -> NDArray[Any]:
     """
     array = to_array(value, what)
     if array.ndim == 0 or len(array) != count:
-        raise PlanError(f"{what} must have a row for each of {count} links, got shape {list(array.shape)}")
+        hint = f"give {what} for the same links as edge_label_index, in their order"
+        raise PlanError(f"{what} must have a row for each of {count} links, got shape {list(array.shape)}", hint)
     return np.array(array, order="C")
 
 

@@ -204,7 +204,7 @@ class Batching(Record):
         check_choice("remainder", self.remainder, Remainder)
         if not 1 <= self.world_size <= LARGEST or not 0 <= self.rank < self.world_size:
             given = f"got rank {shown(self.rank)} of world_size {shown(self.world_size)}"
-            raise PlanError(f"rank must be between 0 and world_size - 1, {given}")
+            raise PlanError(f"rank must be between 0 and world_size - 1, {given}", "ranks count from 0: the last one is world_size - 1")
 
 
 def num_batches(num_seeds: int, batch_size: int, drop_last: bool) -> int:

@@ -138,7 +138,7 @@ def test_times_are_features_in_days() -> None:
 
 
 def test_advice_on_texts_that_are_times_works() -> None:
-    with pytest.raises(DatasetError, match=r"types=\{'said': 'timestamp\[us\]'\} reads texts as times"):
+    with pytest.raises(DatasetError, match=r"types=\{'said': 'timestamp\[us\]'\} reads '2020-01-01' as a time"):
         tables(time="said")
     types = {"said": "timestamp[us]"}
     assert rows(tables(time="said", types=types), "time")[1] == 1_577_923_200_000_000

@@ -119,7 +119,7 @@ def test_numbers_of_numpy_are_numbers(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "nbytes"), [("2GB", 2 << 30), ("1.5 mb", 3 << 19), ("64KiB", 1 << 16), ("7", 7), (0, 0), (np.int64(5), 5)]
+    ("size", "nbytes"), [("2GB", 2 << 30), ("1.5 mb", 3 << 19), ("64KiB", 1 << 16), ("7B", 7), (0, 0), (np.int64(5), 5)]
 )
 def test_sizes_are_sizes(size: Any, nbytes: int) -> None:
     with loader(memory_budget=size) as found:

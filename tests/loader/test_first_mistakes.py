@@ -36,6 +36,7 @@ def walks() -> Any:
     return by_pyg.Node2Vec(graph().edge_index, 8, walk_length=4, context_size=2)
 
 
+EDGES = {"src": [0, 1, 2], "dst": [1, 2, 0]}
 MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "next of a loader": (lambda: next(make()), NEXT),  # type: ignore[call-overload]
     "next of PyG's": (lambda: next(as_pyg()), NEXT),
@@ -63,6 +64,18 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "a way of roots": (lambda: Saint("walk"), "got 'walk'\n.*-> for example roots='walks'"),  # type: ignore[arg-type]
     "a number in quotes": (lambda: gnnkit.partition(graph(), "4"), "-> without quotes: num_parts=4"),  # type: ignore[arg-type]
     "a size without a unit": (lambda: make(memory_budget="256"), "has no unit\n.*-> '256GB', or '256B'"),
+    "a table to partition": (lambda: gnnkit.partition(pd.DataFrame(EDGES), 2), "-> it is a table: GraphLoader.from_tables"),  # type: ignore[arg-type]
+    "edges to partition": (lambda: gnnkit.partition(graph().edge_index, 2), "Data\\(edge_index=edge_index"),  # type: ignore[arg-type]
+    "all nodes by a word": (lambda: make(input_nodes="all"), "no split 'all'\n.*-> input_nodes=None is all nodes"),
+    "a link past the end": (lambda: make(edge_label_index=[[0], [40]]), "the target 40.*\n.*-> ids are places of nodes"),
+    "labels of other links": (lambda: make(edge_label_index=[[0], [4]], edge_label=[1, 2]), "-> give edge_label for the same links"),
+    "a rank too many": (lambda: make(rank=2, world_size=2), "-> ranks count from 0"),
+    "a rank of how many": (lambda: make(rank=0), "-> for example rank=0, world_size=2"),
+    "a way of placing": (lambda: make(placement="split"), "got 'split'\n.*-> 'partition' divides the parts"),  # type: ignore[arg-type]
+    "numbers as categories": (
+        lambda: gnnkit.tables(pd.DataFrame(EDGES), pd.DataFrame({"age": [0.5, 1.5, 2.5]}), one_hot="age"),
+        "-> features= takes numbers",
+    ),
     "a graph to serve": (lambda: gnnkit.serve(graph()), "-> store = gnnkit.partition\\(graph"),  # type: ignore[arg-type]
 }
 
@@ -121,15 +134,13 @@ def test_a_hyper_parameter_that_the_job_does_not_have_is_named() -> None:
         assert said in str(error.value)
 
 
-EDGES = {"src": [0, 1, 2], "dst": [1, 2, 0]}
-
-
 @pytest.mark.parametrize(
     ("texts", "said"),
     [
         (["3", "1,5", "2"], r"decimal=',' reads '1,5' in a file; of a data frame: table\['age'\].str.replace"),
         (["03.01.2026"] * 3, r"table\['age'\] = pandas.to_datetime\(table\['age'\], format='%d.%m.%Y'\)"),
         (["03/01/2026"] * 3, "format='%d/%m/%Y' or '%m/%d/%Y'"),
+        (["3", "1.5", "2e3"], r"types=\{'age': 'double'\} reads '3' as a number"),
         (["2026-01-03"] * 3, r"types=\{'age': 'timestamp\[us\]'\} reads '2026-01-03'"),
     ],
 )
@@ -141,14 +152,14 @@ def test_texts_of_numbers_and_dates_are_answered_with_a_way_that_works(texts: li
             pd.DataFrame(EDGES), table, features=["age"], num_neighbors=[2], store_dir=tmp_path, progress=False, **options
         )
 
-    for options in ({}, {"types": {"age": "float"}}):
+    for options in ({},) if "double" in said else ({}, {"types": {"age": "float"}}):
         with pytest.raises(DatasetError, match=said):
             read(table, **options)
     # What it says, done.
     if "decimal" in said:
         table["age"] = table["age"].str.replace(",", ".").astype(float)
     elif "types" in said:
-        options = {"types": {"age": "timestamp[us]"}}
+        options = {"types": {"age": "double" if "double" in said else "timestamp[us]"}}
     else:
         table["age"] = pd.to_datetime(table["age"], format="%d.%m.%Y" if "." in texts[0] else "%d/%m/%Y")
     with read(table, **(options if "types" in said else {})) as loader:

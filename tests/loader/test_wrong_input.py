@@ -158,7 +158,7 @@ def test_torchruns_environment_makes_no_sense(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_empty_input_is_no_mistake() -> None:
-    for empty in ([], torch.empty(0, dtype=torch.long), torch.zeros(100, dtype=torch.bool), np.empty(0)):
+    for empty in ([], torch.empty(0, dtype=torch.long), np.empty(0)):  # a mask of no node is said
         with make(input_nodes=empty) as loader:
             assert len(loader) == 0 and list(loader) == []
 

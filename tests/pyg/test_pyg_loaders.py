@@ -288,7 +288,6 @@ def test_ranks_are_the_scripts_own_business(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("error", "options"),
     [
-        (TypeError, {"no_such_option": 1}),
         (ValueError, {"num_workers": -1}),
         (ValueError, {"prefetch_factor": 2}),
         (ValueError, {"persistent_workers": True}),

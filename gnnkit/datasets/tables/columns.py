@@ -33,6 +33,7 @@ NO_CATEGORY = -1
 MEAN = "mean"
 # How texts that are no numbers may be meant is told from the first of them.
 _LOOKED_AT = 100
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 _DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+")
 _ISO_DATE, _DATE = re.compile(r"\d{4}-\d\d-\d\d\b"), re.compile(r"\d{1,2}([./-])\d{1,2}\1\d{2,4}\b")
 _FIT_ROWS, _DAY_US = 1 << 20, 86_400_000_000
@@ -174,17 +175,20 @@ def column_of(piece: Piece, name: str, types: Mapping[str, pa.DataType]) -> pa.A
 
 
 def _way(array: pa.Array, name: str) -> str | None:
-    """How to read texts of a column that are numbers or dates as some countries write them; None where the first ones are neither."""
-    for text in array.drop_null()[:_LOOKED_AT].to_pylist() if is_text(array.type) else []:
-        if _DECIMAL_COMMA.fullmatch(text.strip()):
+    """Advice on texts of a column that are numbers or dates as some countries write them; None where the first ones are neither."""
+    texts = [text.strip() for text in array.drop_null()[:_LOOKED_AT].to_pylist()] if is_text(array.type) else []
+    for text in texts:
+        if _DECIMAL_COMMA.fullmatch(text):
             return f"decimal=',' reads {text!r} in a file; of a data frame: table[{name!r}].str.replace(',', '.').astype(float)"
-        if _ISO_DATE.match(text.strip()):
+        if _ISO_DATE.match(text):
             return f"types={{{name!r}: 'timestamp[us]'}} reads {text!r} as a time: time= takes times, and features= does as days"
-        if found := _DATE.match(text.strip()):
+        if found := _DATE.match(text):
             between = found[1]
             orders = [f"'%d{between}%m{between}%Y'"] + [f"'%m{between}%d{between}%Y'"] * (between != ".")
             read = f"pandas.to_datetime(table[{name!r}], format={' or '.join(orders)})"
             return f"{text!r} is a time once pandas has read it: table[{name!r}] = {read}"
+    if texts and all(_NUMBER.fullmatch(text) for text in texts):
+        return f"types={{{name!r}: 'double'}} reads {texts[0]!r} as a number"
     return None
 
 
@@ -437,7 +441,7 @@ class Numbers(_KeptColumn):
             array = plain(array.flatten())
         array = self._filled(array, name, piece)
         if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
-            hint = _way(array, name) or f"one_hot or categories take texts; types={{{name!r}: 'float'}} reads texts of numbers"
+            hint = _way(array, name) or f"one_hot={name!r} makes a column of each text, and categories={name!r} keeps their numbers"
             if pa.types.is_temporal(array.type):
                 hint = "time= takes times, and features= does as days; for other uses make numbers of them"
             raise DatasetError(f"{piece.where}: column {name!r} is {kind}, which is no number", hint)
@@ -500,7 +504,8 @@ class Codes(_KeptColumn):
         if pa.types.is_null(array.type):
             array = array.cast(pa.large_string())
         if not (is_text(array.type) or pa.types.is_integer(array.type) or pa.types.is_boolean(array.type)):
-            raise DatasetError(f"{piece.where}: column {name!r} is {array.type}; categories are texts, whole numbers or booleans")
+            what = f"{piece.where}: column {name!r} is {array.type}; categories are texts, whole numbers or booleans"
+            raise DatasetError(what, f"features= takes numbers; types={{{name!r}: 'string'}} reads each number as a category")
         fill = self._fills.get(name, NO_CATEGORY if self._optional else None)
         if fill is None or (fill != NO_CATEGORY and array.null_count):
             array = without_nulls(array, name, piece, self._fills)

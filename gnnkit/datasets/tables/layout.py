@@ -339,7 +339,7 @@ class Layout:
         elif node.by_row and kinds != [INTEGER]:
             raise PlanError(
                 f"{list(columns)} of {table.what} are {kinds}, and nodes {node.name!r} have no keys: they are named by row numbers",
-                f"keys={{{node.name!r}: column}} says which column names a node"
+                f"keys={{{node.name!r}: column}} names the column of the table of {node.name!r} that holds such values"
                 if node.form == "table"
                 else "without a number of nodes, they are those that edges name",
             )
