@@ -276,7 +276,7 @@ class Placement(Record):
 
     Attributes:
         hosts: The parts of each host, ascending. Every part is on at least one.
-        whole_structure: Whether every host has the structure of all parts, so that only rows are asked of other hosts.
+        whole_structure: Whether every host has the structure of all parts, so that only features are asked of other hosts.
     """
 
     hosts: tuple[tuple[int, ...], ...]

@@ -730,12 +730,12 @@ class RemoteGraphAccess(BaseGraphAccess):
 
 
 class SpreadRowsAccess(LocalGraphAccess):
-    """A ``GraphAccess`` where the structure of every part is on this host, and rows are on several.
+    """A ``GraphAccess`` where the structure of every part is on this host, and features are on several.
 
     Args:
-        tables: The graph; parts of other hosts have no rows.
+        tables: The graph; parts of other hosts have no features.
         with_edge: Whether batches carry edge ids.
-        where: Where the parts' rows are.
+        where: Where the parts' features are.
         owners: The other hosts.
         scratch: See ``BaseGraphAccess``.
     """
