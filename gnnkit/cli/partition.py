@@ -140,7 +140,7 @@ def _show_progress(out: Path | None, built: list[int], as_json: bool) -> None:
 
 
 def _advice(store: Store) -> str:
-    """What loaders of a host for each part do with the store, and what another cut would be good for."""
+    """Advises on the placement of the store on a host for each part, and on another cut."""
     sizes, count = {name: entry.size for name, entry in store.manifest.files.items()}, store.num_parts
     word = fitting_placement(sizes, count, count, total_memory())
     held = store.nbytes if word == "replicate" else held_nbytes(sizes, shares(count, count, whole_structure=word == "features"))
