@@ -31,6 +31,7 @@ from gnnkit.schema import EdgeType, GraphSchema, NodeType
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.disk import probe_disk
 from gnnkit.storage.layout import (
+    EDGE_FEATURE_NAME,
     FEATURE_NAME,
     MANIFEST_NAME,
     TRAIN,
@@ -287,23 +288,24 @@ class SizedGraph:
             return 0.0
         walks, total, share = word == "partition", 0.0, (num_hosts - 1) / num_hosts
         for t, count in batch.nodes.items():
-            nodes, width = self.schema.node_types[t], _id_nbytes(self.schema.node_types[t].num_nodes)
-            kept = batch.kept.get(t, 0.0)
-            features = nodes.arrays[FEATURE_NAME].row_nbytes if FEATURE_NAME in nodes.arrays else 0
-            others = sum(spec.row_nbytes for spec in nodes.arrays.values()) - features + width * (walks and t in self.renumbered)
-            # Features that are replicated are listed by themselves.
-            total += (share * count - kept) * (features + width * bool(features)) + share * count * others
-            total += share * count * width * bool(others) if kept or not features else 0.0
+            arrays, width = self.schema.node_types[t].arrays, _id_nbytes(self.schema.node_types[t].num_nodes)
+            features = arrays[FEATURE_NAME].row_nbytes if FEATURE_NAME in arrays else 0
+            found = share * count - batch.kept.get(t, 0.0)
+            total += found * (features + width * bool(features))
             if walks:
+                others = sum(spec.row_nbytes for spec in arrays.values()) - features + width * (t in self.renumbered)
+                # Features that are replicated are listed by themselves.
+                total += share * count * (others + width * (bool(others) and not (features and not batch.kept.get(t))))
                 relations = sum(t == e[2] for e in self.schema.edge_types)
                 total += share * batch.drawn.get(t, count) * (width + _COUNT_NBYTES * relations)
         for e, count in batch.edges.items():
-            edges = self.schema.edge_types[e]
-            width = _id_nbytes(edges.num_edges)
-            rows = sum(spec.row_nbytes for spec in edges.arrays.values()) + width * (walks and with_edge)
-            wanted = bool(edges.arrays) or with_edge
+            arrays, width = self.schema.edge_types[e].arrays, _id_nbytes(self.schema.edge_types[e].num_edges)
+            rows = sum(spec.row_nbytes for name, spec in arrays.items() if walks or name == EDGE_FEATURE_NAME) + width * (
+                walks and with_edge
+            )
             total += share * count * (rows + width * bool(rows))
-            total += share * count * (_id_nbytes(self.schema.node_types[e[0]].num_nodes) + width * wanted) if walks else 0.0
+            if walks:
+                total += share * count * (_id_nbytes(self.schema.node_types[e[0]].num_nodes) + width * (bool(arrays) or with_edge))
         return total
 
 

@@ -109,7 +109,7 @@ def _facts(graph: SizedGraph) -> dict[str, Any]:
 
 
 def _choice(word: PlacementWord, found: Estimate) -> str:
-    """What a placement would take, in words."""
+    """Describes the needs of a placement."""
     crosses = f"{format_bytes(found.crossing[word])} of a batch cross between machines"
     return f"{word}: {format_bytes(found.holding[word])} on each, {crosses}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Container, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,18 @@ import typer
 
 from gnnkit.cli.output import FEATURE_DTYPE, by_type, fan_outs, feature_dtypes, show_json, show_line
 from gnnkit.cli.stores import check_dataset, open_store, open_store_or_none, show_store, store_facts
+from gnnkit.cluster.hosts import fitting_placement, held_nbytes, shares
 from gnnkit.datasets.ogb import open_ogb
 from gnnkit.datasets.tables.reading import is_table_file
 from gnnkit.datasets.tables.source import forms_from_text, open_described, tables, tables_from_text
 from gnnkit.files import user_path
+from gnnkit.host import total_memory
 from gnnkit.partitioning import find_engine, table_engine
 from gnnkit.partitioning import partition as cut
 from gnnkit.storage.build import missing_parts
 from gnnkit.storage.store import Store
 from gnnkit.ui.progress import make_sink
+from gnnkit.units import format_bytes
 
 
 def partition(
@@ -114,6 +118,8 @@ def partition(
         show_store(made.manifest, made.path)
         if len(made.local_parts) < made.num_parts:
             show_line(f"the files of {_parts(made.local_parts)} are here, the others are on other hosts")
+        if made.num_parts > 1:
+            show_line(_advice(made))
 
 
 def _given(ctx: typer.Context, function: Callable[..., Any], but: Container[str]) -> dict[str, Any]:
@@ -131,6 +137,19 @@ def _show_progress(out: Path | None, built: list[int], as_json: bool) -> None:
         return
     left = f"{_parts(missing)} {'is' if len(missing) == 1 else 'are'} missing" if missing else "the store is put together with --finish"
     show_line(f"{_parts(built)} of {out} {'is' if len(built) == 1 else 'are'} built; {left}")
+
+
+def _advice(store: Store) -> str:
+    """Advises on the placement of the store on a host for each part, and on another cut."""
+    sizes, count = {name: entry.size for name, entry in store.manifest.files.items()}, store.num_parts
+    word = fitting_placement(sizes, count, count, total_memory())
+    held = store.nbytes if word == "replicate" else held_nbytes(sizes, shares(count, count, whole_structure=word == "features"))
+    line = f'on {count} hosts with the memory of this one, placement="auto" is "{word}", {format_bytes(held)} on each'
+    best = "metis" if find_spec("pymetis") else "ldg"
+    if word == "replicate" or store.options.partition == best:
+        return line
+    cut = f"Loaders ask other hosts for as much however the graph is cut; with trainers' seeds in their own parts {best} asks for least"
+    return f"{line}. {cut}"
 
 
 def _parts(numbers: Sequence[int]) -> str:

@@ -616,7 +616,7 @@ def describe(placement: Placement) -> str:
     if placement.is_replicated:
         return f"all of it on each of {placement.num_hosts} hosts"
     held = "; ".join(f"host {host}: {_parts(parts)}" for host, parts in enumerate(placement.hosts))
-    return f"structure on every host; rows of {held}" if placement.whole_structure else held
+    return f"structure on every host; features of {held}" if placement.whole_structure else held
 
 
 def _parts(parts: Sequence[int]) -> str:

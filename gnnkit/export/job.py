@@ -35,7 +35,7 @@ class JobStore:
         num_parts: Its parts.
         nbytes: Bytes of all of its parts together.
         cut_from: The store that it has yet to be cut from, relative to the job's directory; None where it is there.
-        structure_nbytes: Bytes of all but rows.
+        structure_nbytes: Bytes of all but features.
     """
 
     name: str

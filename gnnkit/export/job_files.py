@@ -25,7 +25,7 @@ from gnnkit.export.launchers.base import Launcher
 from gnnkit.plan import InputLinks, InputNodes, LoaderPlan, PPRSampling, WalkSampling
 from gnnkit.plan.config import CONFIG
 from gnnkit.schema import NodeType
-from gnnkit.storage.layout import EDGE_FILES, FEATURE_NAME, NODE_FILES, BuildOptions, node_file
+from gnnkit.storage.layout import FEATURE_NAME, BuildOptions, node_file
 from gnnkit.storage.manifest import Manifest
 from gnnkit.storage.store import Store
 from gnnkit.units import format_bytes
@@ -274,7 +274,7 @@ def staging_text(job: ExportJob) -> tuple[str, tuple[str, ...]]:
         text = f"Every {holders} needs the whole store {store.name} ({format_bytes(store.nbytes)}) {place}."
         return f"{text} {_OTHER_WAYS}", _copies(job)
     each = f"about {format_bytes(job.store_bytes_per_node)} of {format_bytes(store.nbytes)}"
-    missing = "the rows in the others' `part<i>/`" if job.placement.whole_structure else "the others' `part<i>/`"
+    missing = "the features in the others' `part<i>/`" if job.placement.whole_structure else "the others' `part<i>/`"
     text = (
         f"Every {holders} needs its parts of the store {store.name} ({each}) {place}, with the manifest, `splits/` and `book/`; only"
         f" {missing} may be missing. {_OTHER_WAYS}"
@@ -295,7 +295,7 @@ def _copies_of_files(job: ExportJob) -> tuple[str, ...]:
 
 
 # Of the parts that no rule before has named.
-_WITHOUT_ROWS = "".join(f" '--include=/part*/*/*/{name}.npy'" for name in (*NODE_FILES, *EDGE_FILES)) + " '--exclude=/part*/*/*/*'"
+_WITHOUT_FEATURES = " '--exclude=/part*/nodes/*/x.npy' '--exclude=/part*/edges/*/edge_attr.npy' '--exclude=/part*/cache/'"
 
 
 def _copies(job: ExportJob) -> tuple[str, ...]:
@@ -306,7 +306,7 @@ def _copies(job: ExportJob) -> tuple[str, ...]:
     for node, parts in list(enumerate(hosts))[:_SHOWN]:
         left_out = "".join(f" --exclude=/part{part}/" for part in sorted(every - set(parts)))
         if job.placement.whole_structure:
-            left_out = "".join(f" '--include=/part{part}/***'" for part in parts) + _WITHOUT_ROWS
+            left_out = "".join(f" '--include=/part{part}/***'" for part in parts) + _WITHOUT_FEATURES
         commands.append(f"rsync -a --mkpath{left_out} {source} {kind}{node}:{target}/")
     if len(hosts) > _SHOWN:
         rest = "the same" if job.placement.is_replicated else "each without the parts of the others"

@@ -283,7 +283,7 @@ def _balanced(inputs: Inputs, rows: InputRows, value: str, graph: GraphHandle) -
     hint = "give a number for each input"
     if LABEL_NAME not in graph.arrays.schema.node_types[inputs.node_type].arrays:
         raise PlanError(f"seed_weights='balanced' needs labels y, and {inputs.node_type!r} nodes have none", hint)
-    if not graph.arrays.is_whole:
+    if not graph.arrays.has_structure:
         raise PlanError("seed_weights='balanced' needs the labels of all nodes, and some are on other hosts", hint)
     labels = node_values(graph.arrays, inputs.node_type, LABEL_NAME)
     classes = labels[rows.arrays(np.arange(rows.num_inputs, dtype=np.int64))["node"]].reshape(rows.num_inputs, -1)
@@ -743,7 +743,7 @@ def _check_candidates(
     negatives: NegativeSampling, edge_type: EdgeType, times: NDArray[np.int64], time_attr: str, graph: GraphHandle
 ) -> None:
     """Checks that each link has nodes that are old enough to be its negatives, where every link has some and all nodes are here."""
-    if not graph.arrays.is_whole or negatives.mode == "official" or negatives.amount < 1:
+    if not graph.arrays.has_structure or negatives.mode == "official" or negatives.amount < 1:
         return
     sources = [(negatives.src_weight, edge_type[0])] if negatives.mode == "binary" else []
     for weight, node_type in (*sources, (negatives.dst_weight, edge_type[2])):

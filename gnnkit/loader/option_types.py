@@ -78,9 +78,9 @@ class BesideKeywords(TypedDict, total=False):
     """Bytes, or a size such as "2GB", of features ``x`` that are kept on ``device``, those of the nodes that batches touch most;
     batches are the same, and come without them. 0 keeps none."""
     placement: PlacementOption
-    """Which host holds which parts: "replicate" (each all of them), "features" (each its share of features and other rows, and the
-    structure of all), "partition" (each its share), ``{host: parts}``, or "auto": the first of these that fits a quarter of the
-    smallest host's memory, else "partition". One host holds everything."""
+    """Which host holds which parts: "replicate" (each all of them), "features" (each its share of the features, and all else),
+    "partition" (each its share), ``{host: parts}``, or "auto": the first of these that fits a quarter of the smallest host's memory,
+    else "partition". One host holds everything."""
     start_timeout_s: float
     """Seconds that starting may take; while kernels are compiled, each of them."""
     batch_timeout_s: float

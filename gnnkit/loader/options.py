@@ -163,8 +163,8 @@ class LoaderOptions:
         memory_budget: Bytes, or a size such as "2GB", for a copy of the graph in huge pages, or the hottest part of a store with
             order="hotness"; None is a quarter of what is free, divided by the processes of this machine that use the store; 0 makes no
             copy.
-        placement: Which host holds which parts: "replicate" (each all of them), "features" (each its share of features and other rows, and
-            the structure of all), "partition" (each its share), ``{host: parts}``, or "auto": the first of these that fits a quarter of
+        placement: Which host holds which parts: "replicate" (each all of them), "features" (each its share of the features, and all
+            else), "partition" (each its share), ``{host: parts}``, or "auto": the first of these that fits a quarter of
             the smallest host's memory, else "partition". One host holds everything.
     """
 

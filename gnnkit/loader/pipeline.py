@@ -339,7 +339,7 @@ class Controls:
                 f"the labels y are {spec.dtype}: numbers to predict, and no classes",
                 "a model has one output for them; whole numbers are classes: data.y = data.y.long()",
             )
-        if not arrays.is_whole:
+        if not arrays.has_structure:
             raise PlanError(
                 f"how many classes there are is not known: labels of {arrays.num_parts - len(arrays.local_parts)} parts are on other hosts",
                 "write the number into the model",

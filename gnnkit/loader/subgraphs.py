@@ -65,7 +65,7 @@ def with_clusters(sampling: ClustersSampling, graph: GraphHandle, events: EventS
         raise PlanError(f"num_clusters={sampling.num_clusters}, and the graph has {schema.num_nodes} nodes", "cut it into fewer")
     if sampling.clusters is not None:
         return sampling
-    if not graph.arrays.is_whole:
+    if not graph.arrays.has_structure:
         raise PlanError(
             f"partition={sampling.partition!r} needs the whole graph, and parts of it are on other hosts",
             "give the cluster of each node: Clusters(num_clusters, clusters_per_batch, partition=array)",
@@ -95,7 +95,7 @@ def checked_saint(sampling: SaintSampling, graph: GraphHandle, events: EventSink
         PlanError: It has not.
     """
     schema, edges = graph.arrays.schema, graph.arrays.edges[HOMOGENEOUS_EDGE_TYPE]
-    if sampling.roots == "nodes" and not graph.arrays.is_whole:
+    if sampling.roots == "nodes" and not graph.arrays.has_structure:
         raise PlanError("Saint('nodes') draws by the degrees of all nodes, and some are on other hosts", "Saint('walks') draws evenly")
     if not sampling.sample_coverage:
         return sampling

@@ -259,7 +259,7 @@ PlacementWord = Literal["replicate", "features", "partition"]
 
 
 class Held(TypedDict):
-    """What a host has of a store, as ``Store.open`` and messages to its processes take it.
+    """The files that a host has of a store, as ``Store.open`` and messages to its processes take it.
 
     Attributes:
         parts: Its parts.
@@ -276,7 +276,7 @@ class Placement(Record):
 
     Attributes:
         hosts: The parts of each host, ascending. Every part is on at least one.
-        whole_structure: Whether every host has the structure of all parts, so that only rows are asked of other hosts.
+        whole_structure: Whether every host has the structure of all parts, so that only features are asked of other hosts.
     """
 
     hosts: tuple[tuple[int, ...], ...]
@@ -322,7 +322,7 @@ class Placement(Record):
         return "replicate" if self.is_replicated else "features" if self.whole_structure else "partition"
 
     def held(self, host: int) -> Held:
-        """What a host has of a store."""
+        """The files that a host has of a store."""
         return {"parts": self.hosts[host], "whole_structure": self.whole_structure}
 
     def sources(self, host: int) -> dict[int, tuple[int, ...]]:

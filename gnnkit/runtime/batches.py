@@ -156,7 +156,7 @@ def edges_in_order(arrays: GraphArrays, edge_type: EdgeType) -> NDArray[Any]:
         PlanError: Parts are on other hosts, or the graph was stored without the edges' ids.
         StoreError: An edge has an id that the dataset does not have.
     """
-    if not arrays.is_whole:
+    if not arrays.has_structure:
         raise PlanError(
             f"all edges of {edge_type} are to be loaded, and some are on other hosts", "give them: edge_label_index=(edge type, tensor)"
         )

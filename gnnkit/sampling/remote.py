@@ -257,16 +257,20 @@ def list_rows(
         host_of_part: int64 ``[P]``.
         here: This host.
         hot: Address of int32 ``[number of ids]``: rows that are not negative there are replicated here; 0 for none.
-        lists: int64 ``[number of hosts, count]``, filled: ids.
+        lists: int64 ``[number of hosts, count]``, filled: ids; of replicated rows -1 - their row.
         places: int64 ``[number of hosts, count]``, filled: the rows of the batch that they are for.
         counts: int64 ``[number of hosts]``, filled: lengths of the lists.
     """
     counts[:] = 0
     for i in range(count):
+        if hot != 0 and i + _AHEAD < count:
+            prefetch(hot + load_i64(ids + (i + _AHEAD) * 8) * 4)
         v = load_i64(ids + i * 8)
         host = host_of_part[find_part(bounds, v)]
-        if hot != 0 and host != here and load_i32(hot + v * 4) >= 0:
-            host = here
+        if hot != 0 and host != here:
+            row = load_i32(hot + v * 4)
+            if row >= 0:
+                host, v = here, -1 - row
         lists[host, counts[host]], places[host, counts[host]] = v, i
         counts[host] += 1
 
@@ -277,20 +281,19 @@ def _local_row(
     bounds: NDArray[np.int64],
     addresses: NDArray[np.int64],
     width: int,
-    hot: int,
     hot_bounds: NDArray[np.int64],
     hot_addresses: NDArray[np.int64],
 ) -> int:
     """The address of a row that is here, or replicated here."""
-    p = find_part(bounds, v)
-    if addresses[p] != 0:
+    if v >= 0:
+        p = find_part(bounds, v)
         return addresses[p] + (v - bounds[p]) * width
-    row = load_i32(hot + v * 4)
+    row = -1 - v
     k = find_part(hot_bounds, row)
     return hot_addresses[k] + (row - hot_bounds[k]) * width
 
 
-@kernel("boolean(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64, int64, boolean, int64, int64[::1], int64[::1])")
+@kernel("boolean(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64, int64, boolean, int64[::1], int64[::1])")
 def copy_local(
     ahead: NDArray[np.int64],
     ids: NDArray[np.int64],
@@ -300,7 +303,6 @@ def copy_local(
     width: int,
     target: int,
     widen: bool,
-    hot: int,
     hot_bounds: NDArray[np.int64],
     hot_addresses: NDArray[np.int64],
 ) -> bool:
@@ -308,14 +310,13 @@ def copy_local(
 
     Args:
         ahead: int64 ``[4 + 2 K]``, ``ReadAhead.table``.
-        ids: int64 ``[count]``.
+        ids: int64 ``[count]``, as ``list_rows`` lists them.
         places: int64 ``[count]``, rows of the batch.
         bounds: int64 ``[P + 1]``.
         addresses: int64 ``[P]``, of each part's rows; 0 for parts of other hosts.
         width: Bytes of one row.
         target: Address of the batch's rows.
         widen: Whether rows are ids, to be widened to int64.
-        hot: See ``list_rows``.
         hot_bounds: int64 ``[K + 1]``: the replicated rows at which each array of them starts.
         hot_addresses: int64 ``[K]``: addresses of these arrays.
 
@@ -326,15 +327,15 @@ def copy_local(
     for i in range(ids.size):
         if asks(ahead) and i % together == 0:
             for k in range(0 if i == 0 else i + together, min(ids.size, i + 2 * together)):
-                ask(ahead, _local_row(ids[k], bounds, addresses, width, hot, hot_bounds, hot_addresses), width)
+                ask(ahead, _local_row(ids[k], bounds, addresses, width, hot_bounds, hot_addresses), width)
             for k in range(i, min(ids.size, i + together)):
-                use(ahead, _local_row(ids[k], bounds, addresses, width, hot, hot_bounds, hot_addresses), width)
+                use(ahead, _local_row(ids[k], bounds, addresses, width, hot_bounds, hot_addresses), width)
         if i + _AHEAD < ids.size:  # asked of memory long before it is copied
-            later = _local_row(ids[i + _AHEAD], bounds, addresses, width, hot, hot_bounds, hot_addresses)
+            later = _local_row(ids[i + _AHEAD], bounds, addresses, width, hot_bounds, hot_addresses)
             for offset in range(0, width, _LINE):
                 prefetch(later + offset)
             prefetch(later + width - 1)
-        source = _local_row(ids[i], bounds, addresses, width, hot, hot_bounds, hot_addresses)
+        source = _local_row(ids[i], bounds, addresses, width, hot_bounds, hot_addresses)
         if widen:
             value = load_id(source, 0, width)
             inside &= 0 <= value < bounds[bounds.size - 1]
@@ -484,7 +485,7 @@ class RowFiller:
         return copy_local(
             tables.ahead, rows.lists[here, :count], rows.places[here, :count], tables.row_bounds[bounds],
             tables.row_addresses[table], width, target, kind == LOOK_UP,
-            *((0, _NO_ROWS, _NO_ROWS) if hot is None else (address_of(hot.row), hot.bounds, hot.addresses)),
+            *((_NO_ROWS, _NO_ROWS) if hot is None else (hot.bounds, hot.addresses)),
         )  # fmt: skip
 
 
@@ -730,12 +731,12 @@ class RemoteGraphAccess(BaseGraphAccess):
 
 
 class SpreadRowsAccess(LocalGraphAccess):
-    """A ``GraphAccess`` where the structure of every part is on this host, and rows are on several.
+    """A ``GraphAccess`` where the structure of every part is on this host, and features are on several.
 
     Args:
-        tables: The graph; parts of other hosts have no rows.
+        tables: The graph; parts of other hosts have no features.
         with_edge: Whether batches carry edge ids.
-        where: Where the parts' rows are.
+        where: Where the parts' features are.
         owners: The other hosts.
         scratch: See ``BaseGraphAccess``.
     """

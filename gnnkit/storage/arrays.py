@@ -144,8 +144,8 @@ class GraphArrays:
         store_id: ``{node type: int32 or int64 [num_nodes]}`` from the dataset's id to the store id; None for the identity.
         local_parts: The parts whose arrays are here, ascending. Those of other parts are placeholders of the right dtype and shape
             that take no memory and must never be read.
-        whole_structure: Whether the structure of all parts is here, which is all that walks read: of the other parts only the rows
-            (``arrays`` of nodes and edges) are missing.
+        whole_structure: Whether the structure of all parts is here, which is all that walks read: of the other parts only the features
+            are missing, which are not among their ``arrays``.
         hotness: See ``Manifest.hotness``; empty where nodes are in the dataset's order.
         check: Looks offsets and ids of types through, see ``checked``; None where they are not those of files.
         ahead: How its pages come into memory, where that has been decided; None decides it when it is first asked for.
@@ -189,12 +189,17 @@ class GraphArrays:
         return len(self.local_parts) == self.num_parts
 
     @property
+    def has_structure(self) -> bool:
+        """Whether all but features is here of every part."""
+        return self.whole_structure or self.is_whole
+
+    @property
     def structure_parts(self) -> tuple[int, ...]:
         """The parts whose structure is here, ascending."""
         return tuple(range(self.num_parts)) if self.whole_structure else self.local_parts
 
     def local_nodes(self, node_type: NodeType) -> tuple[NodePart, ...]:
-        """The parts of a node type that are here, those included of which only the structure is: they have no ``arrays``."""
+        """The parts of a node type that are here, those included of which only the structure is."""
         return tuple(self.nodes[node_type][part] for part in self.structure_parts)
 
     def local_edges(self, edge_type: EdgeType) -> tuple[EdgePart, ...]:

@@ -232,10 +232,10 @@ def part_of(name: str) -> int | None:
     return int(number) if folder.startswith("part") and number.isdigit() else None
 
 
-def has_rows(name: str) -> bool:
-    """Whether a file of a part holds rows, which travel with batches; the others are the structure, which walks read."""
+def has_features(name: str) -> bool:
+    """Whether a file of a part holds features: those of its nodes or edges, or replicated ones."""
     _, kind, *_, file = name.split("/")
-    return kind == "cache" or file.removesuffix(".npy") not in (EDGE_FILES if kind == "edges" else NODE_FILES)
+    return kind == "cache" or file == f"{EDGE_FEATURE_NAME if kind == 'edges' else FEATURE_NAME}.npy"
 
 
 def is_held(name: str, parts: Container[int], whole_structure: bool) -> bool:
@@ -244,10 +244,10 @@ def is_held(name: str, parts: Container[int], whole_structure: bool) -> bool:
     Args:
         name: The file.
         parts: The host's parts.
-        whole_structure: Whether the host has the structure of the other parts, too.
+        whole_structure: Whether the host has all but the features of the other parts, too.
     """
     part = part_of(name)
-    return part is None or part in parts or (whole_structure and not has_rows(name))
+    return part is None or part in parts or (whole_structure and not has_features(name))
 
 
 def node_file(part: int, node_type: NodeType, name: str) -> str:

@@ -113,7 +113,7 @@ class Store:
             path: The folder, or a URL such as ``"s3://bucket/store"``.
             parts: The parts to open; None opens all.
             url: The URL that the store in the folder was fetched from.
-            whole_structure: Opens the structure of the other parts, too: all but the stored arrays of their nodes and edges.
+            whole_structure: Opens the structure of the other parts, too: all but the features of their nodes and edges.
 
         Raises:
             StoreError: There is none, it is of a newer format, a part is not there, or a file is missing, truncated or not what the
@@ -430,15 +430,15 @@ class Store:
             if name not in files:
                 files[name] = (elsewhere if self._is_outline else placeholder)(np.dtype(entry.dtype), entry.shape)
 
-        def rows(part: int, specs: Iterable[str], file: Callable[[str], str]) -> dict[str, NDArray[Any]]:
-            return {} if self.whole_structure and part not in self.local_parts else {name: files[file(name)] for name in specs}
+        def rows(specs: Iterable[str], file: Callable[[str], str]) -> dict[str, NDArray[Any]]:
+            return {name: files[file(name)] for name in specs if not self.whole_structure or file(name) in self._files}
 
         def node_part(part: int, node_type: NodeType) -> NodePart:
-            arrays = rows(part, manifest.schema.node_types[node_type].arrays, partial(node_file, part, node_type))
+            arrays = rows(manifest.schema.node_types[node_type].arrays, partial(node_file, part, node_type))
             return NodePart(arrays, files.get(node_file(part, node_type, "global_id")))
 
         def edge_part(part: int, edge_type: EdgeType) -> EdgePart:
-            arrays = rows(part, manifest.schema.edge_types[edge_type].arrays, partial(edge_file, part, edge_type))
+            arrays = rows(manifest.schema.edge_types[edge_type].arrays, partial(edge_file, part, edge_type))
             indptr, indices, edge_id, weight_prefix, time = (files.get(edge_file(part, edge_type, name)) for name in EDGE_FILES)
             assert indptr is not None and indices is not None
             return EdgePart(indptr, indices, edge_id, weight_prefix, arrays, time)

@@ -142,6 +142,11 @@ def test_the_plan_is_the_loaders_for_any_number_of_ranks(export: Callable[..., P
     assert (plan.inputs, plan.sampling, plan.batching) == (loader.plan.inputs, loader.plan.sampling, loader.plan.batching)
     assert (plan.batching.rank, plan.batching.world_size, plan.placement) == (0, 1, None)
     assert plan.backend == {**BACKENDS["Colocated"].to_json(), "interface": "eth7"}
+    job = export("Colocated", "spread", nodes=2, placement="features")
+    spread = LoaderPlan.load(job / "plan.json").placement
+    assert spread is not None and spread.word == "features" and spread.hosts == ((0,), (1,))
+    left_out = "'--include=/part0/***' '--exclude=/part*/nodes/*/x.npy' '--exclude=/part*/edges/*/edge_attr.npy' '--exclude=/part*/cache/'"
+    assert left_out in (job / "README.md").read_text()
     on_device = LoaderPlan.load(export("OnDevice", "on_device", nodes=2) / "plan.json")
     assert on_device.backend["device"] == "cuda", "each rank's own"
     served = LoaderPlan.load(export("GraphStore", storage_nodes=1) / "plan.json")

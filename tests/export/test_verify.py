@@ -110,7 +110,7 @@ def test_storage_nodes_and_two_nodes(export: Export, capfd: pytest.CaptureFixtur
 def test_slurm_s_file_and_a_shorter_epoch(export: Export) -> None:
     """Of padded batches that LABOR samples: a rank of the job chooses the same shapes as a loader here."""
     told = {"num_neighbors": None, "sampler": Labor([3, 2]), "pad": "bucket"}
-    report = verify_export(export(2, told=told, launcher="slurm", nodes=2), num_batches=3, progress=False)
+    report = verify_export(export(2, told=told, launcher="slurm", nodes=2, placement="features"), num_batches=3, progress=False)
     assert report.equal and report.batches == 4 and report.epoch_batches == NUM_BATCHES, str(report)
     assert "there is no Slurm here" in report.launcher
 

@@ -94,14 +94,17 @@ class BenchGraph:
             build_store(WRAPPERS[needs](self.source), path, options, self.events)
         return path
 
-    def store(self, *, feature_dtype: FeatureDtype = "float32", with_edge: bool = False, num_parts: int = 1) -> Path:
+    def store(
+        self, *, feature_dtype: FeatureDtype = "float32", with_edge: bool = False, num_parts: int = 1, cache_ratio: float = 0.0
+    ) -> Path:
         """A store, in one part unless it is told otherwise."""
         from gnnkit.storage.build import build_store
         from gnnkit.storage.layout import BuildOptions
 
         parts = f"-{num_parts}-parts" if num_parts > 1 else ""
+        parts += f"-{cache_ratio:g}-hot" if cache_ratio else ""
         path = self.folder / f"store-{feature_dtype}{'-edge-ids' if with_edge else ''}{parts}"
-        options = BuildOptions(num_parts, feature_dtype=feature_dtype, with_edge=with_edge)
+        options = BuildOptions(num_parts, feature_dtype=feature_dtype, with_edge=with_edge, cache_ratio=cache_ratio)
         if not (path / "manifest.json").exists():
             build_store(self.source, path, options, self.events)
         return path
@@ -330,11 +333,10 @@ class Arena:
         """A command on several hosts at the same time."""
         return [sys.executable, "-m", "tools.bench.namespaces", "--hosts", str(count), *command]
 
-    def ranks(self, count: int, placement: str) -> list[str]:
+    def ranks(self, count: int, placement: str, cache_ratio: float = 0.0) -> list[str]:
         """Epochs of so many hosts with one trainer and one sampling process each."""
-        return self.on_hosts(
-            self.own("host_epoch", self.graph.store(num_parts=2), *self.in_processes(1, 1), "--placement", placement), count
-        )
+        store = self.graph.store(num_parts=2, cache_ratio=cache_ratio)
+        return self.on_hosts(self.own("host_epoch", store, *self.in_processes(1, 1), "--placement", placement), count)
 
     def wire(self, *more: str) -> list[str]:
         """Epochs of a trainer on one host, sampled by servers on another."""
@@ -411,6 +413,7 @@ CONTENDERS = {
         lambda a: a.own("epoch", a.graph.store(num_parts=2), *a.settle, *a.in_processes(a.options.num_threads, 1))
     ),
     "hosts": Contender(lambda a: a.ranks(2, "partition"), on_hosts=True),
+    "hosts-features": Contender(lambda a: a.ranks(2, "features", 0.2), on_hosts=True),
     "hosts-replicated": Contender(lambda a: a.ranks(2, "replicate"), on_hosts=True),
     "one-rank": Contender(lambda a: a.ranks(1, "replicate"), on_hosts=True),
     "glt-hosts": Contender(lambda a: a.on_hosts(a.peer("glt", "glt_loader", a.graph.arrays, "--workers", "1")), "glt", on_hosts=True),

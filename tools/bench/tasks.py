@@ -232,7 +232,9 @@ def main() -> None:
     parser.add_argument("--servers", type=int, default=0, help="servers with a sampling process each; 0 is none")
     parser.add_argument("--clients", type=int, default=1)
     parser.add_argument("--address", default="", help="where servers are, or are to be")
-    parser.add_argument("--placement", choices=("replicate", "partition"), default="partition", help="what each of several hosts holds")
+    parser.add_argument(
+        "--placement", choices=("replicate", "features", "partition"), default="partition", help="what each of several hosts holds"
+    )
     parser.add_argument("--alternate", action="store_true", help="a batch of each split in turn")
     parser.add_argument("--kind", choices=sorted(KINDS))
     parser.add_argument("--bottleneck", choices=limit_tasks.BOTTLENECKS)

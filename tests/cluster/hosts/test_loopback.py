@@ -77,7 +77,7 @@ def lists(stores: dict[int, Store]) -> list[list[list[str]]]:
 
 
 @pytest.mark.parametrize("options", [{}, {"device": "cpu", "feature_cache": 900}, {"with_edge": True}])
-def test_the_structure_is_on_both_hosts_and_rows_are_on_one(stores: dict[int, Store], tmp_path: Path, options: dict[str, Any]) -> None:
+def test_the_structure_is_on_both_hosts_and_features_are_on_one(stores: dict[int, Store], tmp_path: Path, options: dict[str, Any]) -> None:
     pair = Pair(stores[2], tmp_path, whole_structure=True)
     with ended(pair.hosts):
         pair.open(placement="features", memory_budget="1GB", **options)
@@ -85,9 +85,10 @@ def test_the_structure_is_on_both_hosts_and_rows_are_on_one(stores: dict[int, St
         lists = [expected(stores[2], epochs=2, rank=rank, world_size=WORLD, **sampled) for rank in range(WORLD)]
         for epoch in range(2):  # the second with a copy of what is here in huge pages
             assert pair.epochs() == [ranks[epoch] for ranks in lists]
-        assert "structure on every host; rows of host 0: part 0; host 1: part 1" in pair.hosts[0].do("status", name="a")["card"]
+        assert "structure on every host; features of host 0: part 0; host 1: part 1" in pair.hosts[0].do("status", name="a")["card"]
 
 
+@pytest.mark.usefixtures("stores")  # with what starts hosts
 @pytest.mark.parametrize(("placement", "with_edge"), [("features", False), ("partition", False), ("partition", True)])
 def test_as_many_bytes_cross_as_plan_capacity_says(tmp_path: Path, placement: Any, with_edge: bool) -> None:
     """Counted while the second epoch runs: the first one's batches have been tried before."""

@@ -27,12 +27,12 @@ def part_of_graph(graph: GraphArrays, parts: tuple[int, ...], *, whole_structure
 
     def no_nodes(part: NodePart) -> NodePart:
         if whole_structure:
-            return replace(part, arrays={})
+            return replace(part, arrays={name: array for name, array in part.arrays.items() if name != "x"})
         return NodePart({name: gone(a) for name, a in part.arrays.items()}, gone(part.global_id))
 
     def no_edges(part: EdgePart) -> EdgePart:
         if whole_structure:
-            return replace(part, arrays={})
+            return replace(part, arrays={name: array for name, array in part.arrays.items() if name != "edge_attr"})
         arrays = {name: gone(a) for name, a in part.arrays.items()}
         return EdgePart(gone(part.indptr), gone(part.indices), gone(part.edge_id), gone(part.weight_prefix), arrays, gone(part.time))
 
