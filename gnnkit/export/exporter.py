@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gnnkit.bounds import keep_whole_number
+from gnnkit.bounds import check_choice, keep_whole_number
 from gnnkit.errors import PlanError, interruptible, near_matches
 from gnnkit.export.job import PLAN, README, RECORD, REQUIREMENTS, STAGE, TRAIN, ExportJob, JobPlan, PlacementChoice, job_plan
 from gnnkit.export.job_files import partition_command, readme_text, requirements_text, stage_script, template_source
@@ -57,8 +57,8 @@ class JobOptions:
         object.__setattr__(self, "config", check_config(self.config))
         for name, least in (("nodes", 1), ("procs_per_node", 1), ("storage_nodes", 0), ("servers_per_node", 1)):
             keep_whole_number(self, name, least)
-        if self.placement not in (None, "replicate", "partition"):
-            raise PlanError(f"placement must be 'replicate' or 'partition', got {self.placement!r}")
+        if self.placement is not None:
+            check_choice("placement", self.placement, PlacementChoice)
         if self.gpus_per_node is not None:
             keep_whole_number(self, "gpus_per_node")
             if 0 < self.gpus_per_node < self.procs_per_node:
