@@ -8,7 +8,7 @@ import gc
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -220,3 +220,12 @@ def without_collections() -> Iterator[None]:
         gc.freeze()
         if was_enabled:
             gc.enable()
+
+
+def set_variables(variables: Mapping[str, str | None]) -> None:
+    """Sets this process's variables; None removes one."""
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value

@@ -27,6 +27,11 @@ def format_short(count: float) -> str:
     return format_count(count) if abs(count) < _EXACT_BELOW else _scaled(count, _COUNT_UNITS, separator="")
 
 
+def format_number(count: int, what: str) -> str:
+    """A few things by number: "1 run", "2 processes"."""
+    return f"{count} {what}{'' if count == 1 else 'es' if what.endswith(('s', 'ch')) else 's'}"
+
+
 def format_quantity(count: float, unit: str) -> str:
     """A count with its unit ("27.9M edges"); the unit "B" stands for bytes ("1.48 GB")."""
     return format_bytes(count) if unit == "B" else f"{format_short(count)} {unit}".rstrip()

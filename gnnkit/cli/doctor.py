@@ -32,12 +32,6 @@ from gnnkit.units import format_bytes
 from gnnkit.vendor.glt import GltStatus
 from gnnkit.version import __version__
 
-__all__ = [
-    "Check",
-    "Verdict",
-]
-
-
 Verdict = Literal["ok", "no", "warning", "error"]
 
 
@@ -58,9 +52,10 @@ class Check:
     verdict: Verdict = "ok"
     fix: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """A JSON-serialisable form."""
-        return {"name": self.name, "value": self.value, "verdict": self.verdict, "fix": self.fix}
+    @classmethod
+    def judged(cls, name: str, value: str, verdict: Verdict, fix: str) -> Check:
+        """A row that says what to do only where something is wrong."""
+        return cls(name, value, verdict, "" if verdict == "ok" else fix)
 
 
 GB = 1e9
@@ -76,19 +71,20 @@ def processors() -> Check:
     """Checks how many processors this process may keep busy."""
     count, total = available_cpus(), os.cpu_count() or 1
     value = f"{count} of {total} usable, {auto_threads()} sampling by default"
-    if count > 1:
-        return Check("processors", value)
-    return Check("processors", value, "warning", "sampling shares the one processor with training; give the container or job two")
+    fix = "sampling shares the one processor with training; give the container or job two"
+    return Check.judged("processors", value, "ok" if count > 1 else "warning", fix)
 
 
 def memory() -> Check:
     """Checks how much memory is free, limits of containers included."""
     free = available_memory()
     value = f"{format_bytes(free)} free of {format_bytes(psutil.virtual_memory().total)}"
-    if free >= _ENOUGH_MEMORY:
-        return Check("memory", value)
     fix = "end other programs, or raise the container's or job's memory limit; feature_dtype='float16' halves what features take"
-    return Check("memory", value, "warning" if free >= _LEAST_MEMORY else "error", fix)
+    return Check.judged("memory", value, _level(free, _ENOUGH_MEMORY, _LEAST_MEMORY), fix)
+
+
+def _level(free: float, enough: float, least: float) -> Verdict:
+    return "ok" if free >= enough else "warning" if free >= least else "error"
 
 
 def graph_copies() -> Check:
@@ -107,10 +103,8 @@ def shared_memory() -> Check:
         return Check("/dev/shm", "not there" if sys.platform == "linux" else f"not part of {sys.platform}")
     usage = shutil.disk_usage(folder)
     value = f"{format_bytes(usage.free)} free of {format_bytes(usage.total)}"
-    if usage.free >= _ENOUGH_SHM:
-        return Check("/dev/shm", value)
     fix = "gnnkit works; PyTorch's DataLoader workers may die of SIGBUS: docker run --shm-size=2g, or an emptyDir with medium: Memory"
-    return Check("/dev/shm", value, "warning", fix)
+    return Check.judged("/dev/shm", value, "ok" if usage.free >= _ENOUGH_SHM else "warning", fix)
 
 
 def disk() -> Check:
@@ -121,10 +115,8 @@ def disk() -> Check:
     value = f"{format_bytes(free)} free in {folder}"
     if not os.access(existing, os.W_OK):
         return Check("disk", f"{folder} is not writable", "error", "name a folder of yours: export GNNKIT_HOME=/path/to/folder")
-    if free >= _ENOUGH_DISK:
-        return Check("disk", value)
     fix = "gnnkit stores prune, or name a folder on a larger disk: export GNNKIT_HOME=/path/to/folder"
-    return Check("disk", value, "warning" if free >= _LEAST_DISK else "error", fix)
+    return Check.judged("disk", value, _level(free, _ENOUGH_DISK, _LEAST_DISK), fix)
 
 
 def gpu() -> Check:
@@ -139,17 +131,9 @@ def gpu() -> Check:
         return Check("GPU", ", ".join(f"{device.name} ({format_bytes(device.total_memory)})" for device in names))
     if not driver:
         return Check("GPU", "none: batches stay on the CPU")
-    built = (
-        f"torch {torch.__version__} is built for CUDA {torch.version.cuda}"
-        if torch.version.cuda
-        else f"torch {torch.__version__} is a CPU build"
-    )
-    return Check(
-        "GPU",
-        f"an NVIDIA driver is there, and torch cannot use it: {built}",
-        "warning",
-        "install a CUDA build of torch that fits the driver",
-    )
+    built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a CPU build"
+    value = f"an NVIDIA driver is there, and torch cannot use it: torch {torch.__version__} is {built}"
+    return Check("GPU", value, "warning", "install a CUDA build of torch that fits the driver")
 
 
 def network() -> Check:
@@ -171,12 +155,10 @@ def open_files() -> Check:
     import resource
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # gnnkit raises the soft one where it needs more
-    value = "no limit" if hard == resource.RLIM_INFINITY else f"{hard} per process"
-    if hard == resource.RLIM_INFINITY or hard >= _ENOUGH_FILES:
-        return Check("open files", value)
-    return Check(
-        "open files", value, "warning", "stores with many parts map many files: have the hard limit raised (ulimit -H -n tells it)"
-    )
+    is_unlimited = hard == resource.RLIM_INFINITY
+    value, is_enough = "no limit" if is_unlimited else f"{hard} per process", is_unlimited or hard >= _ENOUGH_FILES
+    fix = "stores with many parts map many files: have the hard limit raised (ulimit -H -n tells it)"
+    return Check.judged("open files", value, "ok" if is_enough else "warning", fix)
 
 
 _LEAST_TORCH = (2, 3)
@@ -197,34 +179,29 @@ def _installed(package: str) -> str | None:
         return None
 
 
-def _release(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit())
+def _package(name: str, verdict: Verdict, fix: str) -> Check:
+    version = _installed(name)
+    return Check(name, "not installed", verdict, fix) if version is None else Check(name, version)
 
 
 def python() -> Check:
     """Python's version, and whether the platform has every backend."""
-    value = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
-    if platform.system() == "Linux":
-        return Check("Python", value)
-    return Check("Python", value, "warning", "only InProcess works here; the other backends need Linux")
+    value, system = f"{platform.python_version()} on {platform.system()} {platform.machine()}", platform.system()
+    fix = "only InProcess works here; the other backends need Linux"
+    return Check.judged("Python", value, "ok" if system == "Linux" else "warning", fix)
 
 
 def torch() -> Check:
     """Torch's version."""
-    version = _installed("torch")
-    if version is None:
-        return Check("torch", "not installed", "error", "pip install 'torch>=2.3'")
-    if _release(version) < _LEAST_TORCH:
-        return Check("torch", version, "error", "pip install --upgrade 'torch>=2.3'")
-    return Check("torch", version)
+    row = _package("torch", "error", "pip install 'torch>=2.3'")
+    release = tuple(int(part) for part in row.value.split("+")[0].split(".")[:2] if part.isdigit())
+    is_old = row.verdict == "ok" and release < _LEAST_TORCH
+    return Check("torch", row.value, "error", "pip install --upgrade 'torch>=2.3'") if is_old else row
 
 
 def torch_geometric() -> Check:
     """PyG's version."""
-    version = _installed("torch_geometric")
-    if version is None:
-        return Check("torch_geometric", "not installed", "error", "pip install torch_geometric")
-    return Check("torch_geometric", version)
+    return _package("torch_geometric", "error", "pip install torch_geometric")
 
 
 def kernels() -> Check:
@@ -281,10 +258,7 @@ def _glt_status(timeout_s: float) -> GltStatus | str:
 
 def ogb() -> Check:
     """Whether OGB's table of datasets is there."""
-    version = _installed("ogb")
-    if version is None:
-        return Check("ogb", "not installed", "warning", "needed for GraphLoader.from_ogb: pip install ogb")
-    return Check("ogb", version)
+    return _package("ogb", "warning", "needed for GraphLoader.from_ogb: pip install ogb")
 
 
 def installation() -> Check:
@@ -437,7 +411,7 @@ def report(checks: Iterable[Check], *, as_json: bool) -> int:
             _show(check, with_header=len(known) == 1)
     worst = max((_EXIT[check.verdict] for check in known), default=OK)
     if as_json:
-        show_json({"exit_code": worst, "checks": [check.to_json() for check in known]})
+        show_json({"exit_code": worst, "checks": [vars(check) for check in known]})
     return worst
 
 
@@ -451,10 +425,7 @@ def all_checks() -> Iterator[Check]:
         yield row
     glt = glt_library()
     yield from (ogb(), glt)
-    for check in (processors, memory, graph_copies, shared_memory):
-        yield check()
-    for check in (disk, open_files, gpu, network):
-        yield check()
+    yield from (check() for check in (processors, memory, graph_copies, shared_memory, disk, open_files, gpu, network))
     yield from backends(needed, glt)
 
 

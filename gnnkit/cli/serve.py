@@ -14,6 +14,7 @@ from gnnkit.serving import serve as start
 
 
 def serve(
+    ctx: typer.Context,
     store: str = typer.Option(..., help="The store's folder or URL."),
     num_servers: int = typer.Option(2, help="Servers of the run, those on other machines included."),
     workers_per_server: int = typer.Option(1, help="Sampling processes of each."),
@@ -34,21 +35,5 @@ def serve(
 
     Without --token-file the token comes from $GNNKIT_TOKEN or $GNNKIT_TOKEN_FILE, or one is made and its file is named.
     """
-    servers = start(
-        store,
-        num_servers,
-        workers_per_server=workers_per_server,
-        threads_per_worker=threads_per_worker,
-        rank=rank,
-        address=address,
-        interface=interface,
-        placement=placement,  # type: ignore[arg-type]
-        token=None if token_file is None else read_token(user_path(token_file)),
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        max_restarts=max_restarts,
-        stop_with_last_client=stop_with_last_client,
-        join_timeout_s=join_timeout_s,
-        log_dir=log_dir,
-    )
-    run_in_foreground(servers, show_line)
+    given = {name: value for name, value in ctx.params.items() if name != "token_file"}
+    run_in_foreground(start(**given, token=None if token_file is None else read_token(user_path(token_file))), show_line)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.arguments import checks_calls
+from gnnkit.bounds import check_choice
 from gnnkit.callers import warn
 from gnnkit.errors import DatasetError, PlanError, near_matches
 from gnnkit.host import available_cpus
@@ -547,8 +548,7 @@ def graph_from_pyg(
     """
     source = data if isinstance(data, PyGSource) else PyGSource(data)
     schema = source.schema
-    if edge_dir not in ("in", "out"):
-        raise PlanError(f"edge_dir must be 'in' or 'out', got {edge_dir!r}")
+    check_choice("edge_dir", edge_dir, EdgeDir)
     if weight is not None:
         _check_weight_name(source, weight)
     check_time_attr(schema, time_attr)
@@ -656,8 +656,7 @@ def add_label_edges(data: Data | HeteroData, labels: Mapping[EdgeType, Any], edg
     Raises:
         PlanError: A type is none or names unknown node types, or its edges are none of nodes that exist.
     """
-    if edge_dir not in ("in", "out"):
-        raise PlanError(f"edge_dir must be 'in' or 'out', got {edge_dir!r}")
+    check_choice("edge_dir", edge_dir, EdgeDir)
     if not hasattr(data, "stores"):
         what = type(data).__name__
         raise PlanError(f"label edges are added to a PyG Data or HeteroData, got a {what}", "add them before a store is built")

@@ -657,19 +657,11 @@ def _config(plan: LoaderPlan, schema: DatasetSchema) -> Any:
     batching, sampling = plan.batching, plan.sampling
     assert isinstance(sampling, NeighborSampling), "nothing else is lent"
     fan_outs = {edge_type: list(fan_out) for edge_type, fan_out in sampling.num_neighbors.items()}
-    return glt.attribute("sampler.SamplingConfig")(
-        sampling_type=glt.attribute("sampler.SamplingType").NODE,
-        num_neighbors=next(iter(fan_outs.values())) if schema.edge_types is None else fan_outs,
-        batch_size=batching.batch_size,
-        shuffle=batching.shuffle,
-        drop_last=batching.drop_last,
-        with_edge=sampling.with_edge,
-        collect_features=True,
-        with_neg=False,
-        with_weight=sampling.weight is not None,
-        edge_dir=sampling.edge_dir,
-        seed=batching.seed,
+    config = create_sampling_config(
+        [-1], schema, batching.batch_size, batching.shuffle, batching.drop_last, with_weight=sampling.weight is not None, seed=batching.seed
     )
+    config.num_neighbors, config.with_edge = next(iter(fan_outs.values())) if schema.edge_types is None else fan_outs, sampling.with_edge
+    return config
 
 
 def _options(plan: LoaderPlan) -> Any:

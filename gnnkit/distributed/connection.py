@@ -325,7 +325,7 @@ class RemoteReceivingChannel(ChannelBase):
             raise PlanError(f"server_rank, channel_id and active_mask have {lengths} elements", "give one of each for every server")
         if prefetch_size < 1:
             raise PlanError(f"prefetch_size must be at least 1, got {prefetch_size}")
-        if pin_memory and not _has_cuda():
+        if pin_memory and not torch.cuda.is_available():
             raise PlanError("pin_memory=True, and there is no CUDA device to lock pages for", "leave it out")
         self.prefetch_size, self._pins = prefetch_size, pin_memory
         self._answers: queue.SimpleQueue[tuple[int, int, Future[Any]]] = queue.SimpleQueue()
@@ -396,10 +396,6 @@ class RemoteReceivingChannel(ChannelBase):
 
 def _put(answers: queue.SimpleQueue[Any], generation: int, place: int, done: Future[Any]) -> None:
     answers.put((generation, place, done))
-
-
-def _has_cuda() -> bool:
-    return torch.cuda.is_available()
 
 
 _logger = logging.getLogger(__name__)

@@ -12,11 +12,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from numpy.typing import NDArray
 
+from gnnkit.bounds import check_choice
 from gnnkit.cluster.hosts import meeting_store
 from gnnkit.distributed import graph_client, process_group
 from gnnkit.distributed.store_views import LocalFeature, LocalGraph, get_total_ids, look_up
@@ -269,8 +270,7 @@ def _edges_of(graph: Any) -> Edges:
 
 
 def _pairs_of(found: Any, layout: str) -> torch.Tensor:
-    if layout not in ("COO", "CSR", "CSC"):
-        raise PlanError(f"layout must be 'COO', 'CSR' or 'CSC', got {layout!r}")
+    check_choice("layout", layout, Literal["COO", "CSR", "CSC"])
     row, col = as_tensor(found[0]).long(), as_tensor(found[1]).long()
     if layout == "CSR":
         row = torch.repeat_interleave(torch.arange(len(row) - 1), row.diff())

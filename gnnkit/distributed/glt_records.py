@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     class _RemoteOptions:
         """The part of graphlearn-torch's class that is used here, for type checkers."""
 
-        def __init__(self, **options: Any) -> None: ...
+        def __init__(self, *args: Any, **options: Any) -> None: ...
 
 else:
     _RemoteOptions = glt.attribute("distributed.RemoteDistSamplingWorkerOptions", "RemoteDistSamplingWorkerOptions")
@@ -71,35 +72,10 @@ class RemoteDistSamplingWorkerOptions(_RemoteOptions):
         ValueError: As graphlearn-torch's class.
     """
 
-    def __init__(  # noqa: PLR0913
-        self,
-        server_rank: int | Sequence[int] | None = None,
-        num_workers: int = 1,
-        worker_devices: Any = None,
-        worker_concurrency: int = 4,
-        master_addr: str | None = None,
-        master_port: int | str | None = None,
-        num_rpc_threads: int | None = None,
-        rpc_timeout: float = 180,
-        buffer_size: int | str | None = None,
-        prefetch_size: int = 4,
-        worker_key: str | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(
-            server_rank=_own_servers() if server_rank is None else server_rank,
-            num_workers=num_workers,
-            worker_devices=worker_devices,
-            worker_concurrency=worker_concurrency,
-            master_addr=master_addr,
-            master_port=master_port,
-            num_rpc_threads=num_rpc_threads,
-            rpc_timeout=rpc_timeout,
-            buffer_size=buffer_size,
-            prefetch_size=prefetch_size,
-            worker_key=worker_key,
-            **options,
-        )
+    __signature__ = inspect.signature(_RemoteOptions)
+
+    def __init__(self, server_rank: int | Sequence[int] | None = None, *args: Any, **options: Any) -> None:
+        super().__init__(_own_servers() if server_rank is None else server_rank, *args, **options)
 
 
 def _own_servers() -> list[int]:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.bounds import check_choice
 from gnnkit.distributed import process_group
 from gnnkit.distributed.graph_types import message_passing_to_negative_label, message_passing_to_positive_label
 from gnnkit.errors import PlanError, near_matches
-from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeType, NodeType, is_label_edge_type, opposite_label_types
+from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeDir, EdgeType, NodeType, is_label_edge_type, opposite_label_types
 from gnnkit.splitters import Split, cut, split_nodes, split_sizes
 
 if TYPE_CHECKING:
@@ -116,8 +117,7 @@ class DistNodeAnchorLinkSplitter:
         *,
         seed: int = 0,
     ) -> None:
-        if sampling_direction not in ("in", "out"):
-            raise PlanError(f"sampling_direction must be 'in' or 'out', got {sampling_direction!r}")
+        check_choice("sampling_direction", sampling_direction, EdgeDir)
         self._nodes = DistNodeSplitter(num_val, num_test, hash_function, seed=seed)
         if supervision_edge_types is not None and not supervision_edge_types:
             raise PlanError("supervision_edge_types is empty", "name the supervised types, or leave it out for a homogeneous graph")

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from gnnkit.backends.glt.data import OffsetIndex
-from gnnkit.bounds import whole_number
+from gnnkit.bounds import check_choice, whole_number
 from gnnkit.distributed.graph_types import even_bounds, is_labeled_homogeneous
 from gnnkit.errors import PlanError
 from gnnkit.files import user_path
@@ -117,8 +117,7 @@ class DatasetSchema:
     edge_quantization: Quantizations[EdgeType] | None = None
 
     def __post_init__(self) -> None:
-        if self.edge_dir not in ("in", "out"):
-            raise PlanError(f"edge_dir must be 'in' or 'out', got {self.edge_dir!r}")
+        check_choice("edge_dir", self.edge_dir, EdgeDir)
         typed = self.edge_types is not None
         for name, info in (("node_feature_info", self.node_feature_info), ("edge_feature_info", self.edge_feature_info)):
             if info is not None and isinstance(info, Mapping) != typed:

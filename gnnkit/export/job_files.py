@@ -345,8 +345,12 @@ def readme_text(job: ExportJob, launcher: Launcher, files: Collection[str], cut_
         *(_step(number, step) for number, step in enumerate(_steps(job, launcher, instructions, cut_command), start=1)),
         _step(None, instructions.watch),
         _step(None, instructions.restart),
-        _resume(instructions.checkpoints),
-        _verify(),
+        "## Resume\n\n`ctx.save(...)` in `train.py` writes a checkpoint of the model, the optimizer and the loader into"
+        f" {instructions.checkpoints}, and `ctx.restore(...)` takes the newest whole one. What is started again continues with exactly the"
+        " batches that were left, also with another number of ranks or nodes. Rank 0 writes and reads it. To start afresh, remove"
+        f" {instructions.checkpoints}.",
+        "## Verify\n\nThis runs the job on one machine, with its real launcher, and compares every tensor of every batch of an epoch with"
+        " what the plan gives in one process.\n\n```bash\ngnnkit export --verify .\n```",
         _ports(instructions.ports),
         _settings(instructions.settings),
     ]
@@ -396,21 +400,6 @@ def _step(number: int | None, step: InstructionStep) -> str:
     title = f"## {step.title}" if number is None else f"## {number}. {step.title}"
     commands = "" if not step.commands else "```bash\n" + "\n".join(step.commands) + "\n```"
     return "\n\n".join(part for part in (title, step.text, commands) if part)
-
-
-def _resume(place: str) -> str:
-    return (
-        f"## Resume\n\n`ctx.save(...)` in `train.py` writes a checkpoint of the model, the optimizer and the loader into {place}, and"
-        " `ctx.restore(...)` takes the newest whole one. What is started again continues with exactly the batches that were left, also with"
-        f" another number of ranks or nodes. Rank 0 writes and reads it. To start afresh, remove {place}."
-    )
-
-
-def _verify() -> str:
-    return (
-        "## Verify\n\nThis runs the job on one machine, with its real launcher, and compares every tensor of every batch of an epoch with"
-        " what the plan gives in one process.\n\n```bash\ngnnkit export --verify .\n```"
-    )
 
 
 def _ports(ports: Iterable[Port]) -> str:

@@ -62,27 +62,15 @@ class Difference:
         return f"batch {self.batch_index} (rank {self.rank}, step {self.step}){tensor}: {self.what}"
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """The result of comparing batches.
-
-    Attributes:
-        batches: Batches that were to come, over all ranks.
-        values: Attributes that were compared.
-        differences: Every difference, in the order of the epoch's list of batches.
-    """
-
-    batches: int
-    values: int
-    differences: tuple[Difference, ...]
-
-
-def compare(wanted: Sequence[RecordedBatch], found: Iterable[RecordedBatch]) -> Comparison:
+def compare(wanted: Sequence[RecordedBatch], found: Iterable[RecordedBatch]) -> tuple[Difference, ...]:
     """Compares what every rank should have been given, step by step, with what it was given.
 
     Args:
         wanted: Every batch of every rank.
         found: The same of the job.
+
+    Returns:
+        Every difference, in the order of the epoch's list of batches.
     """
     came = {(batch.rank, batch.step): batch for batch in found}
     places: dict[tuple[tuple[str, ValueDigest], ...], int] = {}
@@ -93,7 +81,7 @@ def compare(wanted: Sequence[RecordedBatch], found: Iterable[RecordedBatch]) -> 
         differences += _differences(batch, came.pop((batch.rank, batch.step), None), places)
     differences += [Difference(batch.batch_index, batch.rank, batch.step, "", "more than the epoch has") for batch in came.values()]
     differences.sort(key=lambda one: (one.batch_index, one.rank, one.step))
-    return Comparison(len(wanted), sum(len(batch.values) for batch in wanted), tuple(differences))
+    return tuple(differences)
 
 
 def _content(values: Mapping[str, ValueDigest]) -> tuple[tuple[str, ValueDigest], ...]:
@@ -372,18 +360,18 @@ def verify_export(
         reference = replace(reference, runtime=replace(plan.runtime, feature_cache=0))
         wanted, found, of_epoch = check.run(trial, launcher.commands(trial), reference)
         given = sorted(read_configs(trial.records).items())
-    came, config = compare(wanted, found), read_config(folder / PLAN)
+    config = read_config(folder / PLAN)
     others = [Difference(0, rank, 0, "ctx.config", f"{value} instead of {config}") for rank, value in given if value != config]
     return VerifyReport(
         name=whole.name,
         launcher=launcher.about_trial,
         nodes=job.nodes,
         procs_per_node=job.procs_per_node,
-        batches=came.batches,
+        batches=len(wanted),
         epoch_batches=of_epoch,
-        values=came.values,
+        values=sum(len(batch.values) for batch in wanted),
         notes=(*notes, *how),
-        differences=(*came.differences, *others),
+        differences=(*compare(wanted, found), *others),
         elapsed_s=time.monotonic() - began,
     )
 

@@ -321,29 +321,16 @@ def _said(plan: LoaderPlan) -> str:
     return repr(plan.form.pad) if isinstance(plan.form.pad, str) else "[...]"
 
 
-class Padded(NamedTuple):
-    """A padded batch.
-
-    Attributes:
-        contents: It, with masks.
-        extent: What is real.
-        padding: Rows and edges of padding.
-        is_oversized: Whether it fits none of the planned shapes.
-    """
-
-    contents: BatchContents
-    extent: Extent
-    padding: int
-    is_oversized: bool
-
-
-def padded(contents: BatchContents, shapes: Sequence[Shape], pool: BlockPool) -> Padded:
+def padded(contents: BatchContents, shapes: Sequence[Shape], pool: BlockPool) -> tuple[BatchContents, Extent, int, bool]:
     """Pads a batch; its rows are copied.
 
     Args:
         contents: The batch.
         shapes: The planned shapes, the smallest first.
         pool: Memory for what padded batches consist of.
+
+    Returns:
+        The batch with padding, its extent without, rows and edges of padding, and whether it fits none of the planned shapes.
 
     Raises:
         PlanError: The shapes are of other types than the batch.
@@ -352,7 +339,7 @@ def padded(contents: BatchContents, shapes: Sequence[Shape], pool: BlockPool) ->
     shape, is_oversized = chosen_shape(shapes, extent)
     writer = _PaddedWriter(contents, extent, shape)
     on_device = any(tensor.is_cuda for tensor in contents.arrays.values())
-    return Padded(writer.written_on_device() if on_device else writer.written(pool), extent, shape.size - extent.size, is_oversized)
+    return writer.written_on_device() if on_device else writer.written(pool), extent, shape.size - extent.size, is_oversized
 
 
 @dataclass(frozen=True)
@@ -362,11 +349,6 @@ class _PaddedWriter:
     contents: BatchContents
     extent: Extent
     shape: Shape
-
-    @cached_property
-    def _without_features(self) -> set[NodeType]:
-        """Types of which some rows of ``x`` are on the device already: padding is among those that are not."""
-        return {key.type for key in self.contents.arrays if key.scope == "node" and key.name == MISSING}
 
     def _added(self, key: BatchKey) -> int:
         """Rows of padding of an array."""

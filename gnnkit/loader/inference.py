@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.bounds import check_flag
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.events import EventSink, Stage
 from gnnkit.files import is_at, user_path, why_unwritable
@@ -299,8 +300,7 @@ def check_layers(layers: Any, out: Any, keep_layers: Any) -> list[Layer]:
     """The layers as a list; refuses what can be found out before anything is opened."""
     if not (out is None or isinstance(out, (str, Path))):
         raise PlanError(f"out must be the path of a folder, or None for a temporary one, got {out!r}")
-    if not isinstance(keep_layers, bool):
-        raise PlanError(f"keep_layers must be True or False, got {keep_layers!r}")
+    check_flag("keep_layers", keep_layers)
     if not hasattr(layers, "__iter__"):
         raise PlanError(f"layers must be a list of functions of a batch, got {layers!r}", "layers=[function] is a model of one layer")
     functions: list[Layer] = list(layers)

@@ -191,7 +191,7 @@ def _input_nodes(value: Any, graph: GraphHandle) -> InputNodes:
     if value is None:
         return InputNodes(node_type, f"node/{node_type}/all")
     ids = to_ids(value, schema.node_types[node_type].num_nodes, "input_nodes", [each.num_nodes for each in schema.node_types.values()])
-    return InputNodes(node_type, f"node/{node_type}/ids", ids=ids, is_mask=_is_mask(value))
+    return InputNodes(node_type, f"node/{node_type}/ids", ids=ids, is_mask=to_array(value, "input_nodes").dtype == np.bool_)
 
 
 def with_seed_weights(inputs: Inputs, value: Any, graph: GraphHandle) -> Inputs:
@@ -291,10 +291,6 @@ def _balanced(inputs: Inputs, rows: InputRows, value: str, graph: GraphHandle) -
         raise PlanError(f"seed_weights='balanced' needs one class for each input, and y is {labels.dtype} {list(labels.shape)}", hint)
     _, which, counts = np.unique(classes[:, 0], return_inverse=True, return_counts=True)
     return 1.0 / counts[which]
-
-
-def _is_mask(value: Any) -> bool:
-    return to_array(value, "input_nodes").dtype == np.bool_
 
 
 def _split_input(split: str, node_type: NodeType | None, graph: GraphHandle) -> InputNodes:
@@ -610,7 +606,7 @@ def resolve_input_links(edge_label_index: Any, options: LinkOptions, sampling: S
     unit = graph.arrays.schema.time_unit(sampling.time_attr)
     label = None if options.edge_label is None else to_rows(options.edge_label, "edge_label", count)
     time = None if options.edge_label_time is None else to_times(options.edge_label_time, "edge_label_time", count, "links", unit)
-    if sampling.time_attr is not None and _is_paired(negatives, own):
+    if sampling.time_attr is not None and negatives is not None and negatives.mode == "official" and "neg_edge_index" in own:
         raise PlanError(
             f"time_attr={sampling.time_attr!r}, and the negatives of the split {split!r} have no times",
             "draw some: 'binary' or 'triplet', or use neg_sampling=None",
@@ -720,11 +716,6 @@ def _check_official(own: Mapping[str, Any], split: str | None, edge_type: EdgeTy
     if not any(name in own for name in OWN_NEGATIVES):
         what = "links that are no split" if split is None else f"the split {split!r} of {edge_type}"
         raise PlanError(f"neg_sampling='official', and {what} have no negatives of their own", "draw some: 'binary' or 'triplet'")
-
-
-def _is_paired(negatives: NegativeSampling | None, own: Mapping[str, Any]) -> bool:
-    """Whether a split's own pairs of negatives are inputs like its links."""
-    return negatives is not None and negatives.mode == "official" and "neg_edge_index" in own
 
 
 def _count(links: NDArray[np.int64] | None, own: Mapping[str, NDArray[Any]], edge_type: EdgeType, schema: GraphSchema) -> int:

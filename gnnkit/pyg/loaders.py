@@ -376,8 +376,18 @@ class _OverGraphLoader:
     _given_batches: bool
 
     def _keep(self, arguments: Mapping[str, Any]) -> None:
-        """Has ``vars`` show what the constructor was given: Lightning makes loaders anew from that, with a sampler for each process."""
+        """Has ``vars`` show what the constructor was given: Lightning makes loaders anew from that, with a sampler for each process.
+
+        Raises:
+            PlanError: ``transform_sampler_output`` is given, which cannot be followed.
+        """
         vars(self).update({name: value for name, value in arguments.items() if name not in ("self", "kwargs")})
+        if "filter_per_worker" in arguments:
+            self._refuse(transform_sampler_output=arguments["transform_sampler_output"])
+            given, data = arguments["filter_per_worker"], arguments["data"]
+            # As PyG sets it: False for a graph on a GPU.
+            self.filter_per_worker = not (isinstance(data, (Data, HeteroData)) and data.is_cuda) if given is None else given
+            self.custom_cls = None
 
     def __setattr__(self, name: str, value: Any) -> None:
         if "_live" in vars(self):
@@ -607,11 +617,6 @@ def _limits(loader: Any) -> dict[str, Any]:
     return found
 
 
-def _filters(data: Any, filter_per_worker: bool | None) -> bool:
-    """The attribute ``filter_per_worker``: as given, or as PyG sets it, False for a graph on a GPU and else True."""
-    return not (isinstance(data, (Data, HeteroData)) and data.is_cuda) if filter_per_worker is None else filter_per_worker
-
-
 def _ignore_worker_init_fn() -> None:
     warn("worker_init_fn is ignored: no code of a script runs in the processes that sample, and draws need no seeds of workers")
 
@@ -674,7 +679,6 @@ class NeighborLoader(_OverGraphLoader, theirs.NeighborLoader):  # type: ignore[m
         **kwargs: Any,
     ) -> None:
         self._keep(locals())
-        self._refuse(transform_sampler_output=transform_sampler_output)
         graph = as_object(data)
         sampler = self._sampler_of(
             neighbor_sampler, graph, num_neighbors, subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, directed
@@ -684,7 +688,6 @@ class NeighborLoader(_OverGraphLoader, theirs.NeighborLoader):  # type: ignore[m
         inputs = node_inputs(graph, input_nodes, input_time, input_id)
         self.node_sampler = sampler
         self.input_nodes, self.input_time, self.input_id = input_nodes, input_time, inputs.input_id
-        self.transform_sampler_output, self.filter_per_worker, self.custom_cls = None, _filters(data, filter_per_worker), None
         self._start(data, graph, inputs, sampler, NodeForm, transform, kwargs)
 
 
@@ -753,7 +756,6 @@ class LinkNeighborLoader(_OverGraphLoader, theirs.LinkNeighborLoader):  # type: 
         **kwargs: Any,
     ) -> None:
         self._keep(locals())
-        self._refuse(transform_sampler_output=transform_sampler_output)
         graph = as_object(data)
         sampler = self._sampler_of(
             neighbor_sampler, graph, num_neighbors, subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, directed
@@ -766,7 +768,6 @@ class LinkNeighborLoader(_OverGraphLoader, theirs.LinkNeighborLoader):  # type: 
         inputs = link_inputs(graph, edge_label_index, edge_label, edge_label_time, neg_sampling, neg_sampling_ratio, input_id)
         self.link_sampler = sampler
         self.edge_label_index, self.neg_sampling = edge_label_index, inputs.negatives
-        self.transform_sampler_output, self.filter_per_worker, self.custom_cls = None, _filters(data, filter_per_worker), None
         self._start(data, graph, inputs, sampler, NodeForm, transform, kwargs)
 
 
@@ -810,13 +811,11 @@ class HGTLoader(_OverGraphLoader, theirs.HGTLoader):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         self._keep(locals())
-        self._refuse(transform_sampler_output=transform_sampler_output)
         graph = as_object(data)
         sampler = HGTSampler.unopened(graph, num_samples)
         inputs = node_inputs(graph, input_nodes, None, input_id)
         self.node_sampler = sampler
         self.input_nodes, self.input_time, self.input_id = input_nodes, None, inputs.input_id
-        self.transform_sampler_output, self.filter_per_worker, self.custom_cls = None, _filters(data, filter_per_worker), None
         self._start(data, graph, inputs, sampler, NodeForm, transform, kwargs)
 
 

@@ -359,12 +359,14 @@ class _EdgeTypeAppend:
             self._checked(part, [*dirty, *([self.weight] if self.weight and "weight_prefix" in dirty else [])])
             files = {name: edge_file(part, self.edge_type, name) for name in dirty}
             writers = {name: self.writer.files.writer(file, specs[file]) for name, file in files.items()}
-            for first, last in self._ranges(more):
+            # New edges of as many owners at a time as fit the memory for them; blocks of these are written at once.
+            limit = max(1, memory_budget() // (_EDGE_BYTES + 2 * sum(spec.row_nbytes for spec in self.schema.arrays.values())))
+            for first, last in _cut(more, 0, len(more) - 1, limit):
                 new = self._read(part, first + low, last + low, indptr)
                 counts = np.zeros(self.options.num_parts, np.int64)
                 count_parts(new.other.astype(np.int64), self.other_bounds, counts)
                 self.cuts[part] += counts
-                blocks = self._blocks(indptr, first, last)
+                blocks = _cut(indptr, first, last, BLOCK_BYTES // 8)
                 wait_all(self.writer.pool.submit(self._write_block, part, writers, indptr, more, new, *block) for block in blocks)
 
     def _checked(self, part: int, names: list[str]) -> EdgePart:
@@ -387,25 +389,6 @@ class _EdgeTypeAppend:
         if self.exponent != self.store.manifest.weight_exponents.get(self.edge_type, 0):
             dirty.append("weight_prefix")
         return dirty
-
-    def _ranges(self, more: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-        """Cuts the owners of a part into ranges whose new edges fit the memory for them."""
-        width = _EDGE_BYTES + 2 * sum(spec.row_nbytes for spec in self.schema.arrays.values())
-        limit, first, count = max(1, memory_budget() // width), 0, len(more) - 1
-        while first < count:
-            last = int(np.searchsorted(more, more[first] + limit, side="right")) - 1
-            last = min(count, max(last, first + 1))
-            yield first, last
-            first = last
-
-    def _blocks(self, indptr: NDArray[np.int64], first: int, last: int) -> Iterator[tuple[int, int]]:
-        """Cuts owners into blocks whose edges are written at once."""
-        step = BLOCK_BYTES // 8
-        while first < last:
-            end = int(np.searchsorted(indptr, indptr[first] + step, side="right")) - 1
-            end = min(last, max(end, first + 1))
-            yield first, end
-            first = end
 
     def _write_block(
         self,
@@ -489,6 +472,14 @@ class _EdgeTypeAppend:
         ends = (batch.target, batch.source) if self.options.edge_dir == "in" else (batch.source, batch.target)
         owner, other = (book(ids) for book, ids in zip(self._books, ends, strict=True))
         return owner, other
+
+
+def _cut(indptr: NDArray[np.int64], first: int, last: int, limit: int) -> Iterator[tuple[int, int]]:
+    """Cuts owners into ranges of at most ``limit`` edges, or of one owner."""
+    while first < last:
+        end = min(last, max(int(np.searchsorted(indptr, indptr[first] + limit, side="right")) - 1, first + 1))
+        yield first, end
+        first = end
 
 
 def _to_store(store_id: NDArray[Any] | None, ids: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -45,12 +45,6 @@ from gnnkit.storage.staging import locked, staged
 from gnnkit.storage.store import Store
 from gnnkit.unpickling import RestrictedUnpickler, encode_latin1
 
-__all__ = [
-    "GltPartitionSource",
-    "write_glt_partitions",
-]
-
-
 META_NAME = "META"
 HOMOGENEOUS = "homo"
 TYPED = "hetero"
@@ -128,16 +122,6 @@ def _load_storage(data: bytes) -> Any:
     return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
 
 
-def _tensor_names() -> dict[str, Callable[..., Any]]:
-    """The only callables that a pickled tensor needs, and what stands for them here."""
-    return {
-        "torch._utils._rebuild_tensor_v2": torch._utils._rebuild_tensor_v2,
-        "torch.storage._load_from_bytes": _load_storage,
-        "collections.OrderedDict": OrderedDict,
-        "_codecs.encode": encode_latin1,
-    }
-
-
 def damaged(path: Path, reason: object) -> DatasetError:
     """The error for a file that cannot be what the layout says it is."""
     return DatasetError(
@@ -207,7 +191,12 @@ def read_pickled_tensors(path: Path) -> Iterator[torch.Tensor]:
     Raises:
         DatasetError: The file is missing, damaged or holds anything but plain tensors.
     """
-    names = _tensor_names()
+    names = {
+        "torch._utils._rebuild_tensor_v2": torch._utils._rebuild_tensor_v2,
+        "torch.storage._load_from_bytes": _load_storage,
+        "collections.OrderedDict": OrderedDict,
+        "_codecs.encode": encode_latin1,
+    }
     try:
         with open(open_regular(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size

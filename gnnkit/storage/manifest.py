@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.errors import GnnkitError, StoreError
+from gnnkit.errors import GnnkitError, PlanError, StoreError
 from gnnkit.files import read_bounded, why_unwritable
 from gnnkit.schema import EdgeType, GraphSchema, NodeType, edge_type_name, plain
 from gnnkit.storage.edge_values import TIME_NAME, timed_edge_types
@@ -176,6 +176,19 @@ class Manifest:
         absent = [name for name in ("hotness", "keys") if not value[name]]
         absent += [name for name in ("append_state", "kept_parts") if value[name] is None]
         return {name: own for name, own in value.items() if name not in absent}
+
+
+def chosen_parts(parts: Iterable[int] | None, manifest: Manifest, name: str) -> tuple[int, ...]:
+    """The parts that are asked for, ascending; None asks for all.
+
+    Raises:
+        PlanError: The store, which is called ``name``, has no such part.
+    """
+    every = range(manifest.num_parts)
+    wanted = tuple(every) if parts is None else tuple(sorted(set(parts)))
+    if unknown := [part for part in wanted if part not in every]:
+        raise PlanError(f"the store {name} has no part {unknown[0]!r}", f"its parts are 0 to {manifest.num_parts - 1}")
+    return wanted
 
 
 def canonical_options(options: BuildOptions) -> BuildOptions:

@@ -37,7 +37,7 @@ from gnnkit.storage.layout import (
     split_file,
 )
 from gnnkit.storage.link_splits import map_link_splits
-from gnnkit.storage.manifest import Manifest, elsewhere, is_outline, outline_files, read_manifest
+from gnnkit.storage.manifest import Manifest, chosen_parts, elsewhere, is_outline, outline_files, read_manifest
 from gnnkit.storage.report import StoreReport, report_of
 from gnnkit.storage.verify import OpenFiles
 from gnnkit.units import format_bytes
@@ -125,12 +125,7 @@ class Store:
             return fetched
         path = user_path(path)
         manifest = read_manifest(path)
-        every = range(manifest.num_parts)
-        wanted = tuple(every) if parts is None else tuple(sorted(set(parts)))
-        unknown = [part for part in wanted if part not in every]
-        if unknown:
-            raise PlanError(f"the store {path} has no part {unknown[0]!r}", f"its parts are 0 to {manifest.num_parts - 1}")
-        return cls(path, manifest, wanted, url, whole_structure=whole_structure)
+        return cls(path, manifest, chosen_parts(parts, manifest, str(path)), url, whole_structure=whole_structure)
 
     @property
     def name(self) -> str:

@@ -18,7 +18,7 @@ from gnnkit.schema import ArraySpec, GraphSchema, edge_type_name
 from gnnkit.storage.layout import split_file
 from gnnkit.storage.store import Store
 from gnnkit.ui.cards import Card, Table, cost_of, process_table
-from gnnkit.units import format_bytes, format_count, format_duration, format_percent, format_rate, format_short
+from gnnkit.units import format_bytes, format_count, format_duration, format_number, format_percent, format_rate, format_short
 
 if TYPE_CHECKING:
     from gnnkit.storage.report import StoreReport
@@ -45,7 +45,7 @@ def loader_card(
         ("input", _inputs(plan.inputs, schema)),
         _sampling(sampling, schema),
         ("batches", f"{format_count(num_batches)} an epoch, {format_count(batching.batch_size)} {sampling.unit} each, {order}"),
-        ("backend", f"{plan.backend['kind']}, {_samplers(plan.backend['kind'], status.workers)}{_drawn_by(status)}"),
+        ("backend", f"{sampled_on(plan, status)}{_drawn_by(status)}"),
     ]
     if error is not None:
         rows.append(("last error", error.line))
@@ -147,9 +147,10 @@ def _sampling(sampling: Sampling, schema: GraphSchema) -> tuple[str, str]:
     return "num_neighbors", ", ".join(words)
 
 
-def _samplers(kind: str, count: int) -> str:
-    one, many = ("thread", "threads") if kind in ("InProcess", "OnDevice") else ("process", "processes")
-    return f"{count} {one if count == 1 else many}"
+def sampled_on(plan: LoaderPlan, status: StreamStatus) -> str:
+    """A loader's backend in words: "InProcess, 2 threads"."""
+    kind = plan.backend["kind"]
+    return f"{kind}, {format_number(status.workers, 'thread' if kind in ('InProcess', 'OnDevice') else 'process')}"
 
 
 def _drawn_by(status: StreamStatus) -> str:

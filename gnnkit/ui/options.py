@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from gnnkit.arguments import checks_calls
+from gnnkit.bounds import check_choice
 from gnnkit.errors import PlanError, near_matches
 
 RendererName = Literal["widget", "html", "text", "plain"]
@@ -79,10 +80,8 @@ class Options:
 
     def __post_init__(self) -> None:
         parse_progress(self.progress)
-        if self.display not in get_args(Display):
-            raise PlanError(f"display must be 'auto' or 'text', got {self.display!r}")
-        if self.tracebacks not in get_args(Tracebacks):
-            raise PlanError(f"tracebacks must be 'short' or 'full', got {self.tracebacks!r}")
+        check_choice("display", self.display, Display)
+        check_choice("tracebacks", self.tracebacks, Tracebacks)
 
 
 _options = Options()

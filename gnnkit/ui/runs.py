@@ -11,7 +11,7 @@ from typing import Any
 from gnnkit.runtime.process_status import ProcessStatus
 from gnnkit.runtime.runs import Cleaned, Run, Stopped
 from gnnkit.ui.cards import Card, Table, cost_of, process_table
-from gnnkit.units import format_bytes, format_count, format_duration, format_rate
+from gnnkit.units import format_bytes, format_count, format_duration, format_number, format_rate
 
 
 def runs_table(runs: Sequence[Run]) -> Table:
@@ -61,7 +61,7 @@ def attention(runs: Sequence[Run]) -> str | None:
     if not left:
         return None
     orphans = sum(len(run.alive) for run in left)
-    text = f"{_count(len(left), 'run')} left behind" + (f", with {_count(orphans, 'unused process')}" if orphans else "")
+    text = f"{format_number(len(left), 'run')} left behind" + (f", with {format_number(orphans, 'unused process')}" if orphans else "")
     return f"{text}: gnnkit cleanup"
 
 
@@ -69,7 +69,7 @@ def staying(runs: Sequence[Run]) -> str | None:
     """Runs that are listed and stay after a cleanup all the same, and what removes them, in a line; None if none does."""
     words = {"failed": "failed, whose logs stay for a week", "elsewhere": "of another boot, host or container"}
     counts = {state: sum(run.state == state and not run.has_orphans for run in runs) for state in words}
-    told = [f"{_count(count, 'run')} {words[state]}: gnnkit cleanup --{state}" for state, count in counts.items() if count]
+    told = [f"{format_number(count, 'run')} {words[state]}: gnnkit cleanup --{state}" for state, count in counts.items() if count]
     return "; ".join(told) or None
 
 
@@ -92,13 +92,13 @@ def stopped_line(stopped: Stopped) -> str:
         return f"{run.id}: {names} still run: {run.program or 'its owner'} (pid {run.owner.pid}) starts them again, or they cannot be ended"
     if not stopped.ended:
         return f"{run.id}: it has no processes"
-    return f"{run.id}: ended {_count(len(stopped.ended), 'process')}"
+    return f"{run.id}: ended {format_number(len(stopped.ended), 'process')}"
 
 
 def cleaned_line(cleaned: Cleaned) -> str:
     """Describes the result of cleaning up a run in a line."""
     run = cleaned.run
-    done = [f"ended {_count(cleaned.ended, 'process')}"] if cleaned.ended else []
+    done = [f"ended {format_number(cleaned.ended, 'process')}"] if cleaned.ended else []
     done += [f"removed its folder ({run.what}, {format_bytes(run.nbytes)})"] if cleaned.removed else []
     done += [f"{run.path} cannot be removed"] if cleaned.kept else []
     return f"{run.id}: {', '.join(done)}"
@@ -122,34 +122,18 @@ def done_card(title: str, lines: Sequence[str], nothing: str, *, complete: bool,
 def run_facts(run: Run) -> dict[str, Any]:
     """A run as JSON."""
     return {
-        "id": run.id,
-        "what": run.what,
-        "state": run.state,
+        **_picked(run, "id", "what", "state"),
         "path": str(run.path),
-        "store": run.store,
-        "program": run.program,
-        "owner": {"pid": run.owner.pid, "state": run.owner.state},
-        "processes": [_process_facts(process) for process in run.processes],
+        **_picked(run, "store", "program"),
+        "owner": _picked(run.owner, "pid", "state"),
+        "processes": [_picked(each, "name", "pid", "state", "log", "cpu_s", "rss", "private") for each in run.processes],
         "started": run.started_s,
-        "nbytes": run.nbytes,
-        "died": run.died,
+        **_picked(run, "nbytes", "died"),
     }
 
 
-def _process_facts(process: ProcessStatus) -> dict[str, Any]:
-    return {
-        "name": process.name,
-        "pid": process.pid,
-        "state": process.state,
-        "log": process.log,
-        "cpu_s": process.cpu_s,
-        "rss": process.rss,
-        "private": process.private,
-    }
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 'es' if what.endswith('s') else 's'}"
+def _picked(value: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names}
 
 
 def servers_card(

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from gnnkit.host import set_variables
+
 
 def package_folder(name: str) -> Path | None:
     """The folder of an installed package, found without importing it; None where there is none."""
@@ -28,8 +30,4 @@ def undisturbed(*variables: str) -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        set_variables(before)

@@ -102,7 +102,7 @@ def epoch(tmp_path_factory: pytest.TempPathFactory) -> list[RecordedBatch]:
 
 
 def said(wanted: list[RecordedBatch], found: list[RecordedBatch]) -> list[str]:
-    return [str(difference) for difference in compare(wanted, found).differences]
+    return [str(difference) for difference in compare(wanted, found)]
 
 
 def changed(batch: RecordedBatch, **values: object) -> RecordedBatch:
@@ -111,9 +111,8 @@ def changed(batch: RecordedBatch, **values: object) -> RecordedBatch:
 
 
 def test_equal_epochs_have_no_difference(epoch: list[RecordedBatch]) -> None:
-    came = compare(epoch, list(reversed(epoch)))
-    assert came.differences == () and came.batches == 6
-    assert came.values == sum(len(batch.values) for batch in epoch) > 6 * 5
+    assert compare(epoch, list(reversed(epoch))) == ()
+    assert len(epoch) == 6 and sum(len(batch.values) for batch in epoch) > 6 * 5
 
 
 def test_the_tensor_and_the_batch_are_named(epoch: list[RecordedBatch]) -> None:
@@ -150,7 +149,7 @@ def test_the_report_says_what_was_found(epoch: list[RecordedBatch]) -> None:
     fine = report()
     assert fine.equal and fine.ranks == 4
     assert "6 of an epoch's 8" in str(fine) and "equal, to the last bit" in str(fine) and "a note" in str(fine)
-    bad = report(differences=compare(epoch, epoch[:-1]).differences)
+    bad = report(differences=compare(epoch, epoch[:-1]))
     assert not bad.equal and "first difference: batch 0 (rank 1, step 2): did not come" in str(bad)
     assert "1 batch differs" in repr(bad) and "did not come" in bad._repr_mimebundle_()["text/html"]
 

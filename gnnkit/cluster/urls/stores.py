@@ -20,7 +20,7 @@ from gnnkit.plan import Held, StoreRef
 from gnnkit.storage.catalog import default_store_dir, make_store_dir, named_path, writable_root
 from gnnkit.storage.files import sync
 from gnnkit.storage.layout import MANIFEST_NAME, is_held, part_folder, part_of
-from gnnkit.storage.manifest import Manifest, is_outline, parse_manifest, read_manifest, write_manifest
+from gnnkit.storage.manifest import Manifest, chosen_parts, is_outline, parse_manifest, read_manifest, write_manifest
 from gnnkit.storage.staging import check_disk, disown, locked, remove_tree, restore, resumed, take_place
 from gnnkit.storage.store import Store
 from gnnkit.units import format_bytes
@@ -135,12 +135,7 @@ def url_manifest(url: str, events: EventSink = ignore_events) -> Manifest:
 def _chosen(parts: Iterable[int] | HeldOf | None, whole_structure: bool, manifest: Manifest) -> Held:
     if callable(parts):
         return parts(manifest)
-    every = range(manifest.num_parts)
-    wanted = tuple(every) if parts is None else tuple(sorted(set(parts)))
-    unknown = [part for part in wanted if part not in every]
-    if unknown:
-        raise PlanError(f"the store {manifest.name!r} has no part {unknown[0]!r}", f"its parts are 0 to {manifest.num_parts - 1}")
-    return {"parts": wanted, "whole_structure": whole_structure}
+    return {"parts": chosen_parts(parts, manifest, repr(manifest.name)), "whole_structure": whole_structure}
 
 
 def _path(manifest: Manifest) -> Path:

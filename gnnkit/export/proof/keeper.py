@@ -24,8 +24,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from gnnkit.cluster.namespaces import NamespaceError, NamespaceHost, network
-from gnnkit.runtime.process_status import wait_for_end
 from gnnkit.waiting import Deadline
 
 STDIN, STDOUT = 0, 1
@@ -65,7 +66,7 @@ class TrialSupervisor:
             except NamespaceError as error:
                 return tell("failed", str(error))
             (folder / HOSTS).write_text(json.dumps([host.enter for host in hosts]))
-            keepers = set(_descendants())  # those of the namespaces, which the commands need to the end
+            keepers = _running()  # those of the namespaces, which the commands need to the end
             try:
                 for number, command in enumerate(self._spec["commands"]):
                     self._start(number, command, hosts)
@@ -120,62 +121,37 @@ class TrialSupervisor:
                 if ended[0] in self._commands:
                     yield self._commands.pop(ended[0]), os.waitstatus_to_exitcode(ended[1])
 
-    def _end(self, keepers: set[int], haste_s: float) -> None:
+    def _end(self, keepers: set[psutil.Process], haste_s: float) -> None:
         # A process that has started others ends them: a server whose workers are ended from outside takes that for their failure.
-        told: set[int] = set()
+        told: set[psutil.Process] = set()
         deadline = Deadline(haste_s / 2)
-        while (left := _children() - keepers) and not deadline.has_passed:
+        while (left := _running(recursive=False) - keepers) and not deadline.has_passed:
             _signal_all(left - told, signal.SIGTERM)
             told |= left
-            wait_for_end(next(iter(left)), deadline.within(_LOOK_S))  # what it leaves behind is a child of this process then
-            list(self._collect())
-        deadline = Deadline(haste_s / 2)
-        _signal_all(set(_descendants()) - keepers, signal.SIGTERM)
-        self._await_end(keepers, deadline)
+            psutil.wait_procs([next(iter(left))], deadline.within(_LOOK_S))  # what it leaves behind is a child of this process then
+        _signal_all(left := _running() - keepers, signal.SIGTERM)
+        psutil.wait_procs(left, haste_s / 2)
         deadline = Deadline(_EXIT_WAIT_S)
-        while (left := set(_descendants()) - keepers) and not deadline.has_passed:  # some may fork while they are killed
+        while (left := _running() - keepers) and not deadline.has_passed:  # some may fork while they are killed
             _signal_all(left, signal.SIGKILL)
-            self._await_end(keepers, Deadline(deadline.within(1.0)))
+            psutil.wait_procs(left, deadline.within(1.0))
         list(self._collect())
 
-    def _await_end(self, keepers: set[int], deadline: Deadline) -> None:
-        while (left := set(_descendants()) - keepers) and (rest_s := deadline.left_s) > 0:
-            wait_for_end(left.pop(), rest_s)
-            list(self._collect())
 
-
-def _children() -> set[int]:
-    """Pids of the commands and of everything that has lost its parent, and that still run."""
-    return set(_by_parent().get(os.getpid(), []))
-
-
-def _descendants() -> list[int]:
-    """Pids of everything that this process has started or inherited, and that still runs."""
-    children = _by_parent()
-    found, waiting = [], [os.getpid()]
-    while waiting:
-        below = children.get(waiting.pop(), [])
-        found += below
-        waiting += below
+def _running(*, recursive: bool = True) -> set[psutil.Process]:
+    """All that this process has started or inherited and that still runs; not recursive: the commands, and all that has lost its parent."""
+    found = set()
+    for process in psutil.Process().children(recursive):
+        with contextlib.suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                found.add(process)
     return found
 
 
-def _by_parent() -> dict[int, list[int]]:
-    """Pids of all that runs, by the pid of their parent."""
-    children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError), open(f"/proc/{name}/stat") as file:
-                fields = file.read().rpartition(")")[2].split()
-                if fields[0] not in "ZX":
-                    children.setdefault(int(fields[1]), []).append(int(name))
-    return children
-
-
-def _signal_all(pids: set[int], number: signal.Signals) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
+def _signal_all(processes: set[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(number)
 
 
 def read_line() -> bytes:

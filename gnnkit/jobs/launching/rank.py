@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gnnkit.cluster.serving.spec import remember_token
-from gnnkit.host import without_collections
+from gnnkit.host import set_variables, without_collections
 from gnnkit.jobs.context import LogLines
 from gnnkit.jobs.environment import JobPlace
 from gnnkit.jobs.launching.packing import pack_result, unpack_code
@@ -93,7 +93,7 @@ class RankWork:
         assert setup.kind == "setup"
         body = setup.body
         place = JobPlace(**body["place"])
-        _set_variables({**place.variables(), **body["variables"]})
+        set_variables({**place.variables(), **body["variables"]})
         with without_collections():
             train, transform, extra, config = unpack_code(from_memory(setup.fds[0]))  # brings torch, mostly
         store = _store(place, setup.fds[1:], body["timeout_s"])
@@ -171,15 +171,6 @@ def progress_of(loader: GraphLoader, logged: Logged | None) -> dict[str, Any]:
         numbers = logged.numbers
         step = max(step, logged.step) if epoch == logged.epoch else step
     return {"epoch": epoch, "step": step, "num_steps": len(loader), "numbers": numbers}
-
-
-def _set_variables(variables: Mapping[str, str | None]) -> None:
-    """Sets this process's variables; None removes one."""
-    for name, value in variables.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
 
 
 def _store(place: JobPlace, fds: Sequence[int], timeout_s: float) -> Any:

@@ -499,8 +499,10 @@ def profile(loader: Pipeline, seconds: float = 10.0) -> Profile:
     """
     check_seconds(seconds)
     title = f"GraphLoader {loader.graph.name}"
-    if _is_running(loader, min(_STILL_S, seconds)):
-        _watch(loader, seconds)
+    has_begun = any(stage.stage == "epoch" and stage.state == "running" for stage in loader.history.stages)
+    if has_begun and _heard(loader, min(_STILL_S, seconds), lambda _: True):
+        # Until the loop breaks off; an epoch that is complete has another one after it, as a rule.
+        _heard(loader, seconds, lambda event: event.kind == "fail" or (event.kind == "end" and event.text == "stopped"))
         measured = measure(loader, seconds)
         return Profile(title, "running", measured, advise(measured))
     if len(last_records(loader.records, seconds)) >= min(_LEAST_BATCHES, len(loader)) > 0:
@@ -516,28 +518,11 @@ def profile(loader: Pipeline, seconds: float = 10.0) -> Profile:
     return Profile(title, "own", measured, advise(measured))
 
 
-def _is_running(loader: Pipeline, limit_s: float) -> bool:
-    """Whether an epoch hands out a batch within ``limit_s``; none does while there is no iteration."""
-    if not any(stage.stage == "epoch" and stage.state == "running" for stage in loader.history.stages):
-        return False
-    moved = threading.Event()
-    stop = loader.history.listen(lambda event: moved.set() if event.stage == "epoch" else None)
+def _heard(loader: Pipeline, limit_s: float, is_it: Callable[[Event], bool]) -> bool:
+    """Waits for an event of the loader's epochs; whether it came in time."""
+    heard = threading.Event()
+    stop = loader.history.listen(lambda event: heard.set() if event.stage == "epoch" and is_it(event) else None)
     try:
-        return moved.wait(limit_s)
+        return heard.wait(limit_s)
     finally:
         stop()
-
-
-def _watch(loader: Pipeline, seconds: float) -> None:
-    """Waits until ``seconds`` are over, or there is no iteration any more."""
-    over = threading.Event()
-    stop = loader.history.listen(lambda event: over.set() if event.stage == "epoch" and _is_end(event) else None)
-    try:
-        over.wait(seconds)
-    finally:
-        stop()
-
-
-def _is_end(event: Event) -> bool:
-    """Whether an epoch broke off; one that is complete has another one after it, as a rule."""
-    return event.kind == "fail" or (event.kind == "end" and event.text == "stopped")

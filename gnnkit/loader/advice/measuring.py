@@ -23,7 +23,7 @@ from gnnkit.loader.history import BatchRecord
 from gnnkit.runtime.graph_memory import graph_nbytes
 from gnnkit.runtime.limits import DISK_THREADS, own_cpus
 from gnnkit.storage.disk import Disk
-from gnnkit.units import format_bytes, format_percent, format_rate
+from gnnkit.units import format_bytes, format_number, format_percent, format_rate
 
 if TYPE_CHECKING:
     from gnnkit.loader.pipeline import Pipeline
@@ -573,14 +573,8 @@ def _arguments(options: Mapping[str, Any]) -> str:
 
 
 def workers(kind: str, count: int) -> str:
-    """Formats the number of threads or workers of a backend: "1 thread", "3 workers"."""
-    one, many = ("thread", "threads") if kind in ("InProcess", "OnDevice") else ("worker", "workers")
-    return f"{count} {one if count == 1 else many}"
-
-
-def batches(count: int) -> str:
-    """Formats a number of batches: "1 batch", "3 batches"."""
-    return f"{count} {'batch' if count == 1 else 'batches'}"
+    """The number of those that sample, in words: "1 thread", "3 workers"."""
+    return format_number(count, "thread" if kind in ("InProcess", "OnDevice") else "worker")
 
 
 # A loop that waits for less than this part of its time cannot gain a fifth of its speed from faster batches, whatever is done.
@@ -713,7 +707,7 @@ def _more(measured: LoopMeasurement) -> Advice | None:
     if measured.device:
         return _sampled_there("workers", f"{_waits(measured)} while {who} cannot sample faster", measured)
     if slots_gain >= workers_gain:
-        what = f"{_waits(measured)} although {who} could sample more: room for {batches(measured.slots)} is too little"
+        what = f"{_waits(measured)} although {who} could sample more: room for {format_number(measured.slots, 'batch')} is too little"
         return Advice("slots", f"{what}; use {in_words(measured.backend, slots)}.", slots)
     what = f"{_waits(measured)} while {who} cannot sample faster"
     if worker_room(measured) < 1:

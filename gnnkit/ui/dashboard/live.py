@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gnnkit.errors import PlanError
 from gnnkit.ui.dashboard.observer import Observer, Snapshot
-from gnnkit.ui.dashboard.places import Actions, Display, HtmlPlace, WidgetPlace, to_block, to_bundle
+from gnnkit.ui.dashboard.places import Actions, HtmlPlace, WidgetPlace, to_block, to_bundle
 from gnnkit.ui.kernel import CellPort, renders_live, renders_widgets, running_shell, takes_clicks
 from gnnkit.ui.options import get_options, resolve_progress
 
@@ -114,7 +114,7 @@ class DashboardWatch:
         interval_s: Least seconds between two looks while it is live.
     """
 
-    def __init__(self, loader: Pipeline, observer: Observer, place: Display, interval_s: float) -> None:
+    def __init__(self, loader: Pipeline, observer: Observer, place: HtmlPlace, interval_s: float) -> None:
         # A queue, because the garbage collector calls back on threads that may hold an event's lock.
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         bell = self._bell
@@ -291,7 +291,7 @@ class Dashboard:
         watch.start()
 
 
-def _place(shell: Any, interval_s: float, actions: Actions) -> Display:
+def _place(shell: Any, interval_s: float, actions: Actions) -> HtmlPlace:
     """The best that the front end is known to show; the words for progress choose it too."""
     port = CellPort(shell)
     if not renders_live(shell):

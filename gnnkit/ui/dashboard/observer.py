@@ -15,6 +15,7 @@ from gnnkit.events import StageState
 from gnnkit.loader.advice import advise, measure
 from gnnkit.printable import clean
 from gnnkit.runtime.runs import tail
+from gnnkit.ui.objects import sampled_on
 from gnnkit.ui.progress import SHOWN_AFTER_S, Bar, rank_of_stage
 from gnnkit.units import format_duration
 
@@ -362,7 +363,7 @@ class Observer:
         waiting = float(status.batches_ready)
         self.last = Snapshot(
             title=self._title,
-            where=_where(loader, status),
+            where=sampled_on(loader.plan, status),
             state=status.state,
             stages=_stage_rows(stages, ended if still else now),
             batches=batches,
@@ -509,12 +510,6 @@ def _process_of(worker: str) -> str:
         return "trainer"
     owner, _, thread = worker.rpartition("thread ")
     return worker if not thread.isdigit() else owner.rstrip(", ") or "trainer"
-
-
-def _where(loader: Pipeline, status: StreamStatus) -> str:
-    kind = str(loader.plan.backend["kind"])
-    one, many = ("thread", "threads") if kind in ("InProcess", "OnDevice") else ("process", "processes")
-    return f"{kind}, {status.workers} {one if status.workers == 1 else many}"
 
 
 def _as_it_was(closed: Snapshot, before: Snapshot) -> Snapshot:

@@ -10,7 +10,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gnnkit.printable import clean
 from gnnkit.ui.cards import MAX_HTML_BYTES, Markup, render, tone_of
@@ -457,30 +457,12 @@ def _family(widget: Any) -> list[Any]:
 _NO_BUTTONS = "Without widgets there are no buttons: loader.pause(), unpause(), restart_workers() and close() may be called from a thread."
 
 
-class Display(Protocol):
-    """Draws snapshots. Calls never overlap; they come from any thread.
-
-    Attributes:
-        interval_s: Least time between two drawings.
-    """
-
-    interval_s: float
-
-    def draw(self, snapshot: Snapshot, *, live: bool) -> None:
-        """Draws a snapshot; a still picture if it is not ``live``."""
-        ...
-
-    def close(self) -> None:
-        """Releases what was taken; what was drawn last stays."""
-        ...
-
-
 class HtmlPlace:
     """One display of HTML and text, replaced as a whole.
 
     Args:
         port: The way to the front end.
-        interval_s: See ``Place``: each drawing has the front end lay out the cell again.
+        interval_s: Least time between two drawings: each has the front end lay out the cell again.
     """
 
     def __init__(self, port: CellPort, interval_s: float) -> None:
@@ -519,7 +501,7 @@ class WidgetPlace(HtmlPlace):
 
     Args:
         port: The way to the front end.
-        interval_s: See ``Place``.
+        interval_s: See ``HtmlPlace``.
         actions: What the buttons do.
         clock: Seconds; decides when the HTML beside the widgets is renewed.
     """
