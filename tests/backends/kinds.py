@@ -12,7 +12,6 @@ import torch
 
 import gnnkit
 from gnnkit import BuildOptions, GraphLoader, Store
-from gnnkit.backends.base import Backend
 from gnnkit.datasets import EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from gnnkit.schema import opposite_edge_type
 from tests.helpers.graphs import ArraySource, EdgeType, homogeneous_source, random_edges, spec_of, stored
@@ -139,7 +138,7 @@ def links(graph: str) -> tuple[EdgeType, Any]:
     return edge_type, torch.from_numpy(np.concatenate([source.edges[edge_type][:, :16], pairs], axis=1))
 
 
-def kind_loader(kind: str, graph: str, path: Path | None, backend: Backend, **changes: Any) -> GraphLoader:
+def kind_loader(kind: str, graph: str, path: Path | None, backend: Any, **changes: Any) -> GraphLoader:
     """A loader of a kind on a store of ``source_of``; loaders on one store share a backend's processes.
 
     Args:

@@ -16,7 +16,6 @@ import torch
 
 from gnnkit import GraphLoader, TrainContext
 from gnnkit.errors import PlanError
-from gnnkit.jobs.context import Logged
 from gnnkit.jobs.environment import JobPlace
 from gnnkit.jobs.running import run_training
 from tests.helpers.command import run
@@ -109,7 +108,7 @@ def test_a_killed_rank_is_restarted_and_the_rest_comes_exactly_also_to_another_n
     weights = [lines(folder, rank, attempt)[0]["weight"] for attempt in (0, 1) for rank in range(2)]
     assert weights[0] == weights[1] != weights[2] == weights[3], "rank 0's weights at first, the checkpoint's then"
 
-    logged: list[Logged] = []
+    logged: list[Any] = []
 
     def go_on(loader: GraphLoader, ctx: TrainContext) -> list[list[list[int]]]:
         model, steps = ctx.ddp(torch.nn.Linear(4, 3)), Steps()

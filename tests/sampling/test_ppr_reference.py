@@ -16,9 +16,9 @@ from torch_geometric.data import Data, HeteroData
 from gnnkit import PPR, BuildOptions, Colocated, GraphLoader
 from gnnkit.datasets import EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from gnnkit.plan import InputNodes
-from gnnkit.sampling.subgraph import EdgeKey, NodeKey, SampleRequest
+from gnnkit.sampling.subgraph import EdgeKey, NodeKey
 from tests import reference_ppr, reference_sampler
-from tests.cluster.parts.several_hosts import sampled, spread_samplers
+from tests.cluster.parts.several_hosts import request_of, sampled, spread_samplers
 from tests.helpers.batches import same, to_pyg, to_reference
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source, spec_of, stored
 
@@ -162,7 +162,7 @@ def test_parts_on_several_hosts(tmp_path: Path, edge_dir: Any) -> None:
     options = {**OPTIONS, "typed_channel_ratios": {first: 0.3, tuple(others): 0.7}}
     store = stored(source, tmp_path / "store", BuildOptions(num_parts=3, partition="random", edge_dir=edge_dir, with_edge=True))
     sampling = PPR(**options).sampling(store.schema, edge_dir=edge_dir, weight=None, time_attr=None, with_edge=True)
-    request = SampleRequest(77, np.arange(9), {"node": np.arange(9)})
+    request = request_of(77, np.arange(9))
     wanted = reference_ppr.sample(to_reference(source), 77, {input_type: list(range(9))}, edge_dir=edge_dir, **options)
     placement = {0: (0,), 1: (1, 2)}
     for sampler, others_asked in spread_samplers(store.arrays(), sampling, placement, inputs=InputNodes(input_type, "test")).values():

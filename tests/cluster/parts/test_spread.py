@@ -16,25 +16,22 @@ from gnnkit import BuildOptions, Store
 from gnnkit.errors import GnnkitError, PlanError, SamplingError, StoreError
 from gnnkit.kernels.keys import batch_key
 from gnnkit.plan import NeighborSampling
-from gnnkit.sampling.collate import collate, contents_of
-from gnnkit.sampling.kinds import BatchSampler
-from gnnkit.sampling.owners import Expansion, Picks
+from gnnkit.sampling.owners import Picks
 from gnnkit.sampling.remote import PartMap, hot_rows
-from gnnkit.sampling.subgraph import SampledSubgraph, SampleRequest
-from tests.cluster.parts.several_hosts import OwnersHere, inputs_of, sampled, sampler_on, spread_samplers
+from tests.cluster.parts.several_hosts import OwnersHere, batch_of, inputs_of, request_of, sampled, sampler_on, spread_samplers
 from tests.helpers.batches import reference_batch, same
 from tests.helpers.graphs import built, homogeneous_source, random_edges, random_source, stored
 
 MAX_SEEDS = 12
 
 
-def requests(store: Store, seed: int, count: int = 3) -> Iterator[SampleRequest]:
+def requests(store: Store, seed: int, count: int = 3) -> Iterator[Any]:
     """A few batches, one without seeds and one with repeated ones."""
     rng = np.random.default_rng(seed)
     num_nodes = store.schema.node_types[inputs_of(store.arrays()).node_type].num_nodes
     for index in range(count):
         ids = rng.integers(0, num_nodes, 0 if index == 1 else MAX_SEEDS)
-        yield SampleRequest(batch_key(seed, 2, index), np.arange(len(ids)), {"node": ids})
+        yield request_of(batch_key(seed, 2, index), ids)
 
 
 @st.composite
@@ -78,7 +75,7 @@ def test_random_graphs_on_random_hosts(tmp_path: Path, case: dict[str, Any]) -> 
         for sampler, _ in samplers.values():
             assert sampled(sampler, request) == sampled(one, request)
         layout, block, *_ = samplers[0][0].sample_into(request, lambda nbytes: np.zeros(max(1, nbytes), np.uint8))
-        got = collate(contents_of(SampledSubgraph(0, 0, False, layout, block)), {}, {}, homogeneous=source.schema.is_homogeneous)
+        got = batch_of(layout, block, source)
         same(got, wanted, any_order=True)
 
 
@@ -103,7 +100,7 @@ SAMPLING = NeighborSampling({("node", "to", "node"): (4, -1, 2)}, with_edge=True
 PLACEMENT = {0: (0,), 1: (1,), 2: (2,)}
 
 
-def check(store: Store, samplers: Mapping[int, tuple[BatchSampler, Any]]) -> None:
+def check(store: Store, samplers: Mapping[int, tuple[Any, Any]]) -> None:
     one = sampler_on(store.arrays(), SAMPLING)
     for request in requests(store, 1):
         for sampler, _ in samplers.values():
@@ -166,7 +163,7 @@ class Liar(OwnersHere):
         super().__init__(honest._owners)
         self._change = change
 
-    def expand(self, requests: Mapping[int, Expansion]) -> Callable[[], Mapping[int, Mapping[int, Picks]]]:
+    def expand(self, requests: Mapping[int, Any]) -> Callable[[], Mapping[int, Mapping[int, Picks]]]:
         wait = super().expand(requests)
         return lambda: {host: {r: self._change(picks) for r, picks in answer.items()} for host, answer in wait().items()}
 
@@ -207,7 +204,7 @@ def test_an_error_in_the_middle_of_a_hop_leaves_nothing_to_the_next_batch(tmp_pa
     reach._owners = Liar(others, last_is_wrong)
     seeds = np.concatenate([np.zeros(70, np.int64), np.arange(30, 60)])  # more than a block of nodes that are here comes first
     with pytest.raises(StoreError):
-        sampler.sample(SampleRequest(batch_key(5, 0, 0), np.arange(len(seeds)), {"node": seeds}))
+        sampler.sample(request_of(batch_key(5, 0, 0), seeds))
     reach._owners = others
     check(store, {0: (sampler, others)})
 
