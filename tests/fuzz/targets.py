@@ -25,7 +25,6 @@ import numpy as np
 import torch
 
 from gnnkit import BuildOptions, GraphLoader, LoaderPlan, Store
-from gnnkit.capacity import from_bench
 from gnnkit.cluster.membership import Membership, ServerMember, members_of
 from gnnkit.cluster.network_wire import Broken, Failed, NetworkWire, OutOfTime, Request
 from gnnkit.cluster.parts.service import Answers, Stream, lease_calls
@@ -48,22 +47,20 @@ from gnnkit.export.recording import read_record as read_recording
 from gnnkit.export.writer import read_record as read_export
 from gnnkit.jobs.context import Checkpoints
 from gnnkit.runtime.remote import error_from_json, error_to_json, layout_from_json, layout_to_json
-from gnnkit.runtime.runs import find_runs, logs_of
 from gnnkit.runtime.wire import Wire, in_memory
 from gnnkit.sampling.owners import BadRequest, Expansion, Question, RowsRequest
 from gnnkit.storage.build import missing_parts, read_records
 from gnnkit.storage.glt_format import read_pickled_tensors, read_plain_pickle, read_tensor
-from gnnkit.storage.manifest import checksum
-from gnnkit.ui.runs import run_facts
 from gnnkit.waiting import Deadline
 from tests.datasets.reading import read_everything
 from tests.fuzz.mutations import mutated, mutated_json
 from tests.fuzz.running import Case, Target
+from tests.helpers.command import quietly
 from tests.helpers.graphs import random_source, stored
 from tests.helpers.ogb_link_trees import write_link_tree
 from tests.helpers.ogb_trees import write_tree
 from tests.helpers.runs import run_folder
-from tests.helpers.stores import listed_stores
+from tests.helpers.stores import checksum, listed_stores
 from tests.helpers.wires import packed, unpacked
 from tests.loader.graphs import plain
 from tests.storage.checks import fast_folder
@@ -317,10 +314,8 @@ def run_records(root: Path) -> tuple[bytes, Callable[[bytes], None]]:
 
     def read(changed: bytes) -> None:
         put(own.path / "run.json", changed)
-        found = find_runs([root])
-        json.dumps([run_facts(run) for run in found])
-        for run in found:
-            logs_of(run, None, 10)
+        for words in (["ps", "--processes", "--json"], ["logs", "--lines", "10", "--json"]):
+            quietly([*words, "--log-dir", root])
 
     return content, read
 
@@ -405,7 +400,7 @@ def records() -> Iterator[Case]:
             reader(files, "token", b"a token of these tests only\n", read_token),
             reader(files, "export.json", json.dumps(exported).encode(), lambda path: read_export(path.parent)),
             reader(files, "rank-0.jsonl", (recorded * 3).encode(), lambda path: read_recording(path.parent, 0)),
-            reader(files, "bench.json", json.dumps(bench).encode(), from_bench),
+            reader(files, "bench.json", json.dumps(bench).encode(), lambda path: quietly(["plan-capacity", "ogbn-arxiv", "--bench", path])),
             reader(files, "ip_config.txt", b"10.0.0.1 30050\n10.0.0.2\n[fe80::1] 7000 # third\n", lambda path: read_ip_config(path, 2)),
         ]
         stack.enter_context(warnings.catch_warnings())

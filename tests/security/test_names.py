@@ -20,12 +20,11 @@ from gnnkit.errors import GnnkitError, StoreError
 from gnnkit.printable import clean, clean_block, printable
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import find_runs
-from gnnkit.storage.manifest import checksum
 from gnnkit.ui.runs import runs_card
 from tests.helpers.command import run
 from tests.helpers.graphs import built, homogeneous_source, random_edges
 from tests.helpers.runs import run_folder
-from tests.helpers.stores import listed_stores
+from tests.helpers.stores import checksum, listed_stores
 
 # Sets a terminal's title, colours, deletes a line, goes back to its beginning, and says it in one byte and from right to left.
 EVIL = "graph\x1b]0;owned\x07\x1b[31m\x1b[2K\r\x9b1A\u202e\udc9b\x7fend"

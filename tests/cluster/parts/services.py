@@ -16,9 +16,7 @@ from gnnkit import Store
 from gnnkit.cluster.parts.client import Peer, RemoteOwners
 from gnnkit.runtime.entry import Vitals
 from gnnkit.runtime.supervisor import ChildProcess, SupervisorOptions, end_all
-from gnnkit.sampling.remote import PartMap, hot_rows, spread_sampler
-from gnnkit.sampling.tables import GraphTables
-from tests.cluster.parts.several_hosts import inputs_of
+from tests.cluster.parts.several_hosts import sampler_of_host
 from tests.cluster.serving.setups import refusal
 from tests.helpers.wires import first_line, packed, second_line
 
@@ -99,10 +97,7 @@ def owners_of(store: Store, peers: Mapping[int, Peer], **options: Any) -> Remote
 
 def sampler_over(store: Store, here: int, owners: RemoteOwners, peers: Mapping[int, Peer], sampling: Any) -> Any:
     """A sampler of the host ``here``, whose store holds its parts only."""
-    elsewhere = {host: peer.parts for host, peer in peers.items()}
-    where = PartMap.of(store.num_parts, here, store.local_parts, elsewhere, hot_rows(store))
-    arrays = store.arrays()
-    return spread_sampler(GraphTables(arrays, sampling.weight is not None), inputs_of(arrays), sampling, where, owners)
+    return sampler_of_host(store, here, {host: peer.parts for host, peer in peers.items()}, sampling, owners)
 
 
 # The head of a message between hosts: its kind, the bytes of its text and those of its block.

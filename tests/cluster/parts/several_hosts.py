@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit import Store
 from gnnkit.cluster.parts.service import Answers
 from gnnkit.cluster.service_client import answer_from_value, expand_to_args, picks_from_value, question_to_args
 from gnnkit.plan import InputNodes
@@ -16,7 +17,7 @@ from gnnkit.sampling.collate import collate, contents_of
 from gnnkit.sampling.kinds import local_sampler
 from gnnkit.sampling.owned import PartOwner
 from gnnkit.sampling.owners import Picks
-from gnnkit.sampling.remote import PartMap, receiving_sampler, spread_sampler
+from gnnkit.sampling.remote import PartMap, hot_rows, receiving_sampler, spread_sampler
 from gnnkit.sampling.structure import Structure, WalkedRequest
 from gnnkit.sampling.subgraph import SampledSubgraph, SampleRequest
 from gnnkit.sampling.tables import GraphTables, address_of
@@ -45,6 +46,11 @@ def part_of_graph(graph: Any, parts: tuple[int, ...]) -> Any:
 def host_of(graph: Any, parts: tuple[int, ...], pause: Callable[[], Any] | None = None, *, weighted: bool = False) -> PartOwner:
     """What answers for a host with some of the parts."""
     return PartOwner(GraphTables(part_of_graph(graph, parts), weighted), parts, *([] if pause is None else [pause]))
+
+
+def key_of(seed: int, index: int) -> int:
+    """A key of 64 bits for the batch of a number."""
+    return ((seed << 32) + index) * 0x9E3779B97F4A7C15 % (1 << 64)
 
 
 def request_of(key: int, ids: Any, **arrays: Any) -> SampleRequest:
@@ -132,6 +138,18 @@ def spread_samplers(
         where = PartMap.of(graph.num_parts, here, parts, elsewhere, (hot or {}).get(here))
         samplers[here] = (spread_sampler(tables, inputs or inputs_of(graph), sampling, where, others, walks_only=walks_only), others)
     return samplers
+
+
+def hot_of(store: Store, placement: Mapping[int, tuple[int, ...]]) -> dict[int, Any]:
+    """The rows that each host replicates."""
+    return {host: hot_rows(Store.open(store.path, parts)) for host, parts in placement.items()}
+
+
+def sampler_of_host(store: Any, here: int, elsewhere: Mapping[int, tuple[int, ...]], sampling: Any, owners: Any) -> Any:
+    """A sampler of the host ``here``, whose store holds its parts only."""
+    where = PartMap.of(store.num_parts, here, store.local_parts, elsewhere, hot_rows(store))
+    graph = store.arrays()
+    return spread_sampler(GraphTables(graph, sampling.weight is not None), inputs_of(graph), sampling, where, owners)
 
 
 def receiver(graph: Any, sampling: Any, placement: Any = None, owners: Callable[..., OwnersHere] = OwnersHere) -> Any:

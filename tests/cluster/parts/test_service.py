@@ -19,7 +19,6 @@ from gnnkit import Store
 from gnnkit.cluster.parts.client import Peer
 from gnnkit.cluster.parts.service import Turns
 from gnnkit.errors import GnnkitError, PlanError, SamplingError, StoreError
-from gnnkit.kernels.keys import batch_key
 from gnnkit.plan import NeighborSampling
 from gnnkit.sampling.owners import RowsRequest
 from gnnkit.sampling.tables import GraphTables
@@ -38,7 +37,7 @@ from tests.cluster.parts.services import (
     staged,
     told,
 )
-from tests.cluster.parts.several_hosts import inputs_of, request_of, sampled, sampler_on
+from tests.cluster.parts.several_hosts import inputs_of, key_of, request_of, sampled, sampler_on
 from tests.helpers.graphs import built, random_source
 from tests.helpers.shared_graphs import shared
 from tests.helpers.wires import asked, first_line, second_line
@@ -63,7 +62,7 @@ def sample_with(sampler: Any, index: int) -> Any:
     graph = sampler.tables.graph
     num_nodes = graph.schema.node_types[inputs_of(graph).node_type].num_nodes
     seeds = np.random.default_rng(index).integers(0, num_nodes, MAX_SEEDS)
-    return sampled(sampler, request_of(batch_key(1, 0, index), seeds))
+    return sampled(sampler, request_of(key_of(1, index), seeds))
 
 
 def expected(whole: Store, index: int) -> Any:

@@ -14,11 +14,20 @@ from hypothesis import strategies as st
 
 from gnnkit import BuildOptions, Store
 from gnnkit.errors import GnnkitError, PlanError, SamplingError, StoreError
-from gnnkit.kernels.keys import batch_key
 from gnnkit.plan import NeighborSampling
 from gnnkit.sampling.owners import Picks
-from gnnkit.sampling.remote import PartMap, hot_rows
-from tests.cluster.parts.several_hosts import OwnersHere, batch_of, inputs_of, request_of, sampled, sampler_on, spread_samplers
+from gnnkit.sampling.remote import PartMap
+from tests.cluster.parts.several_hosts import (
+    OwnersHere,
+    batch_of,
+    hot_of,
+    inputs_of,
+    key_of,
+    request_of,
+    sampled,
+    sampler_on,
+    spread_samplers,
+)
 from tests.helpers.batches import reference_batch, same
 from tests.helpers.graphs import built, homogeneous_source, random_edges, random_source, stored
 
@@ -31,7 +40,7 @@ def requests(store: Store, seed: int, count: int = 3) -> Iterator[Any]:
     num_nodes = store.schema.node_types[inputs_of(store.arrays()).node_type].num_nodes
     for index in range(count):
         ids = rng.integers(0, num_nodes, 0 if index == 1 else MAX_SEEDS)
-        yield request_of(batch_key(seed, 2, index), ids)
+        yield request_of(key_of(seed, index), ids)
 
 
 @st.composite
@@ -67,7 +76,7 @@ numbers = itertools.count()
 def test_random_graphs_on_random_hosts(tmp_path: Path, case: dict[str, Any]) -> None:
     source, sampling = case["source"], case["sampling"]
     store = stored(source, tmp_path / str(next(numbers)), case["options"])
-    hot = {host: hot_rows(Store.open(store.path, parts)) for host, parts in case["placement"].items()}
+    hot = hot_of(store, case["placement"])
     samplers = spread_samplers(store.arrays(), sampling, case["placement"], hot)
     one = sampler_on(store.arrays(), sampling)
     for request in requests(store, case["seed"]):
@@ -148,7 +157,7 @@ def test_replicated_features_are_not_asked_for(tmp_path: Path) -> None:
     asked = {}
     for cache_ratio in (0.0, 1.0):
         store = plain_store(tmp_path / f"store-{cache_ratio}", cache_ratio=cache_ratio)
-        hot = {host: hot_rows(Store.open(store.path, parts)) for host, parts in PLACEMENT.items()}
+        hot = hot_of(store, PLACEMENT)
         assert bool(hot[0]) == bool(cache_ratio)
         samplers = spread_samplers(store.arrays(), SAMPLING, PLACEMENT, hot)
         check(store, samplers)
@@ -204,7 +213,7 @@ def test_an_error_in_the_middle_of_a_hop_leaves_nothing_to_the_next_batch(tmp_pa
     reach._owners = Liar(others, last_is_wrong)
     seeds = np.concatenate([np.zeros(70, np.int64), np.arange(30, 60)])  # more than a block of nodes that are here comes first
     with pytest.raises(StoreError):
-        sampler.sample(request_of(batch_key(5, 0, 0), seeds))
+        sampler.sample(request_of(key_of(5, 0), seeds))
     reach._owners = others
     check(store, {0: (sampler, others)})
 
