@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import gnnkit
+from gnnkit import Store
 from tests.helpers.namespaces import network
 from tests.helpers.waiting import wait_until
 from tests.ray.clusters import PATIENCE_S, STILL_S, started_cluster
