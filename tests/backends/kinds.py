@@ -12,9 +12,8 @@ import torch
 
 import gnnkit
 from gnnkit import BuildOptions, GraphLoader, Store
-from gnnkit.datasets import EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from gnnkit.schema import opposite_edge_type
-from tests.helpers.graphs import ArraySource, EdgeType, homogeneous_source, random_edges, spec_of, stored
+from tests.helpers.graphs import ArraySource, EdgeType, homogeneous_source, random_edges, stored, typed_source
 
 BUYS, REV_BUYS, KNOWS = ("user", "buys", "item"), ("item", "rev_buys", "user"), ("user", "knows", "user")
 NUM_USERS, NUM_ITEMS, NUM_EDGES = 48, 30, 260
@@ -102,11 +101,7 @@ def labelled(graph: str, edge_dir: Any) -> ArraySource:
         node_type: {"x": rng.standard_normal((size, 3)).astype(np.float32), "time": rng.integers(20, 60, size)}
         for node_type, size in sizes.items()
     }
-    schema = GraphSchema(
-        {t: NodeTypeSchema(sizes[t], {k: spec_of(v) for k, v in arrays.items()}) for t, arrays in node_arrays.items()},
-        {t: EdgeTypeSchema(edges[t].shape[1], {k: spec_of(v) for k, v in arrays.items()}) for t, arrays in edge_arrays.items()},
-    )
-    return ArraySource(schema, edges, node_arrays, edge_arrays)
+    return typed_source(sizes, edges, node_arrays, edge_arrays)
 
 
 def source_of(graph: str, kind: str, edge_dir: Any) -> ArraySource:
