@@ -248,6 +248,7 @@ def test_a_process_that_cannot_be_ended_in_time_is_named(tmp_path: Path, cli: Cl
 def test_what_cannot_be_removed_is_said(capfd: pytest.CaptureFixture[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:  # which others may look into
         stale = record(Path(folder), "1-0123abcd")
+        run(["ps", "--log-dir", folder])  # imports what it is shown with, which another user may not read
         with without_rights(Path(folder)):
             code = run(["cleanup", "--log-dir", folder])
     assert code == 1 and f"{stale} cannot be removed" in capfd.readouterr().out
@@ -305,13 +306,13 @@ def test_what_a_word_means(tmp_path: Path, cli: Cli) -> None:
         record(tmp_path, name)
 
     def ids(word: str) -> list[str]:
-        code, out, _ = cli("stop", word)
+        code, out, _ = cli("logs", word)
         assert code == 0
-        return [line.removesuffix(": it has no processes") for line in out.splitlines()]
+        return out.removesuffix(": no logs\n").split(", ")
 
     assert ids("77-0123abcd") == ids("77-0") == ["77-0123abcd"] and len(ids("77")) == 2 and len(ids(str(NOBODY))) == 3
     for word in ("79", "", "x"):
-        code, _, err = cli("stop", word)
+        code, _, err = cli("logs", word)
         assert code == 2 and "there is no run" in err
 
 
@@ -352,6 +353,6 @@ def test_mistakes(cli: Cli, words: list[str], text: str) -> None:
 
 def test_a_run_of_another_kind_is_called_what_it_is(tmp_path: Path, cli: Cli) -> None:
     record(tmp_path, "1-0123abcd", started=time.time() - 3700, program="train.py", kind="proxy")
-    code, out, _ = cli("ps", "--json")
-    (found,) = json.loads(out)["runs"]
-    assert code == 0 and found["what"] == "proxy" and json.loads(out)["attention"] is None
+    (found,) = json.loads(cli("ps", "--json")[1])["runs"]
+    assert (found["what"], found["state"], found["processes"]) == ("proxy", "stale", [])
+    assert cli("cleanup")[1].startswith("1-0123abcd: removed its folder (proxy, ")
