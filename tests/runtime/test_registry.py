@@ -96,7 +96,7 @@ _DIES_WHILE_REMOVING = """
 import os, signal, sys
 from pathlib import Path
 from gnnkit.runtime.runs import RunFolder
-run = run_folder(Path(sys.argv[1]), {})
+run = RunFolder(Path(sys.argv[1]), {})
 run.log(0).touch()
 os.rmdir = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)  # every file is gone by now, and the folder is not
 run.close()
@@ -116,7 +116,7 @@ _HAS_A_RUN = """
 import sys, time
 from pathlib import Path
 from gnnkit.runtime.runs import RunFolder
-run_folder(Path(sys.argv[1]), {})
+RunFolder(Path(sys.argv[1]), {})
 print(flush=True)
 time.sleep(600)
 """

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from gnnkit import BuildOptions, Store
 from gnnkit.errors import GnnkitError, PlanError, SamplingError, StoreError
 from gnnkit.plan import NeighborSampling
-from gnnkit.sampling.owners import Picks
 from gnnkit.sampling.remote import PartMap
 from tests.cluster.parts.several_hosts import (
     OwnersHere,
@@ -168,11 +167,10 @@ def test_replicated_features_are_not_asked_for(tmp_path: Path) -> None:
 class Liar(OwnersHere):
     """Answers questions about edges with something else."""
 
-    def __init__(self, honest: Any, change: Callable[[Picks], Picks]) -> None:
-        super().__init__(honest._owners)
-        self._change = change
+    def __init__(self, honest: Any, change: Callable[[Any], Any]) -> None:
+        vars(self).update(vars(honest), _change=change)
 
-    def expand(self, requests: Mapping[int, Any]) -> Callable[[], Mapping[int, Mapping[int, Picks]]]:
+    def expand(self, requests: Mapping[int, Any]) -> Callable[[], Mapping[int, Mapping[int, Any]]]:
         wait = super().expand(requests)
         return lambda: {host: {r: self._change(picks) for r, picks in answer.items()} for host, answer in wait().items()}
 
@@ -180,15 +178,15 @@ class Liar(OwnersHere):
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        (lambda picks: Picks(picks.counts[1:], picks.neighbors, picks.positions), SamplingError),
-        (lambda picks: Picks(picks.counts, picks.neighbors[1:], picks.positions), SamplingError),
-        (lambda picks: Picks(picks.counts, picks.neighbors, None), SamplingError),
-        (lambda picks: Picks(-picks.counts, picks.neighbors, picks.positions), SamplingError),
-        (lambda picks: Picks(picks.counts, picks.neighbors + (1 << 30), picks.positions), StoreError),
-        (lambda picks: Picks(picks.counts, picks.neighbors - (1 << 30), picks.positions), StoreError),
+        (lambda picks: picks._replace(counts=picks.counts[1:]), SamplingError),
+        (lambda picks: picks._replace(neighbors=picks.neighbors[1:]), SamplingError),
+        (lambda picks: picks._replace(positions=None), SamplingError),
+        (lambda picks: picks._replace(counts=-picks.counts), SamplingError),
+        (lambda picks: picks._replace(neighbors=picks.neighbors + (1 << 30)), StoreError),
+        (lambda picks: picks._replace(neighbors=picks.neighbors - (1 << 30)), StoreError),
     ],
 )
-def test_an_answer_that_cannot_be_right_is_an_error(tmp_path: Path, change: Callable[[Picks], Picks], error: type[GnnkitError]) -> None:
+def test_an_answer_that_cannot_be_right_is_an_error(tmp_path: Path, change: Callable[[Any], Any], error: type[GnnkitError]) -> None:
     store = plain_store(tmp_path / "store")
     sampler, others = spread_samplers(store.arrays(), SAMPLING, PLACEMENT)[0]
     request, reach = next(requests(store, 1)), sampler._chooser._reach  # type: ignore[attr-defined]
@@ -202,7 +200,7 @@ def test_an_answer_that_cannot_be_right_is_an_error(tmp_path: Path, change: Call
 def test_an_error_in_the_middle_of_a_hop_leaves_nothing_to_the_next_batch(tmp_path: Path) -> None:
     """The last neighbour is wrong, when those of earlier nodes of the hop have their numbers already."""
 
-    def last_is_wrong(picks: Picks) -> Picks:
+    def last_is_wrong(picks: Any) -> Any:
         neighbors = picks.neighbors.copy()
         neighbors[-1:] = 1 << 30
         return picks._replace(neighbors=neighbors)
