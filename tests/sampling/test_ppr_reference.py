@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
 
 from gnnkit import PPR, BuildOptions, Colocated, GraphLoader
-from gnnkit.plan import InputNodes
-from gnnkit.sampling.subgraph import EdgeKey, NodeKey
 from tests import reference_ppr, reference_sampler
 from tests.cluster.parts.several_hosts import request_of, sampled, spread_samplers
 from tests.helpers.batches import same, to_pyg, to_reference
@@ -160,17 +158,17 @@ def test_parts_on_several_hosts(tmp_path: Path, edge_dir: Any) -> None:
     request = request_of(77, np.arange(9))
     wanted = reference_ppr.sample(to_reference(source), 77, {input_type: list(range(9))}, edge_dir=edge_dir, **options)
     placement = {0: (0,), 1: (1, 2)}
-    for sampler, others_asked in spread_samplers(store.arrays(), sampling, placement, inputs=InputNodes(input_type, "test")).values():
-        _, arrays = sampled(sampler, request)
+    for sampler, others_asked in spread_samplers(store.arrays(), sampling, placement).values():
+        arrays = {(key[0], key.name): values for key, values in sampled(sampler, request)[1].items()}
         for t, ids in wanted["nodes"].items():
-            assert np.frombuffer(arrays[NodeKey(t, "n_id")], np.int64).tolist() == ids
+            assert np.frombuffer(arrays[t, "n_id"], np.int64).tolist() == ids
         for edge_type, (row, col, beside) in wanted["edges"].items():
-            assert np.frombuffer(arrays[EdgeKey(edge_type, "edge_index")], np.int64).tolist() == row + col
+            assert np.frombuffer(arrays[edge_type, "edge_index"], np.int64).tolist() == row + col
             if edge_type[1] == "ppr":
-                found = np.frombuffer(arrays[EdgeKey(edge_type, "edge_attr")], np.float32).tolist()
+                found = np.frombuffer(arrays[edge_type, "edge_attr"], np.float32).tolist()
                 assert found == [number for attribute in beside for number in attribute]
             else:
-                assert np.frombuffer(arrays[EdgeKey(edge_type, "e_id")], np.int64).tolist() == beside
+                assert np.frombuffer(arrays[edge_type, "e_id"], np.int64).tolist() == beside
         assert {kind for kind, _ in others_asked.asked} == {"expand", "answer", "rows"}
 
 
