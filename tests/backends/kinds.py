@@ -12,10 +12,8 @@ import torch
 
 import gnnkit
 from gnnkit import BuildOptions, GraphLoader, Store
-from gnnkit.backends.base import Backend
-from gnnkit.datasets import EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from gnnkit.schema import opposite_edge_type
-from tests.helpers.graphs import ArraySource, EdgeType, homogeneous_source, random_edges, spec_of, stored
+from tests.helpers.graphs import ArraySource, EdgeType, homogeneous_source, random_edges, stored, typed_source
 
 BUYS, REV_BUYS, KNOWS = ("user", "buys", "item"), ("item", "rev_buys", "user"), ("user", "knows", "user")
 NUM_USERS, NUM_ITEMS, NUM_EDGES = 48, 30, 260
@@ -103,11 +101,7 @@ def labelled(graph: str, edge_dir: Any) -> ArraySource:
         node_type: {"x": rng.standard_normal((size, 3)).astype(np.float32), "time": rng.integers(20, 60, size)}
         for node_type, size in sizes.items()
     }
-    schema = GraphSchema(
-        {t: NodeTypeSchema(sizes[t], {k: spec_of(v) for k, v in arrays.items()}) for t, arrays in node_arrays.items()},
-        {t: EdgeTypeSchema(edges[t].shape[1], {k: spec_of(v) for k, v in arrays.items()}) for t, arrays in edge_arrays.items()},
-    )
-    return ArraySource(schema, edges, node_arrays, edge_arrays)
+    return typed_source(sizes, edges, node_arrays, edge_arrays)
 
 
 def source_of(graph: str, kind: str, edge_dir: Any) -> ArraySource:
@@ -139,7 +133,7 @@ def links(graph: str) -> tuple[EdgeType, Any]:
     return edge_type, torch.from_numpy(np.concatenate([source.edges[edge_type][:, :16], pairs], axis=1))
 
 
-def kind_loader(kind: str, graph: str, path: Path | None, backend: Backend, **changes: Any) -> GraphLoader:
+def kind_loader(kind: str, graph: str, path: Path | None, backend: Any, **changes: Any) -> GraphLoader:
     """A loader of a kind on a store of ``source_of``; loaders on one store share a backend's processes.
 
     Args:

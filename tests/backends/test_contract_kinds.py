@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from gnnkit import Colocated, GraphLoader, GraphStore, InProcess, OnDevice, Store, serve, unpad
-from gnnkit.backends.base import Backend
 from gnnkit.errors import PlanError
 from tests.backends.kinds import EDGE_DIRS, GRAPHS, KINDS, WHOLE_KINDS, built, kind_loader, source_of
 from tests.cluster.serving.networked import two_hosts
@@ -32,7 +31,7 @@ class Setting(NamedTuple):
         return "-".join(map(str, self))
 
 
-BACKENDS: dict[str, Backend] = {
+BACKENDS: dict[str, Any] = {
     "InProcess": InProcess(2),
     "OnDevice": OnDevice("cpu"),
     "Colocated": Colocated(1),

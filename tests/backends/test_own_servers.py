@@ -11,9 +11,8 @@ import pytest
 
 from gnnkit.backends.server_pool import OwnServers, ReceiverPool, ServerWorkerPool
 from gnnkit.errors import GnnkitError, WorkerDied, WorkerStopped
-from gnnkit.runtime.graph_memory import GraphHandle
-from gnnkit.runtime.runs import RunFolder
 from gnnkit.runtime.supervisor import SupervisorOptions
+from tests.helpers.runs import run_folder
 from tests.loader.graphs import make
 
 DIED, STOPPED = WorkerDied("died", None), WorkerStopped("stopped", None)
@@ -44,7 +43,7 @@ def own_servers(errors: dict[int, GnnkitError]) -> tuple[Any, Fleet]:
 
 
 @pytest.fixture
-def graph() -> GraphHandle:
+def graph() -> Any:
     """Some graph."""
     with make() as loader:
         return loader.pipeline.graph
@@ -52,11 +51,11 @@ def graph() -> GraphHandle:
 
 @pytest.mark.parametrize("errors", [{}, {1: DIED}, {2: STOPPED}, {0: DIED, 2: STOPPED}])
 def test_servers_that_somebody_has_had_ended_come_back_with_the_next_epoch(
-    tmp_path: Path, graph: GraphHandle, errors: dict[int, GnnkitError]
+    tmp_path: Path, graph: Any, errors: dict[int, GnnkitError]
 ) -> None:
     own, fleet = own_servers(dict(errors))
     joined: Any = SimpleNamespace(servers=())
-    pool = ReceiverPool(SupervisorOptions(0, 1, "gnnkit.cluster.worker"), RunFolder(tmp_path, {}), graph, lambda rank: None, joined, own)
+    pool = ReceiverPool(SupervisorOptions(0, 1, "gnnkit.cluster.worker"), run_folder(tmp_path, {}), graph, lambda rank: None, joined, own)
     try:
         pool.start_missing()  # somebody waits for a batch
         assert fleet.revived == (bool(errors) and STOPPED not in errors.values())

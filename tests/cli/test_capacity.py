@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,34 +13,41 @@ import numpy as np
 import pytest
 
 from gnnkit import BuildOptions, GraphLoader, InProcess, Store, datasets, partition
-from gnnkit.capacity import (
-    BatchSize,
-    Cluster,
-    Rates,
-    SizedGraph,
-    asked,
-    batch_of,
-    estimate,
-    from_bench,
-    most,
-    planned,
-    sized_graph,
-)
 from gnnkit.datasets.ogb import published_graph, published_names
-from gnnkit.errors import DatasetError, PlanError
-from gnnkit.loader.inputs import resolve_fan_outs
-from tests.helpers.command import run
+from gnnkit.errors import DatasetError
+from tests.helpers.command import run, run_captured
+from tests.helpers.graphs import stored
 from tests.helpers.ogb_link_trees import write_link_tree
 from tests.helpers.ogb_trees import write_tree
+from tests.helpers.stores import said
 
-RATES = Rates(1e6, 1e9, "made up for a test")
 PAPERS = "ogbn-papers100M"
-GB = 10**9
+# What a record of gnnkit bench says of two threads.
+FIGURES = {"edges_per_s": [1e6, 2e6, 9e6], "bytes_per_s": [2e9]}
+LOOKED_AT = 8
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return partition(datasets.products_like(0.01), 1, out=tmp_path_factory.mktemp("capacity") / "store", with_edge=True)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A record of rates: measuring them takes seconds."""
+    path = tmp_path_factory.mktemp("bench") / "bench.json"
+    path.write_text(json.dumps({"graph": "mine", "num_threads": 2, "backends": {"InProcess": FIGURES}}))
+    return path
+
+
+@pytest.fixture
+def capacity(bench: Path) -> Any:
+    """What ``gnnkit plan-capacity`` says of a source, as JSON; options are those of the command, such as ``train_rate``."""
+
+    def ask(source: object, **options: object) -> Any:
+        return said("plan-capacity", source, "--bench", bench, *(f"--{name.replace('_', '-')}={value}" for name, value in options.items()))
+
+    return ask
 
 
 def bytes_on_disk(folder: Path) -> int:
@@ -52,27 +60,25 @@ def bytes_on_disk(folder: Path) -> int:
 @pytest.mark.parametrize(
     "options",
     [
-        BuildOptions(3),
+        BuildOptions(3, with_edge=True),
         BuildOptions(2, "random", with_edge=True),
-        BuildOptions(3, "random", cache_ratio=0.1),
-        BuildOptions(2, feature_dtype="quint8"),
-        BuildOptions(2, feature_dtype="quint4x2"),
-        BuildOptions(1),
+        BuildOptions(3, "random", with_edge=True, cache_ratio=0.1),
+        BuildOptions(2, with_edge=True, feature_dtype="quint8"),
+        BuildOptions(2, with_edge=True, feature_dtype="quint4x2"),
+        BuildOptions(1, with_edge=True),
     ],
 )
-def test_a_store_takes_the_bytes_that_were_predicted(store: Store, tmp_path: Path, options: BuildOptions) -> None:
-    built = partition(
-        store, options.num_parts, options.partition, tmp_path / "cut",
-        with_edge=options.with_edge, feature_dtype=options.feature_dtype, cache_ratio=options.cache_ratio,
-    )  # fmt: skip
-    splits = {t: {name: len(ids) for name, ids in by.items()} for t, by in store.splits.items()}
-    predicted = planned("products-like", "", datasets.products_like(0.01).schema, splits, options, {})
-    assert predicted.nbytes == pytest.approx(bytes_on_disk(built.path), rel=0 if options.cache_ratio == 0 else 1e-3)
-    seen = sized_graph(str(built.path), BuildOptions(options.num_parts))
-    assert seen.nbytes == bytes_on_disk(built.path)
-    for part, nbytes in enumerate(seen.part_bytes):
+def test_a_store_takes_the_bytes_that_were_predicted(store: Store, tmp_path: Path, capacity: Any, options: BuildOptions) -> None:
+    built = stored(store, tmp_path / "cut", options)
+    uncut = replace(options, num_parts=2 if options.num_parts == 3 else 1, partition="contiguous")
+    whole = stored(store, tmp_path / "whole", uncut)
+    predicted = capacity(whole.path, num_parts=options.num_parts, partition=options.partition)["graph"]
+    assert predicted["nbytes"] == pytest.approx(bytes_on_disk(built.path), rel=0 if options.cache_ratio == 0 else 1e-3)
+    seen = capacity(built.path, num_parts=options.num_parts)["graph"]
+    assert seen["nbytes"] == bytes_on_disk(built.path)
+    for part, nbytes in enumerate(seen["part_bytes"]):
         assert nbytes == bytes_on_disk(built.path / f"part{part}")
-        assert predicted.part_bytes[part] == pytest.approx(nbytes, rel=0.1), "parts have about the same share"
+        assert predicted["part_bytes"][part] == pytest.approx(nbytes, rel=0.1), "parts have about the same share"
 
 
 @pytest.mark.parametrize("name", published_names())
@@ -97,40 +103,31 @@ def test_a_generated_graph_of_products_size_agrees_with_what_is_published() -> N
 
 
 @pytest.mark.parametrize(("fan_out", "batch_size"), [([3], 64), ([5, 3], 32), ([15, 10, 5], 64)])
-def test_batches_are_no_larger_than_the_bound(store: Store, fan_out: list[int], batch_size: int) -> None:
-    (node_type,), (edge_type,) = store.schema.node_types, store.schema.edge_types
-    bound = most(store.schema, resolve_fan_outs(fan_out, store.schema), node_type, batch_size, "in")
+def test_batches_are_no_larger_than_the_bound(store: Store, capacity: Any, fan_out: list[int], batch_size: int) -> None:
+    """That of a larger graph of the same kind, which is not here: a bound that has no more nodes than there are is above it."""
+    wanted = {"num_neighbors": ",".join(map(str, fan_out)), "batch_size": batch_size}
+    bound, mean = (capacity(place, **wanted)["batch"] for place in ("ogbn-products", store.path))
     options: dict[str, Any] = {"num_neighbors": fan_out, "batch_size": batch_size, "backend": InProcess(1), "progress": False}
-    seen = []
-    with GraphLoader.from_store(store.path, with_edge=True, **options) as loader:
-        for batch in loader:
-            size = BatchSize({node_type: batch.num_nodes}, {edge_type: batch.num_edges}, "")
-            nbytes = sum(value.nbytes for name, value in batch if hasattr(value, "nbytes"))
-            predicted = size.nbytes(store.schema, batch_size, with_edge=True)
-            assert nbytes <= predicted <= 1.02 * nbytes + 1024, "bytes follow from the numbers of nodes and edges"
-            seen.append((batch.num_nodes, batch.num_edges))
-    nodes, edges = (sum(column) / len(seen) for column in zip(*seen, strict=True))
-    assert nodes <= bound.num_nodes <= store.schema.num_nodes and edges <= bound.num_edges
+    with GraphLoader.from_store(store.path, with_edge=False, **options) as loader:
+        batches = list(loader)
+    nbytes = sum(value.nbytes for batch in batches[:LOOKED_AT] for _, value in batch if hasattr(value, "nbytes")) / LOOKED_AT
+    assert nbytes <= mean["bytes"] <= 1.02 * nbytes + 1024, "bytes follow from the numbers of nodes and edges"
+    nodes, edges = (sum(getattr(batch, name) for batch in batches) / len(batches) for name in ("num_nodes", "num_edges"))
+    tree = [batch_size * int(np.prod(fan_out[:hop])) for hop in range(len(fan_out) + 1)]
+    assert nodes <= bound["nodes"] <= sum(tree) and edges <= bound["edges"] <= sum(tree[1:])
 
 
-def test_batches_of_a_store_are_counted_and_not_bounded(store: Store) -> None:
-    graph = sized_graph(str(store.path), BuildOptions(1))
-    size = batch_of(graph, asked(graph, (-1, 3), 32))
-    assert "sampled from the store" in size.source and 32 < size.num_nodes <= store.schema.num_nodes
-    with pytest.raises(PlanError, match="-1 cannot be bounded"):
-        batch_of(sized_graph("ogbn-arxiv", BuildOptions(1)), asked(graph, (-1,), 32))
-
-
-def test_a_plan_says_what_is_sampled(store: Store, tmp_path: Path) -> None:
-    with GraphLoader.from_store(store.path, num_neighbors=[4, 2], batch_size=48, progress=False) as loader:
-        loader.plan.save(tmp_path / "plan.json")
-    graph = sized_graph(str(tmp_path / "plan.json"), BuildOptions(1))
-    wanted = asked(graph, None, None)
-    assert (wanted.num_neighbors, wanted.batch_size, graph.store) == ((4, 2), 48, store.path)
+def test_batches_of_a_store_are_counted_and_not_bounded(store: Store, capacity: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    batch = capacity(store.path, num_neighbors="-1,3", batch_size=32)["batch"]
+    assert "sampled from the store" in batch["source"] and 32 < batch["nodes"] <= store.schema.num_nodes
+    code, _, err = run_captured(capfd, ["plan-capacity", "ogbn-arxiv", "--num-neighbors=-1"])
+    assert code == 2 and "-1 cannot be bounded" in err
 
 
 @pytest.mark.parametrize("kind", ["nodes", "all nodes", "links"])
-def test_batches_of_a_plan_are_those_of_its_inputs(store: Store, tmp_path: Path, kind: str) -> None:
+def test_batches_of_a_plan_are_those_of_its_inputs(
+    store: Store, tmp_path: Path, capacity: Any, bench: Path, kind: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     options: dict[str, Any] = {"num_neighbors": [4, 2], "batch_size": 48, "progress": False}
     if kind == "links":
         loader = GraphLoader.from_store(store.path, edge_label_index=np.arange(96).reshape(2, 48), neg_sampling="binary", **options)
@@ -138,57 +135,56 @@ def test_batches_of_a_plan_are_those_of_its_inputs(store: Store, tmp_path: Path,
         loader = GraphLoader.from_store(store.path, input_nodes=np.arange(4000, 4096) if kind == "nodes" else None, **options)
     with loader:
         loader.plan.save(tmp_path / "plan.json")
-        batches = list(itertools.islice(loader, 8))
-    graph = sized_graph(str(tmp_path / "plan.json"), BuildOptions(1))
-    size = batch_of(graph, asked(graph, None, None))
-    assert size.num_nodes == pytest.approx(sum(batch.num_nodes for batch in batches) / len(batches))
-    assert size.num_edges == pytest.approx(sum(batch.num_edges for batch in batches) / len(batches))
-    assert batch_of(graph, asked(graph, (1,), None)).num_nodes < size.num_nodes
+        batches = list(islice(loader, LOOKED_AT))
+    size = capacity(tmp_path / "plan.json")["batch"]
+    assert size["nodes"] == pytest.approx(sum(batch.num_nodes for batch in batches) / len(batches))
+    assert size["edges"] == pytest.approx(sum(batch.num_edges for batch in batches) / len(batches))
+    assert capacity(tmp_path / "plan.json", num_neighbors=1)["batch"]["nodes"] < size["nodes"]
+    assert "trainers of 48 seeds, num_neighbors 4,2" in run_captured(capfd, ["plan-capacity", tmp_path / "plan.json", "--bench", bench])[1]
 
 
 # What follows ---------------------------------------------------------------------------------------------------------------
 
 
-def papers(cluster: Cluster, **options: Any) -> tuple[SizedGraph, Any]:
-    graph = sized_graph(PAPERS, BuildOptions(max(cluster.holders, 1), **options))
-    return graph, estimate(graph, cluster, batch_of(graph, asked(graph, (15, 10, 5), 1024)), RATES, 1024, with_edge=False)
+@pytest.fixture
+def papers(capacity: Any) -> Any:
+    """Four machines of 64 processors and OGB's largest graph, with other options."""
+    return lambda **options: capacity(PAPERS, nodes=4, cpus=64, **options)
 
 
-def test_the_first_placement_that_fits_a_quarter_of_memory_is_chosen() -> None:
-    _, large = papers(Cluster(4, 8, 0, 512 * GB, 3e9, 64))
-    _, middle = papers(Cluster(4, 8, 0, 128 * GB, 3e9, 64))
-    _, small = papers(Cluster(4, 8, 0, 80 * GB, 3e9, 64))
-    assert large.placement == "replicate" and large.network == 0 and "network" not in large.limits
-    assert middle.placement == "features" and small.placement == "partition"
-    assert small.network > middle.network > 0 and small.disk < middle.disk < large.disk / 2
+def test_the_first_placement_that_fits_a_quarter_of_memory_is_chosen(papers: Any) -> None:
+    large, middle, small = (papers(procs_per_node=8, memory=memory, network="24Gbit") for memory in ("512GB", "128GB", "80GB"))
+    assert large["placement"] == "replicate" and large["network"] == 0 and "network" not in large["limits"]
+    assert middle["placement"] == "features" and small["placement"] == "partition"
+    assert small["network"] > middle["network"] > 0 and small["disk"] < middle["disk"] < large["disk"] / 2
     for each in (large, middle, small):
-        assert each.disk == each.holding[each.placement] and each.network * 1024 == each.crossing[each.placement]
-        assert each.crossing == small.crossing and list(each.crossing) == ["replicate", "features", "partition"]
+        assert each["disk"] == each["holding"][each["placement"]] and each["network"] * 1024 == each["crossing"][each["placement"]]
+        assert each["crossing"] == small["crossing"] and list(each["crossing"]) == ["replicate", "features", "partition"]
 
 
-def test_the_least_limit_is_the_bottleneck() -> None:
-    _, slow_network = papers(Cluster(4, 1, 0, 200 * GB, 1e8, 64))
-    assert slow_network.bottleneck == "network" and slow_network.seeds_per_s == slow_network.limits["network"]
-    _, slow_model = papers(Cluster(4, 1, 0, 2000 * GB, 1e12, 64, train_rate=10.0))
-    assert slow_model.bottleneck == "training" and slow_model.seeds_per_s == 10.0
-    _, no_memory = papers(Cluster(4, 1, 0, 8 * GB, 1e12, 64))
-    assert no_memory.bottleneck == "memory" and "read from disk" in no_memory.notes[0]
+def test_the_least_limit_is_the_bottleneck(papers: Any) -> None:
+    slow_network = papers(memory="200GB", network="800Mbit")
+    assert slow_network["bottleneck"] == "network" and slow_network["seeds_per_s"] == slow_network["limits"]["network"]
+    slow_model = papers(memory="2TB", network="8Tbit", train_rate=10.0)
+    assert slow_model["bottleneck"] == "training" and slow_model["seeds_per_s"] == 10.0
+    no_memory = papers(memory="8GB", network="8Tbit")
+    assert no_memory["bottleneck"] == "memory" and "read from disk" in no_memory["notes"][0]
 
 
-def test_storage_machines_hold_the_graph_and_trainers_do_not() -> None:
-    graph, found = papers(Cluster(4, 8, 2, 512 * GB, 3e9, 64))
-    assert "graph" not in found.memory and found.storage_memory["graph"] == found.disk == max(graph.part_bytes) + graph.shared_bytes
-    assert found.network == pytest.approx(found.batch["bytes"] / 1024)
+def test_storage_machines_hold_the_graph_and_trainers_do_not(papers: Any) -> None:
+    found = papers(procs_per_node=8, storage_nodes=2, memory="512GB", network="24Gbit")
+    graph = found["graph"]
+    held = max(graph["part_bytes"]) + graph["shared_bytes"]
+    assert "graph" not in found["memory"] and found["storage_memory"]["graph"] == found["disk"] == held
+    assert found["network"] == pytest.approx(found["batch"]["bytes"] / 1024)
 
 
-def test_rates_from_a_record_of_bench(tmp_path: Path) -> None:
-    figures = {"edges_per_s": [900.0, 1000.0, 1400.0], "bytes_per_s": [4000.0]}
-    (tmp_path / "bench.json").write_text(json.dumps({"graph": "mine", "num_threads": 2, "backends": {"InProcess": figures}}))
-    rates = from_bench(tmp_path / "bench.json")
-    assert (rates.edges_per_s, rates.bytes_per_s) == (500.0, 2000.0) and "mine" in rates.source
+def test_rates_from_a_record_of_bench(papers: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    rates = papers()["rates"]
+    assert (rates["edges_per_s"], rates["bytes_per_s"]) == (1e6, 1e9) and "mine" in rates["source"]
     (tmp_path / "other.json").write_text("{}")
-    with pytest.raises(PlanError, match="no record of gnnkit bench"):
-        from_bench(tmp_path / "other.json")
+    code, _, err = run_captured(capfd, ["plan-capacity", PAPERS, "--bench", tmp_path / "other.json"])
+    assert code == 2 and "no record of gnnkit bench" in err
 
 
 # The command --------------------------------------------------------------------------------------------------------------

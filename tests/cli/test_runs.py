@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,16 @@ import pytest
 
 from gnnkit import Colocated, GraphLoader, GraphStore, Store, serve
 from gnnkit.cluster.part_service import PartService, ServiceSpec
-from gnnkit.errors import PlanError, WorkerStopped
+from gnnkit.errors import WorkerStopped
 from gnnkit.runtime import runs
 from gnnkit.runtime.graph_memory import GraphHandle
-from gnnkit.runtime.runs import Run, RunFolder, clean_up, find_runs, known_roots, logs_of, own_folders, select
-from gnnkit.ui.runs import attention, cleaned_line, run_facts, runs_processes, stopped_line
+from gnnkit.runtime.runs import find_runs
+from gnnkit.ui.runs import attention, run_facts, runs_processes
 from tests.backends.setups import is_gone
 from tests.cluster.hosts.setups import OPTIONS, build
 from tests.cluster.serving.setups import ANSWER_S, server_pids, worker_pids
 from tests.helpers.command import run, run_captured
+from tests.helpers.runs import run_folder
 from tests.helpers.system import start_ticks, without_rights
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -62,7 +63,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 def record(root: Path, name: str, **values: object) -> Path:
     """The folder of a run with these facts; by default of an owner that is gone."""
-    own = RunFolder(root, {"store": "/data/[bold]graph"})
+    own = run_folder(root, {"store": "/data/[bold]graph"})
     facts = json.loads((own.path / "run.json").read_text())
     own.close()
     folder = root / name
@@ -107,17 +108,18 @@ def test_servers_are_listed_read_and_stopped(store: Store, tmp_path: Path, cli: 
         code, _, err = cli("logs", "--rank", 7)
         assert code == 2 and "no process 7" in err and "server 0, process 0" in err
 
-        (seen,) = find_runs([tmp_path])
-        said = runs.follow(seen)
-        with log.open("a") as file:
-            file.write("third\nfou")
-        assert next(said) == ("server 0, process 0", "third\n")
+        call = [sys.executable, "-m", "gnnkit", "logs", "--follow", found["id"], "--log-dir", str(tmp_path)]
+        with subprocess.Popen(call, stdout=subprocess.PIPE, text=True) as follower:
+            assert follower.stdout is not None and "second\n" in iter(follower.stdout.readline, "")
+            with log.open("a") as file:
+                file.write("third\nfou")
+            assert "third\n" in iter(follower.stdout.readline, "")
 
-        code, out, _ = cli("stop", found["id"])
-        assert code == 0 and out == f"{found['id']}: ended 2 processes\n" and all(is_gone(pid) for pid in pids)
-        with pytest.raises(WorkerStopped, match="gnnkit stop has ended it"):
-            servers.join()
-        assert all(name == "server 0, process 0" for name, _ in said), "it ends with the processes"
+            code, out, _ = cli("stop", found["id"])
+            assert code == 0 and out == f"{found['id']}: ended 2 processes\n" and all(is_gone(pid) for pid in pids)
+            with pytest.raises(WorkerStopped, match="gnnkit stop has ended it"):
+                servers.join()
+            assert "--- server 0\n" not in follower.stdout.read() and follower.wait(ANSWER_S) == 0, "it ends with the processes"
         code, out, _ = cli("stop", "--all")
         assert code == 0 and out == "no run has processes\n"
         assert cli("stop", found["id"])[1] == f"{found['id']}: it has no processes\n"
@@ -174,7 +176,7 @@ def test_what_is_left_behind_is_cleaned_up(
     tmp_path: Path, cli: Cli, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And nothing else: neither runs that live, nor failed ones' logs, nor what may run elsewhere, unless that is said."""
-    mine = RunFolder(tmp_path, {})
+    mine = run_folder(tmp_path, {})
     log = tmp_path / "1-0123abcd" / "worker-0.log"
     stale = record(tmp_path, "1-0123abcd", children=[child(sleeper, log)])
     log.write_text("the end\n")
@@ -232,7 +234,7 @@ def test_processes_that_outlived_their_owner_are_stopped(tmp_path: Path, cli: Cl
 
 
 def test_a_process_that_cannot_be_ended_in_time_is_named(tmp_path: Path, cli: Cli) -> None:
-    mine = RunFolder(tmp_path, {})
+    mine = run_folder(tmp_path, {})
     deaf = ["sh", "-c", "trap '' TERM; echo; exec sleep 600"]
     with subprocess.Popen(deaf, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline()
@@ -246,13 +248,14 @@ def test_a_process_that_cannot_be_ended_in_time_is_named(tmp_path: Path, cli: Cl
 def test_what_cannot_be_removed_is_said(capfd: pytest.CaptureFixture[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:  # which others may look into
         stale = record(Path(folder), "1-0123abcd")
+        run(["ps", "--log-dir", folder])  # imports what it is shown with, which another user may not read
         with without_rights(Path(folder)):
             code = run(["cleanup", "--log-dir", folder])
     assert code == 1 and f"{stale} cannot be removed" in capfd.readouterr().out
 
 
 def test_an_interrupt_is_code_130(tmp_path: Path, cli: Cli, sleeper: subprocess.Popen[bytes]) -> None:
-    mine = RunFolder(tmp_path, {})
+    mine = run_folder(tmp_path, {})
     mine.add(0, sleeper.pid)
     mine.log(0).write_text("the beginning\n")
     timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
@@ -285,40 +288,49 @@ def test_a_run_that_ends_while_it_is_listed(tmp_path: Path, cli: Cli) -> None:
     assert {each.id for each in found} == {ended.name, "4-0123abcd", "5-0123abcd"}
     assert {each.id: each.nbytes for each in found}[ended.name] == 0 and attention(found)
     assert [run_facts(each)["id"] for each in found] == [each.id for each in found] and runs_processes(found).rows
-    assert logs_of(select(found, ended.name)[0])[0][2] == ""
     assert cli("ps")[:2] == (0, "no runs\n") and cli("cleanup")[0] == 0
 
 
 def test_several_clean_up_at_once(tmp_path: Path) -> None:
     for number in range(1, 41):
         record(tmp_path, f"{number}-0123abcd")
-    with ThreadPoolExecutor(4) as pool:
-        cleaned = [future.result() for future in [pool.submit(clean_up, [tmp_path]) for _ in range(4)]]
-    assert not list(tmp_path.iterdir()) and not any(each.kept for done in cleaned for each in done)
+    call = [sys.executable, "-m", "gnnkit", "cleanup", "--log-dir", str(tmp_path)]
+    with ExitStack() as stack:
+        cleaning = [stack.enter_context(subprocess.Popen(call, stdout=subprocess.DEVNULL)) for _ in range(4)]
+        assert [process.wait(ANSWER_S) for process in cleaning] == [0] * 4, "nothing is kept"
+    assert not list(tmp_path.iterdir())
 
 
-def test_what_a_word_means(tmp_path: Path) -> None:
+def test_what_a_word_means(tmp_path: Path, cli: Cli) -> None:
     for name in ("77-0123abcd", "77-4567abcd", "78-0123abcd"):
         record(tmp_path, name)
-    runs = find_runs([tmp_path])
 
     def ids(word: str) -> list[str]:
-        return [run.id for run in select(runs, word)]
+        code, out, _ = cli("logs", word)
+        assert code == 0
+        return out.removesuffix(": no logs\n").split(", ")
 
     assert ids("77-0123abcd") == ids("77-0") == ["77-0123abcd"] and len(ids("77")) == 2 and len(ids(str(NOBODY))) == 3
     for word in ("79", "", "x"):
-        with pytest.raises(PlanError, match="there is no run"):
-            select(runs, word)
+        code, _, err = cli("logs", word)
+        assert code == 2 and "there is no run" in err
 
 
-def test_folders_of_others_are_not_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_of_others_are_not_looked_at(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GNNKIT_HOME", str(tmp_path))
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "temporary").mkdir()
-    assert {tmp_path / "runs", tmp_path / "temporary"} <= set(known_roots())
+    for folder, name in (("runs", "1-0123abcd"), ("temporary", "2-0123abcd")):
+        (tmp_path / folder).mkdir()
+        record(tmp_path / folder, name)
+
+    def seen() -> set[str]:
+        return {run["id"] for run in json.loads(cli("ps", "--json", everywhere=True)[1])["runs"]}
+
+    assert {"1-0123abcd", "2-0123abcd"} <= seen()
     uid = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: uid + 1)
-    assert own_folders([tmp_path]) == [] and tmp_path / "runs" not in known_roots()
+    assert not {"1-0123abcd", "2-0123abcd"} & seen()
+    code, _, err = cli("ps")
+    assert code == 2 and "there is no folder of yours" in err
 
 
 @pytest.mark.parametrize(
@@ -339,9 +351,8 @@ def test_mistakes(cli: Cli, words: list[str], text: str) -> None:
     assert code == 2 and out == "" and text in err
 
 
-def test_lines_about_runs(tmp_path: Path) -> None:
+def test_a_run_of_another_kind_is_called_what_it_is(tmp_path: Path, cli: Cli) -> None:
     record(tmp_path, "1-0123abcd", started=time.time() - 3700, program="train.py", kind="proxy")
-    (seen,) = find_runs([tmp_path])
-    assert isinstance(seen, Run) and seen.what == "proxy" and not seen.has_orphans
-    assert stopped_line(runs.Stopped(seen, (1, 2), ())) == "1-0123abcd: ended 2 processes"
-    assert cleaned_line(runs.Cleaned(seen, 1, removed=False)) == "1-0123abcd: ended 1 process"
+    (found,) = json.loads(cli("ps", "--json")[1])["runs"]
+    assert (found["what"], found["state"], found["processes"]) == ("proxy", "stale", [])
+    assert cli("cleanup")[1].startswith("1-0123abcd: removed its folder (proxy, ")

@@ -17,7 +17,7 @@ from gnnkit.datasets import ArraySpec, EdgeTypeSchema, GraphSchema, GraphSource,
 from gnnkit.datasets.derived import UndirectedSource
 from gnnkit.errors import DatasetError, PlanError
 from tests.datasets.reading import read_edge_array, read_edges, read_node_array
-from tests.helpers.graphs import ArraySource, homogeneous_source
+from tests.helpers.graphs import ArraySource, homogeneous_source, typed_source
 from tests.helpers.ogb_trees import write_tree
 
 EDGES = ("node", "to", "node")
@@ -99,13 +99,8 @@ def test_random_graphs_in_any_memory(
         same, other = ("a", "likes", "a"), ("a", "has", "b")
         half = count // 2
         bipartite = np.stack([edges[0, :half] % num_nodes, edges[1, :half] % 5])
-        specs = {"edge_attr": ArraySpec("float32", (3,)), "edge_kind": ArraySpec("int64", (1,))}
-        schema = GraphSchema(
-            {"a": NodeTypeSchema(num_nodes), "b": NodeTypeSchema(5)},
-            {same: EdgeTypeSchema(count, specs), other: EdgeTypeSchema(half, specs)},
-        )
         arrays = {same: {"edge_attr": attr, "edge_kind": kind}, other: {"edge_attr": attr[:half], "edge_kind": kind[:half]}}
-        source = ArraySource(schema, {same: edges, other: bipartite}, {}, arrays, chunk_rows=chunk_rows)
+        source = typed_source({"a": num_nodes, "b": 5}, {same: edges, other: bipartite}, {}, arrays, chunk_rows=chunk_rows)
     else:
         source = homogeneous_source(edges, num_nodes, edge_arrays={"edge_attr": attr, "edge_kind": kind}, chunk_rows=chunk_rows)
     folder = tmp_path_factory.mktemp("scratch")

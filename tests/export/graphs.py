@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from gnnkit import BuildOptions, LoaderPlan
-from gnnkit.datasets import ArraySpec, EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from gnnkit.export.exporter import JobOptions, export_plan
-from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, stored
+from tests.helpers.graphs import homogeneous_source, random_edges, stored, typed_source
 
 NUM_NODES, NUM_CLASSES = 200, 5
 
@@ -36,15 +35,8 @@ def make_typed_store(path: Path, **options: Any) -> Path:
     """Papers with features and labels, and authors with neither, that no edge leads to."""
     rng = np.random.default_rng(1)
     cites, writes = ("paper", "cites", "paper"), ("author", "writes", "paper")
-    schema = GraphSchema(
-        {
-            "author": NodeTypeSchema(50, {}),
-            "paper": NodeTypeSchema(NUM_NODES, {"x": ArraySpec("float32", (8,)), "y": ArraySpec("int64", ())}),
-        },
-        {cites: EdgeTypeSchema(1200, {}), writes: EdgeTypeSchema(600, {})},
-    )
-    source = ArraySource(
-        schema,
+    source = typed_source(
+        {"author": 50, "paper": NUM_NODES},
         {cites: random_edges(rng, NUM_NODES, NUM_NODES, 1200), writes: random_edges(rng, 50, NUM_NODES, 600)},
         {"paper": {"x": rng.standard_normal((NUM_NODES, 8)).astype(np.float32), "y": rng.integers(0, NUM_CLASSES, NUM_NODES)}},
         splits={"paper": {"train": np.arange(0, NUM_NODES, 2), "valid": np.arange(1, NUM_NODES, 4)}},

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnkit import Colocated, GraphLoader, GraphStore, InProcess, LoaderPlan, OnDevice
+from gnnkit import Colocated, GraphLoader, GraphStore, InProcess, LoaderPlan, OnDevice, Store
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.export import writer
 from gnnkit.export.job_files import requirements_text
-from gnnkit.storage.manifest import read_manifest
 from tests.export.graphs import exported, make_store
 from tests.helpers.batches import digest
 from tests.helpers.command import run as gnnkit_command
@@ -174,8 +173,7 @@ def test_stage_cuts_the_store_that_the_plan_names(loader: GraphLoader, tmp_path:
     done = subprocess.run([moved / "job/stage.sh"], cwd="/", env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     cut = Path(str(LoaderPlan.load(moved / "job/plan.json").store and LoaderPlan.load(moved / "job/plan.json").store.path))  # type: ignore[union-attr]
-    assert read_manifest(cut).fingerprint == plan.store.fingerprint
-    assert read_manifest(cut).num_parts == 3
+    assert (Store.open(cut).fingerprint, Store.open(cut).num_parts) == (plan.store.fingerprint, 3)
     with GraphLoader.from_plan(moved / "job/plan.json", progress=False) as there:
         assert digest(there) == digest(loader)
     with pytest.raises(StoreError, match="there is no store"):  # the first one has gone elsewhere, too
@@ -186,7 +184,7 @@ def test_a_store_that_was_cut_already_is_taken(export: Callable[..., Path], stor
     from gnnkit import BuildOptions
     from gnnkit.storage.catalog import store_path
 
-    manifest = read_manifest(store)
+    manifest = Store.open(store).manifest
     cut = make_store(store_path(store.parent, manifest.name, BuildOptions(2), manifest.source_fingerprint), 2)
     try:
         job = export("Colocated", nodes=2)

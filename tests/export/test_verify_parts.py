@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from gnnkit import GraphLoader
 from gnnkit.errors import PlanError, StartTimeout, StoreError, WorkerDied
 from gnnkit.export.proof.slurm import slurm_variables
 from gnnkit.export.proof.trial import Command, TrialSize, fitting, read_job, running
-from gnnkit.export.recording import RecordedBatch, count_recorded, limit_steps, read_record, record
+from gnnkit.export.recording import count_recorded, limit_steps, read_record, record
 from gnnkit.export.verify import VerifyReport, compare
 from gnnkit.jobs.environment import find_place
 from gnnkit.loader.inspection import value_digests
@@ -39,7 +40,7 @@ def loader(rank: int = 0, world_size: int = 1, **options: object) -> GraphLoader
 # Records ----------------------------------------------------------------------------------------------------------------
 
 
-def recorded(folder: Path, **options: object) -> list[RecordedBatch]:
+def recorded(folder: Path, **options: object) -> list[Any]:
     """Two ranks' records of an epoch."""
     found = []
     for rank in range(2):
@@ -97,25 +98,25 @@ def test_every_attribute_has_a_digest_of_its_own() -> None:
 
 
 @pytest.fixture(scope="module")
-def epoch(tmp_path_factory: pytest.TempPathFactory) -> list[RecordedBatch]:
+def epoch(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     return recorded(tmp_path_factory.mktemp("records"))
 
 
-def said(wanted: list[RecordedBatch], found: list[RecordedBatch]) -> list[str]:
+def said(wanted: list[Any], found: list[Any]) -> list[str]:
     return [str(difference) for difference in compare(wanted, found)]
 
 
-def changed(batch: RecordedBatch, **values: object) -> RecordedBatch:
+def changed(batch: Any, **values: object) -> Any:
     kept = {name: value for name, value in {**batch.values, **values}.items() if value is not None}
     return replace(batch, values=kept)  # type: ignore[arg-type]
 
 
-def test_equal_epochs_have_no_difference(epoch: list[RecordedBatch]) -> None:
+def test_equal_epochs_have_no_difference(epoch: list[Any]) -> None:
     assert compare(epoch, list(reversed(epoch))) == ()
     assert len(epoch) == 6 and sum(len(batch.values) for batch in epoch) > 6 * 5
 
 
-def test_the_tensor_and_the_batch_are_named(epoch: list[RecordedBatch]) -> None:
+def test_the_tensor_and_the_batch_are_named(epoch: list[Any]) -> None:
     third = epoch[4]
     x = third.values["x"]
     other = [*epoch[:4], changed(third, x=x._replace(digest="0" * 32)), epoch[5]]
@@ -129,7 +130,7 @@ def test_the_tensor_and_the_batch_are_named(epoch: list[RecordedBatch]) -> None:
     ]
 
 
-def test_batches_that_are_missing_exchanged_or_too_many(epoch: list[RecordedBatch]) -> None:
+def test_batches_that_are_missing_exchanged_or_too_many(epoch: list[Any]) -> None:
     assert said(epoch, epoch[:-1]) == ["batch 0 (rank 1, step 2): did not come"]  # it pads the last step
     assert said(epoch[:-1], epoch) == ["batch 0 (rank 1, step 2): more than the epoch has"]
     exchanged = [replace(epoch[0], values=epoch[1].values), replace(epoch[1], values=epoch[0].values), *epoch[2:]]
@@ -145,7 +146,7 @@ def report(**changes: object) -> VerifyReport:
     return VerifyReport(**words)  # type: ignore[arg-type]
 
 
-def test_the_report_says_what_was_found(epoch: list[RecordedBatch]) -> None:
+def test_the_report_says_what_was_found(epoch: list[Any]) -> None:
     fine = report()
     assert fine.equal and fine.ranks == 4
     assert "6 of an epoch's 8" in str(fine) and "equal, to the last bit" in str(fine) and "a note" in str(fine)

@@ -17,24 +17,20 @@ import numpy as np
 
 from gnnkit import BuildOptions
 from gnnkit.cluster.service_client import answer_from_value, answer_to_value, picks_from_value, picks_to_value
-from gnnkit.cluster.serving.codec import from_pieces, to_pieces
 from gnnkit.cluster.serving.network_calls import walk_from_value
 from gnnkit.errors import SamplingError
-from gnnkit.plan import HGTSampling, InputLinks, Inputs, LayerSampling, NegativeSampling, NeighborSampling, PPRSampling
+from gnnkit.plan import HGTSampling, InputLinks, LayerSampling, NegativeSampling, NeighborSampling, PPRSampling
 from gnnkit.runtime.remote import layout_to_json
-from gnnkit.sampling.kinds import BatchSampler, prepare
-from gnnkit.sampling.owned import PartOwner
-from gnnkit.sampling.owners import Answer, BadRequest, Expansion, Picks, Question, RowsRequest
-from gnnkit.sampling.remote import PartMap, receiving_sampler, spread_sampler
-from gnnkit.sampling.structure import WalkedRequest
+from gnnkit.sampling.kinds import prepare
+from gnnkit.sampling.owners import BadRequest
 from gnnkit.sampling.subgraph import SampleRequest
-from gnnkit.sampling.tables import GraphTables, address_of
-from gnnkit.storage.arrays import GraphArrays
-from tests.cluster.parts.several_hosts import OwnersHere, inputs_of, part_of_graph, sampled, sampler_on
+from gnnkit.sampling.tables import address_of
+from tests.cluster.parts.several_hosts import OwnersHere, inputs_of, received, receiver, sampled, sampler_on, spread_samplers
 from tests.fuzz.mutations import mutated, mutated_json
 from tests.fuzz.running import Case, Target
 from tests.fuzz.targets import folder
 from tests.helpers.graphs import random_source, stored
+from tests.helpers.wires import packed, unpacked
 
 # Every so often all hosts are honest.
 CHECKED_EVERY = 50
@@ -46,10 +42,10 @@ Change = Callable[[Any], Any]
 
 def changed(rng: random.Random, value: Any) -> Any:
     """A value in which one to three arrays have other numbers, another length or another dtype; as it arrives."""
-    text, pieces = to_pieces(value)
+    text, block = packed(value)
     if rng.random() < 0.2:
         text = json.dumps(mutated_json(rng, json.loads(text))).encode()
-    arrived = from_pieces(text, np.frombuffer(bytearray(b"".join(pieces)), np.uint8))
+    arrived = unpacked(text, block)
     for _ in range(rng.choice((1, 1, 2, 3))):
         arrays = list(arrays_of(arrived))
         if arrays:
@@ -103,8 +99,8 @@ def _spoiled(rng: random.Random, array: np.ndarray, how: int) -> np.ndarray:
 class Hosts(OwnersHere):
     """Other hosts, whose answers of one kind are changed while ``rng`` is set."""
 
-    def __init__(self, owners: Mapping[int, PartOwner], what: str) -> None:
-        super().__init__(owners)
+    def __init__(self, what: str, *owners: Any, **options: Any) -> None:
+        super().__init__(*owners, **options)
         self._what = what
         self.rng: random.Random | None = None
 
@@ -117,26 +113,26 @@ class Hosts(OwnersHere):
                 raise
             raise SamplingError(f"it cannot be read: {error}") from error
 
-    def expand(self, requests: Mapping[int, Expansion]) -> Callable[[], Mapping[int, Mapping[int, Picks]]]:
+    def expand(self, requests: Mapping[int, Any]) -> Callable[[], Mapping[int, Mapping[int, Any]]]:
         wait = super().expand(requests)
 
-        def changed_picks() -> Mapping[int, Mapping[int, Picks]]:
+        def changed_picks() -> Mapping[int, Mapping[int, Any]]:
             many = [1 << 20] * 64
             told = {host: picks_to_value(picks, 1, many, many) for host, picks in wait().items()}
             return {host: self._arrived("expand", value, lambda found: picks_from_value(found)[1]) for host, value in told.items()}
 
         return changed_picks
 
-    def answer(self, questions: Mapping[int, Question]) -> Callable[[], Mapping[int, Answer]]:
+    def answer(self, questions: Mapping[int, Any]) -> Callable[[], Mapping[int, Any]]:
         wait = super().answer(questions)
 
-        def changed_answers() -> Mapping[int, Answer]:
+        def changed_answers() -> Mapping[int, Any]:
             found = {host: answer_to_value(answer) for host, answer in wait().items()}
             return {host: self._arrived(questions[host].what, value, answer_from_value) for host, value in found.items()}
 
         return changed_answers
 
-    def rows(self, requests: Mapping[int, RowsRequest], take: Callable[[int, int, int], None]) -> Callable[[], None]:
+    def rows(self, requests: Mapping[int, Any], take: Callable[[int, int, int], None]) -> Callable[[], None]:
         def wait() -> None:
             for host, request in requests.items():
                 for number, rows in enumerate(self._owners[host].rows(request)):
@@ -149,7 +145,7 @@ class Hosts(OwnersHere):
         return wait
 
 
-def samplings(graph: GraphArrays, what: str) -> list[tuple[Inputs, Any]]:
+def samplings(graph: Any, what: str) -> list[tuple[Any, Any]]:
     """Inputs and ways of sampling whose walks ask for such an answer."""
     types, edge_types = list(graph.schema.node_types), list(graph.schema.edge_types)
     fan_outs, counts = dict.fromkeys(edge_types, (3, -1)), dict.fromkeys(types, (9, 6))
@@ -176,7 +172,7 @@ def samplings(graph: GraphArrays, what: str) -> list[tuple[Inputs, Any]]:
     return [(nodes, way) for way in every[what]]
 
 
-def requests_of(rng: np.random.Generator, inputs: Inputs, graph: GraphArrays) -> SampleRequest:
+def requests_of(rng: np.random.Generator, inputs: Any, graph: Any) -> SampleRequest:
     """A request for a batch of a few inputs."""
     if isinstance(inputs, InputLinks):
         ends = [graph.schema.node_types[inputs.edge_type[end]].num_nodes for end in (0, 2)]
@@ -195,14 +191,10 @@ def lies(what: str) -> Iterator[Case]:
         graph = stored(source, root / "store", BuildOptions(3, "random", with_edge=True, weight="weight")).arrays()
         made = []
         for inputs, sampling in samplings(graph, what):
-            weighted = sampling.weight is not None
             prepare(inputs, sampling, walks_only=False, caches=False)
             parts = {0: (0,), 1: (1,), 2: (2,)}
-            hosts = Hosts({host: PartOwner(GraphTables(part_of_graph(graph, parts[host]), weighted), parts[host]) for host in (1, 2)}, what)
-            where, own = PartMap.of(3, 0, (0,), {1: (1,), 2: (2,)}), GraphTables(part_of_graph(graph, (0,)), weighted)
-            made.append(
-                (inputs, sampling, hosts, spread_sampler(own, inputs, sampling, where, hosts), sampler_on(graph, sampling, inputs=inputs))
-            )
+            sampler, hosts = spread_samplers(graph, sampling, parts, inputs=inputs, owners=partial(Hosts, what))[0]
+            made.append((inputs, sampling, hosts, sampler, sampler_on(graph, sampling, inputs=inputs)))
         count = 0
 
         def case(rng: random.Random) -> None:
@@ -227,10 +219,7 @@ def walks() -> Iterator[Case]:
         graph = stored(source, root / "store", BuildOptions(2, "random", with_edge=True)).arrays()
         ((inputs, sampling),) = samplings(graph, "walk")
         walker, one = sampler_on(graph, sampling, walks_only=True), sampler_on(graph, sampling)
-        hosts = Hosts({0: PartOwner(GraphTables(graph, False), (0, 1))}, "walk")
-        receiver: BatchSampler = receiving_sampler(
-            GraphTables(part_of_graph(graph, ()), False), sampling, PartMap.of(2, 1, (), {0: (0, 1)}), hosts
-        )
+        receiving = receiver(graph, sampling, {0: (0, 1)}, partial(Hosts, "walk"))
 
         def walk(request: SampleRequest) -> tuple[Any, np.ndarray, Sequence[Any]]:
             layout, block, *_ = walker.sample_into(request, lambda nbytes: np.zeros(max(1, nbytes), np.uint8))
@@ -241,7 +230,7 @@ def walks() -> Iterator[Case]:
             layout, block, fields = walk(request)
             honest = walk_from_value((json.dumps(layout), block))
             if rng.random() < 1 / CHECKED_EVERY:
-                assert sampled(receiver, WalkedRequest.of(honest, 0.0)) == sampled(one, request), "an honest batch is another one"
+                assert sampled(receiving, received(honest)) == sampled(one, request), "an honest batch is another one"
             if rng.random() < 0.5:
                 layout = mutated_json(rng, layout)
             else:
@@ -252,7 +241,7 @@ def walks() -> Iterator[Case]:
                 structure = walk_from_value((json.dumps(layout), block))
             except BadRequest:
                 return
-            sampled(receiver, WalkedRequest.of(structure, 0.0))
+            sampled(receiving, received(structure))
 
         yield case
 

@@ -21,11 +21,9 @@ import psutil
 
 from gnnkit import BuildOptions, GraphLoader, GraphStoreServers, Store, serve
 from gnnkit.cluster.membership import SERVING_VERSION
-from gnnkit.cluster.parts.gate import first_line, second_line
-from gnnkit.cluster.service_client import PROTOCOL_VERSION, ServiceClient, rows_to_args
+from gnnkit.cluster.service_client import ServiceClient, rows_to_args
 from gnnkit.cluster.serving.codec import encode
 from gnnkit.runtime.ring import SharedBlock
-from gnnkit.runtime.wire import Wire
 from gnnkit.sampling.owners import RowsRequest
 from tests.cluster.parts.services import CALL, HEAD, Speaker, said_of, told
 from tests.cluster.serving.setups import ANSWER_S, Caller, Trainer, hear, server_pids, worker_pids
@@ -35,6 +33,7 @@ from tests.fuzz.targets import OPTIONS, folder, plain_source
 from tests.helpers.graphs import stored
 from tests.helpers.ports import free_port
 from tests.helpers.waiting import wait_until
+from tests.helpers.wires import asked, first_line, second_line
 
 TOKEN = "a token of these tests only"
 # So often what runs is looked at.
@@ -89,7 +88,7 @@ def descriptors(rng: random.Random, block: SharedBlock) -> list[int]:
     return [rng.choice(makers)() for _ in range(rng.choice((0, 1, 1, 2)))]
 
 
-def say(rng: random.Random, wire: Wire, kind: str, fds: list[int], body: dict[str, Any]) -> None:
+def say(rng: random.Random, wire: Any, kind: str, fds: list[int], body: dict[str, Any]) -> None:
     """Sends a message, changed."""
     value = mutated_json(rng, {"kind": kind, **body}) if rng.random() < 0.9 else {"kind": kind, **body}
     text = json.dumps(value).encode()
@@ -101,7 +100,7 @@ def say(rng: random.Random, wire: Wire, kind: str, fds: list[int], body: dict[st
         end.sendmsg([text or b"\0"], ancillary)
 
 
-def drain(wire: Wire) -> None:
+def drain(wire: Any) -> None:
     """Takes what has come."""
     with contextlib.suppress(EOFError):
         while (message := wire.receive()) is not None:
@@ -205,19 +204,19 @@ def network_server() -> Iterator[Case]:
             with GraphLoader.from_store(store.path, **OPTIONS) as loader:
                 plan = json.loads(json.dumps(loader.plan.to_json()))
             known = {"version": SERVING_VERSION, "fingerprint": store.fingerprint, "client": "client-fuzz", "key": "a", "timeout_s": 1}
-            asked = {**known, "version": PROTOCOL_VERSION}
+            head = {**known, **asked(store)}
             rows = RowsRequest(((0, np.arange(5)),), ((0, 0, 32),))
             requests: list[tuple[str, dict[str, Any]]] = [("call", {**known, "name": name, "args": args}) for name, args in CALLS.items()]
             requests += [
-                ("walk", {**asked, "epoch": 0, "batch": 1, "seeds": None}),
-                ("walk", {**asked, "epoch": 0, "batch": 1, "seeds": np.arange(3)}),
+                ("walk", {**head, "epoch": 0, "batch": 1, "seeds": None}),
+                ("walk", {**head, "epoch": 0, "batch": 1, "seeds": np.arange(3)}),
                 ("file", {**known, "name": "manifest.json"}),
                 ("rows", rows_to_args(rows, store.fingerprint, [10**6] * 4)),
                 ("membership", known),
-                ("register", {**asked, "plan": plan}),
-                ("release", asked),
-                ("here", {**asked, "name": "client-fuzz/1", "host": 0}),
-                ("bye", {**asked, "name": "client-fuzz/1", "host": 0}),
+                ("register", {**head, "plan": plan}),
+                ("release", head),
+                ("here", {**head, "name": "client-fuzz/1", "host": 0}),
+                ("bye", {**head, "name": "client-fuzz/1", "host": 0}),
             ]
             own = ServiceClient(address, TOKEN, None)
             watched = Watched(handle, lambda: str(own.call("client-fuzz", "status", {}, ANSWER_S)["state"]))

@@ -25,7 +25,6 @@ import numpy as np
 import torch
 
 from gnnkit import BuildOptions, GraphLoader, LoaderPlan, Store
-from gnnkit.capacity import from_bench
 from gnnkit.cluster.membership import Membership, ServerMember, members_of
 from gnnkit.cluster.network_wire import Broken, Failed, NetworkWire, OutOfTime, Request
 from gnnkit.cluster.parts.service import Answers, Stream, lease_calls
@@ -37,7 +36,7 @@ from gnnkit.cluster.service_client import (
     question_to_args,
     rows_to_args,
 )
-from gnnkit.cluster.serving.codec import decode, encode, from_pieces, to_pieces
+from gnnkit.cluster.serving.codec import decode, encode
 from gnnkit.cluster.serving.network_calls import walk_from_value
 from gnnkit.cluster.serving.spec import read_token
 from gnnkit.datasets import open_ogb
@@ -48,21 +47,21 @@ from gnnkit.export.recording import read_record as read_recording
 from gnnkit.export.writer import read_record as read_export
 from gnnkit.jobs.context import Checkpoints
 from gnnkit.runtime.remote import error_from_json, error_to_json, layout_from_json, layout_to_json
-from gnnkit.runtime.runs import RunFolder, find_runs, logs_of
 from gnnkit.runtime.wire import Wire, in_memory
 from gnnkit.sampling.owners import BadRequest, Expansion, Question, RowsRequest
 from gnnkit.storage.build import missing_parts, read_records
 from gnnkit.storage.glt_format import read_pickled_tensors, read_plain_pickle, read_tensor
-from gnnkit.storage.manifest import checksum
-from gnnkit.ui.runs import run_facts
 from gnnkit.waiting import Deadline
 from tests.datasets.reading import read_everything
 from tests.fuzz.mutations import mutated, mutated_json
 from tests.fuzz.running import Case, Target
+from tests.helpers.command import quietly
 from tests.helpers.graphs import random_source, stored
 from tests.helpers.ogb_link_trees import write_link_tree
 from tests.helpers.ogb_trees import write_tree
-from tests.helpers.stores import listed_stores
+from tests.helpers.runs import run_folder
+from tests.helpers.stores import checksum, listed_stores
+from tests.helpers.wires import packed, unpacked
 from tests.loader.graphs import plain
 from tests.storage.checks import fast_folder
 
@@ -308,17 +307,15 @@ def pickles() -> Iterator[Case]:
 
 def run_records(root: Path) -> tuple[bytes, Callable[[bytes], None]]:
     """``run.json``: what ``gnnkit ps`` and ``logs`` read."""
-    own = RunFolder(root, {"store": "/data/graph", "serving": {"folder": "/tmp/x"}})
+    own = run_folder(root, {"store": "/data/graph", "serving": {"folder": "/tmp/x"}})
     own.note(children=[{"rank": 0, "pid": 2**22 + 1, "ticks": 5, "log": str(own.log(0))}], pid=2**22 + 2)
     own.log(0).write_text("a line\n" * 100)
     content = (own.path / "run.json").read_bytes()
 
     def read(changed: bytes) -> None:
         put(own.path / "run.json", changed)
-        found = find_runs([root])
-        json.dumps([run_facts(run) for run in found])
-        for run in found:
-            logs_of(run, None, 10)
+        for words in (["ps", "--processes", "--json"], ["logs", "--lines", "10", "--json"]):
+            quietly([*words, "--log-dir", root])
 
     return content, read
 
@@ -403,7 +400,7 @@ def records() -> Iterator[Case]:
             reader(files, "token", b"a token of these tests only\n", read_token),
             reader(files, "export.json", json.dumps(exported).encode(), lambda path: read_export(path.parent)),
             reader(files, "rank-0.jsonl", (recorded * 3).encode(), lambda path: read_recording(path.parent, 0)),
-            reader(files, "bench.json", json.dumps(bench).encode(), from_bench),
+            reader(files, "bench.json", json.dumps(bench).encode(), lambda path: quietly(["plan-capacity", "ogbn-arxiv", "--bench", path])),
             reader(files, "ip_config.txt", b"10.0.0.1 30050\n10.0.0.2\n[fe80::1] 7000 # third\n", lambda path: read_ip_config(path, 2)),
         ]
         stack.enter_context(warnings.catch_warnings())
@@ -441,8 +438,7 @@ VALUES: Sequence[Any] = (
 
 def damaged(rng: random.Random, value: Any) -> Any:
     """A value as it is read from a text and a block that were changed on their way."""
-    text, pieces = to_pieces(value)
-    block = b"".join(pieces)
+    text, block = packed(value)
     how = rng.random()
     if how < 0.4:
         text = mutated(rng, text)
@@ -450,7 +446,7 @@ def damaged(rng: random.Random, value: Any) -> Any:
         text = json.dumps(mutated_json(rng, json.loads(text))).encode()
     if block and rng.random() < 0.3:
         block = mutated(rng, block)
-    return from_pieces(text, np.frombuffer(bytearray(block), np.uint8))
+    return unpacked(text, block)
 
 
 @contextmanager
@@ -582,7 +578,7 @@ def requests() -> Iterator[Case]:
                 return
             answer = answers.calls[name](given)
             for part in answer.values if isinstance(answer, Stream) else [answer]:
-                to_pieces(part)
+                packed(part)
 
         yield lambda rng: only_complaints(partial(case, rng))
 
@@ -604,8 +600,7 @@ def answers_of_others() -> Iterator[Case]:
     calls = lease_calls(lambda head: None, lambda what, name, host: None)
 
     def message(kind: int, value: Any) -> bytes:
-        text, pieces = to_pieces(value)
-        block = b"".join(pieces)
+        text, block = packed(value)
         return struct.pack("<B3xIQ", kind, len(text), len(block)) + text + block
 
     rows, empty = np.arange(64, dtype=np.uint8), struct.pack("<B3xIQ", 4, 0, 0)

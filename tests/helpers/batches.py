@@ -10,8 +10,6 @@ import numpy as np
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from gnnkit.plan import NeighborSampling
-from gnnkit.sampling.subgraph import SampleRequest
 from tests import reference_sampler
 from tests.helpers.graphs import ArraySource
 
@@ -191,7 +189,7 @@ def expected_epoch(
     return expected
 
 
-def reference_batch(source: ArraySource, sampling: NeighborSampling, request: SampleRequest, node_type: str) -> Data | HeteroData:
+def reference_batch(source: ArraySource, sampling: Any, request: Any, node_type: str) -> Data | HeteroData:
     """One batch, worked out by the reference sampler.
 
     Args:

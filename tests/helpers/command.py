@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Sequence
 
 import pytest
@@ -20,3 +22,9 @@ def run_captured(capfd: pytest.CaptureFixture[str], arguments: Sequence[object])
     code = run(arguments)
     captured = capfd.readouterr()
     return code, captured.out, captured.err
+
+
+def quietly(arguments: Sequence[object]) -> int:
+    """Runs a command line without its words; its exit code."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        return run(arguments)

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from gnnkit.datasets import EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from tests.helpers.batches import digest, to_pyg
-from tests.helpers.graphs import ArraySource, spec_of
+from tests.helpers.graphs import ArraySource, typed_source
 from tests.helpers.subgraphs import subgraph_digests
 
 
@@ -27,11 +26,8 @@ def golden_source() -> ArraySource:
         "item": {"x": items_[:, None] % 7},
     }
     edge_arrays = {t: {"weight": np.arange(e.shape[1]) * 37 % 101} for t, e in edges.items()}
-    schema = GraphSchema(
-        {t: NodeTypeSchema(len(next(iter(a.values()))), {k: spec_of(v) for k, v in a.items()}) for t, a in node_arrays.items()},
-        {t: EdgeTypeSchema(edges[t].shape[1], {k: spec_of(v) for k, v in a.items()}) for t, a in edge_arrays.items()},
-    )
-    return ArraySource(schema, edges, node_arrays, edge_arrays)
+    sizes = {t: len(next(iter(arrays.values()))) for t, arrays in node_arrays.items()}
+    return typed_source(sizes, {t: edges[t] for t in edge_arrays}, node_arrays, edge_arrays)
 
 
 GOLDEN_INPUT_NODES = list(range(0, 300, 2))

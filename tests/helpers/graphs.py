@@ -217,16 +217,12 @@ def random_source(
         edge_type = (str(rng.choice(names)), str(rng.choice(RELATIONS)), str(rng.choice(names)))
         edge_index = random_edges(rng, sizes[edge_type[0]], sizes[edge_type[2]], int(rng.integers(0, max_edges + 1)))
         edges[edge_type], edge_arrays[edge_type] = edge_index, _random_edge_arrays(rng, edge_index.shape[1])
-    schema = GraphSchema(
-        {t: NodeTypeSchema(sizes[t], {k: spec_of(v) for k, v in arrays.items()}) for t, arrays in nodes.items()},
-        {t: EdgeTypeSchema(edges[t].shape[1], {k: spec_of(v) for k, v in arrays.items()}) for t, arrays in edge_arrays.items()},
-    )
     first = str(names[0])
     order = rng.permutation(sizes[first]).astype(np.int64)
     cut = len(order) // 2
     splits = {first: {"train": order[:cut], "valid": order[cut:], "test": order[:0]}}
-    return ArraySource(
-        schema,
+    return typed_source(
+        sizes,
         edges,
         nodes,
         edge_arrays,

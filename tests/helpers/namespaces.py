@@ -11,10 +11,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gnnkit.cluster import namespaces
 from gnnkit.cluster.namespaces import INTERFACE as INTERFACE
-from gnnkit.cluster.namespaces import SwitchPlace, bridge, call, port_name
+from gnnkit.cluster.namespaces import bridge, call, port_name
 
 _DEADLINE_S = 20.0
 SLOW_SWITCH = Path(__file__).with_name("slow_switch.py")
@@ -82,10 +83,10 @@ def network(count: int, delay_s: float = 0.0, loss: float = 0.0) -> Iterator[lis
         delay_s: Seconds by which every packet is late.
         loss: Share of packets that are lost.
     """
-    places: list[SwitchPlace] = []  # of the switch, if it is one that can be unplugged from
+    places: list[Any] = []  # of the switch, if it is one that can be unplugged from
 
     @contextlib.contextmanager
-    def switch(place: SwitchPlace, pids: Sequence[int]) -> Iterator[None]:
+    def switch(place: Any, pids: Sequence[int]) -> Iterator[None]:
         if not (delay_s or loss):
             places.append(place)
             with bridge(place, pids):

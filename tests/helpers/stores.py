@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,19 @@ def said(*arguments: object) -> Any:
         code = run([*arguments, "--json"])
     assert code in (0, 1), arguments
     return json.loads(out.getvalue())
+
+
+def checksum(value: dict[str, Any]) -> str:
+    """The checksum of a manifest or a record without it, as its format says."""
+    return f"{zlib.crc32(json.dumps(value, sort_keys=True, separators=(',', ':')).encode()):08x}"
+
+
+def write_manifest(folder: Path, value: Any) -> None:
+    """Writes a manifest with the checksum that belongs to it."""
+    if isinstance(value, dict):
+        value.pop("checksum", None)
+        value["checksum"] = checksum(value)
+    (folder / "manifest.json").write_text(json.dumps(value))
 
 
 def listed_stores(folder: Path) -> list[dict[str, Any]]:

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from gnnkit import InProcess, LoaderPlan
-from gnnkit.backends.base import BatchStream
-from gnnkit.events import EventSink
-from gnnkit.runtime.graph_memory import GraphHandle
 
 
 class _Delegate:
@@ -44,7 +41,7 @@ class Watched(InProcess):
 
     call: Callable[[], object] = lambda: None
 
-    def open(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> BatchStream:
+    def open(self, plan: LoaderPlan, graph: Any, events: Any) -> Any:
         return super().open(plan, cast(Any, _Graph(graph, self.call)), events)
 
     def to_json(self) -> dict[str, Any]:

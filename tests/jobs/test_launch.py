@@ -20,9 +20,10 @@ from gnnkit import BuildOptions, GraphLoader, GraphStore
 from gnnkit.errors import LoaderClosed, PlanError, TrainingFailed, WorkerDied, WorkerStopped
 from gnnkit.jobs.launching.job import RankState
 from gnnkit.jobs.launching.packing import pack_code, pack_result, unpack_code, unpack_result
-from gnnkit.runtime.runs import find_runs, logs_of, select, stop_run
+from tests.helpers.command import run as command
 from tests.helpers.graphs import homogeneous_source, random_edges, stored
 from tests.helpers.leaks import descendants
+from tests.helpers.stores import said
 from tests.helpers.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -46,6 +47,12 @@ def loader(store: Path) -> Iterator[GraphLoader]:
 
 def processes_of(run: gnnkit.jobs.launching.RunHandle) -> list[psutil.Process]:
     return [psutil.Process(rank.pid) for rank in run.status.ranks]
+
+
+def facts_of(run: gnnkit.RunHandle) -> dict[str, Any]:
+    """What ``gnnkit ps`` says of a run."""
+    (found,) = (each for each in said("ps")["runs"] if each["id"] == run.status.run)
+    return dict(found)
 
 
 def gone(processes: list[psutil.Process]) -> bool:
@@ -97,18 +104,18 @@ def test_ranks_share_the_batches_of_a_graph_in_memory(tmp_path: Path) -> None:
             # All that it listens on is on this host alone.
             ports = [c.laddr.ip for p in processes_of(run) for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN]
             assert set(ports) == {"127.0.0.1"}
-            (listed,) = select(find_runs(), run.status.run)
-            assert (listed.what, [process.name for process in listed.processes]) == ("training", ["rank 0", "rank 1"])
-            assert "seen 12" in logs_of(listed, 1)[0][2]
+            listed = facts_of(run)
+            assert (listed["what"], [process["name"] for process in listed["processes"]]) == ("training", ["rank 0", "rank 1"])
+            assert "seen 12" in said("logs", listed["id"], "--rank", 1)["logs"][0]["text"]
             text = str(run)
-            assert "RunHandle train (running)" in text and "2 training, on cpu" in text and "loss" in text and listed.id in text
+            assert "RunHandle train (running)" in text and "2 training, on cpu" in text and "loss" in text and listed["id"] in text
             assert repr(run).startswith("<RunHandle train (running)") and "text/html" in run._repr_mimebundle_()
             with pytest.raises(PlanError, match="another launch"):
                 gnnkit.launch(train, loader, 2, directory=tmp_path / "job", progress=False)
             family = processes_of(run)
             (tmp_path / "job" / "go").touch()
             results = run.results()
-        assert run.state == "done" and gone(family) and not Path(listed.path).exists()
+        assert run.state == "done" and gone(family) and not Path(listed["path"]).exists()
         assert run.result() is results[0] and "seen 12" in run.logs(0)  # both stay with the handle
     assert [result["place"] for result in results] == [(0, 0, 2, "cpu"), (1, 1, 2, "cpu")]
     assert torch.equal(results[0]["grad"], results[1]["grad"])
@@ -134,8 +141,7 @@ def test_the_rank_that_failed_first_is_the_one_that_is_told_of(loader: GraphLoad
     assert "in train" in str(caught.value.__cause__)
     assert gone(family) and run.state == "failed"
     assert "the first trouble" in run.logs(1) and "the first trouble" in str(run)
-    (listed,) = select(find_runs(), run.status.run)
-    assert listed.state == "ended" and not listed.has_orphans, "its owner is there, and nobody has to do anything about it"
+    assert facts_of(run)["state"] == "ended" and not said("ps")["attention"], "its owner is there, and nobody has to do anything about it"
     run.stop()
     assert run.state == "failed" and isinstance(run.error, TrainingFailed)
 
@@ -209,8 +215,7 @@ def test_runs_beside_each_other_are_stopped_each_for_itself(loader: GraphLoader)
         with pytest.raises(WorkerStopped, match="was stopped"):
             runs[0].result()
         assert runs[1].state == "running"
-        (listed,) = select(find_runs(), runs[1].status.run)
-        assert not stop_run(listed).left
+        assert command(["stop", runs[1].status.run]) == 0
         assert runs[1].wait(120)
         with pytest.raises(WorkerStopped, match="gnnkit stop has ended it"):
             runs[1].result()

@@ -15,8 +15,6 @@ import pytest
 import torch
 
 from gnnkit import GraphLoader, TrainContext
-from gnnkit.errors import PlanError
-from gnnkit.jobs.context import Logged
 from gnnkit.jobs.environment import JobPlace
 from gnnkit.jobs.running import run_training
 from tests.helpers.command import run
@@ -109,7 +107,7 @@ def test_a_killed_rank_is_restarted_and_the_rest_comes_exactly_also_to_another_n
     weights = [lines(folder, rank, attempt)[0]["weight"] for attempt in (0, 1) for rank in range(2)]
     assert weights[0] == weights[1] != weights[2] == weights[3], "rank 0's weights at first, the checkpoint's then"
 
-    logged: list[Logged] = []
+    logged: list[Any] = []
 
     def go_on(loader: GraphLoader, ctx: TrainContext) -> list[list[list[int]]]:
         model, steps = ctx.ddp(torch.nn.Linear(4, 3)), Steps()
@@ -208,27 +206,23 @@ def test_prepare_checks_the_store_and_runs_nothing(plan: Path, tmp_path: Path, c
     assert "nowhere" in capfd.readouterr().err
 
 
-def test_prepare_looks_for_the_parts_of_its_node(plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepare_looks_for_the_parts_of_its_node(
+    plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Two nodes with a part each; this one lacks part 1."""
     import shutil
-
-    from gnnkit.errors import StoreError
-    from gnnkit.jobs.environment import find_node
-    from gnnkit.jobs.running import prepare
 
     shutil.copytree(plan.parent / "store", tmp_path / "store")
     shutil.rmtree(tmp_path / "store" / "part1")
     split = json.loads(plan.read_text())
     split["store"]["path"], split["placement"], split["backend"] = "store", [[0], [1]], {"kind": "Colocated"}
     (tmp_path / "plan.json").write_text(json.dumps(split))
-    monkeypatch.setenv("NNODES", "2")
-    monkeypatch.setenv("NODE_RANK", "0")
-    assert "parts 0 of" in prepare(tmp_path / "plan.json", *find_node(), [].append)
-    monkeypatch.setenv("NODE_RANK", "1")
-    with pytest.raises(StoreError, match="part1"):
-        prepare(tmp_path / "plan.json", *find_node(), [].append)
-    with pytest.raises(PlanError, match="2 hosts, and the job has 3 nodes"):
-        prepare(tmp_path / "plan.json", 0, 3, [].append)
+    for nodes, rank, code, word in ((2, 0, 0, "parts 0 of"), (2, 1, 2, "part1"), (3, 0, 2, "2 hosts, and the job has 3 nodes")):
+        monkeypatch.setenv("NNODES", str(nodes))
+        monkeypatch.setenv("NODE_RANK", str(rank))
+        assert run(["run", str(tmp_path / "plan.json"), "--prepare"]) == code
+        said = capfd.readouterr()
+        assert word in " ".join((said.out + said.err).split())
 
 
 @pytest.mark.slow

@@ -17,10 +17,8 @@ from torch_geometric.data import Data, HeteroData
 import gnnkit
 from gnnkit import Colocated, GraphLoader, GraphStore, InProcess, LoaderPlan, Store
 from gnnkit.errors import PlanError
-from gnnkit.kernels.keys import batch_key
 from gnnkit.plan import LabelLists
-from gnnkit.sampling.subgraph import SampleRequest
-from tests.cluster.parts.several_hosts import sampled, sampler_on, spread_samplers
+from tests.cluster.parts.several_hosts import key_of, request_of, sampled, sampler_on, spread_samplers
 from tests.cluster.serving.networked import two_hosts
 
 USERS, ITEMS = 60, 40
@@ -145,7 +143,7 @@ def test_the_same_batches_on_several_hosts(tmp_path: Path, weight: str | None) -
     samplers = spread_samplers(store.arrays(), plan.sampling, {0: (0,), 1: (1,), 2: (2,)}, inputs=plan.inputs)  # type: ignore[arg-type]
     one = sampler_on(store.arrays(), plan.sampling, inputs=plan.inputs)  # type: ignore[arg-type]
     for index, ids in enumerate(([5, 3, 17, 5, 59], [], list(range(20)))):
-        request = SampleRequest(batch_key(1, 2, index), np.arange(len(ids)), {"node": np.array(ids, np.int64)})
+        request = request_of(key_of(1, index), np.array(ids, np.int64))
         wanted = sampled(one, request)
         assert all(sampled(sampler, request) == wanted for sampler, _ in samplers.values())
     asked = [kind for _, owners in samplers.values() for kind, _ in owners.asked]

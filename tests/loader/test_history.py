@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gnnkit.errors import LoaderClosed, SamplingError
-from gnnkit.events import Event, EventKind, Stage, ignore_events
+from gnnkit.events import Event, Stage, ignore_events
 from gnnkit.loader.history import History
 from tests.helpers.watched import Watched
 from tests.loader.graphs import make
@@ -53,7 +53,7 @@ def test_stages_are_followed_and_sent_on() -> None:
 
 
 def test_processes_that_do_the_same_report_one_stage() -> None:
-    def event(kind: EventKind, done: float) -> Event:
+    def event(kind: Any, done: float) -> Event:
         return Event(kind, "compile", "kernels", done, 40, "kernels")
 
     history = History(ignore_events)

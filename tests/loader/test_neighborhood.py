@@ -11,7 +11,7 @@ import torch
 import gnnkit
 from gnnkit import GraphLoader
 from gnnkit.errors import PlanError
-from gnnkit.loader.inspection import Neighborhood, neighborhood
+from gnnkit.loader.inspection import neighborhood
 from tests.loader.graphs import make, plain, typed
 from tests.loader.test_anchors import OPTIONS, anchors_of, labelled_shop
 
@@ -42,7 +42,7 @@ def searched(batch: Any, roots: list[Node], num_hops: int) -> dict[Node, int]:
     return hops
 
 
-def check(found: Neighborhood, batch: Any, roots: list[Node], num_hops: int) -> None:
+def check(found: Any, batch: Any, roots: list[Node], num_hops: int) -> None:
     """Nodes, hops, edges and parents are those of the search."""
     hops = searched(batch, roots, num_hops)
     name = {node: (node[0], ids_of(batch, node), hop) for node, hop in hops.items()}

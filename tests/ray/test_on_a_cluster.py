@@ -17,13 +17,12 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
-from typer.testing import CliRunner
 
 import gnnkit
 from gnnkit import GraphLoader, Ray
-from gnnkit.cli.app import app
 from gnnkit.datasets import papers_like, products_like, write_ogb_layout
 from gnnkit.errors import DatasetError, GnnkitError, PlanError, StartTimeout, TrainingFailed, WorkerDied
+from tests.helpers.command import run
 from tests.helpers.waiting import wait_until
 from tests.jobs.setups import Steps, epochs, planned
 from tests.ray.clusters import PATIENCE_S, STILL_S, RayCluster, started_cluster
@@ -159,8 +158,7 @@ class TestBuilding:
         monkeypatch.setenv("RAY_ADDRESS", cluster.address)
         for name, more in (("wanted", []), ("built", ["--engine", "ray"])):
             words = ["partition", str(tmp_path / "edges.parquet"), "2", "--out", str(tmp_path / name), *more]
-            result = CliRunner().invoke(app, words)
-            assert result.exit_code == 0, result.output
+            assert run(words) == 0
         assert_same(tmp_path / "built", tmp_path / "wanted")
 
     def test_a_tree_of_ogb_by_command(self, cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,8 +166,7 @@ class TestBuilding:
         monkeypatch.setenv("RAY_ADDRESS", cluster.address)
         words = ["partition", "ogbn-papers100M", "2", "--root", str(tmp_path / "data"), "--out"]
         for name, more in (("wanted", []), ("built", ["--engine", "ray"])):
-            result = CliRunner().invoke(app, [*words, str(tmp_path / name), *more])
-            assert result.exit_code == 0, result.output
+            assert run([*words, tmp_path / name, *more]) == 0
         assert_same(tmp_path / "built", tmp_path / "wanted")
 
     def test_a_node_that_is_killed_leaves_nothing_half_done(self, cluster: RayCluster, tmp_path: Path) -> None:

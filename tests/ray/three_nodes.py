@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import gnnkit
-from gnnkit.storage.manifest import read_manifest
+from gnnkit import Store
 from tests.helpers.namespaces import network
 from tests.helpers.waiting import wait_until
 from tests.ray.clusters import PATIENCE_S, STILL_S, started_cluster
@@ -97,7 +97,7 @@ def build_on_three_nodes(scale: float, partition: str, out: Path, memory_bytes: 
         assert status == 0 and not kill
         took = accounts.seconds() - before, time.monotonic() - begun
         peaks, was_killed = [group.peak_bytes for group in groups], any(group.was_killed for group in groups)
-    return Built(read_manifest(out).to_json(), shares, peaks, was_killed, *took)
+    return Built(Store.open(out).manifest.to_json(), shares, peaks, was_killed, *took)
 
 
 def _is_empty(group: Path | None) -> bool:
@@ -169,7 +169,7 @@ def main() -> None:
             one = account.seconds(), time.monotonic() - begun
         sys.stdout.write(f"one machine: {one[0]:.1f} s of processor, {one[1]:.0f} s by the clock\n")
         sys.stdout.flush()
-        wanted = read_manifest(folder / "one").to_json()
+        wanted = Store.open(folder / "one").manifest.to_json()
         shutil.rmtree(folder / "one")
         built = build_on_three_nodes(given.scale, given.partition, folder / "three", int(given.gib * 2**30), kill=given.kill)
         peaks = ", ".join("?" if peak is None else f"{peak / 2**30:.2f}" for peak in built.peaks)

@@ -18,14 +18,15 @@ from gnnkit.host import memory_kills
 from gnnkit.runtime import supervisor as obituary
 from gnnkit.runtime.entry import RSS, SEEN_NS, Vitals
 from gnnkit.runtime.process_status import wait_for_end
-from gnnkit.runtime.runs import RunFolder, checked_folder, runs, sweep, tail, with_tail
+from gnnkit.runtime.runs import checked_folder, runs, sweep, tail, with_tail
+from tests.helpers.runs import run_folder
 from tests.helpers.system import start_ticks
 
 
 def record_of(root: Path, name: str, **values: object) -> Path:
     folder = root / name
     folder.mkdir()
-    own = RunFolder(root, {})
+    own = run_folder(root, {})
     record = json.loads((own.path / "run.json").read_text())
     own.close()
     (folder / "run.json").write_text(json.dumps({**record, **values}))
@@ -33,7 +34,7 @@ def record_of(root: Path, name: str, **values: object) -> Path:
 
 
 def test_a_run_is_recorded_and_removed(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path, {"store": "/somewhere"})
+    run = run_folder(tmp_path, {"store": "/somewhere"})
     run.add(3, os.getpid())
     ((folder, record),) = runs(tmp_path)
     assert folder == run.path and record["store"] == "/somewhere" and record["children"][0]["rank"] == 3
@@ -44,7 +45,7 @@ def test_a_run_is_recorded_and_removed(tmp_path: Path) -> None:
 
 
 def test_a_failed_run_keeps_its_logs_for_a_while(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path, {})
+    run = run_folder(tmp_path, {})
     run.log(0).write_text("what happened\n")
     run.keep()
     run.close()

@@ -7,6 +7,7 @@ import os
 import random
 import threading
 import weakref
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +15,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnnkit.runtime.graph_memory import SharedGraph, share
 from gnnkit.runtime.ring import HUGE_PAGE, Ring, SharedBlock, slot_size
-from gnnkit.storage.arrays import GraphArrays
 from tests.helpers.batches import to_pyg
 from tests.helpers.graphs import random_source
+from tests.helpers.shared_graphs import attached, shared
 
 
 def test_a_slot_comes_back_with_its_last_view() -> None:
@@ -94,14 +94,14 @@ def test_graphs_are_found_again(seed: int, knows_graph: bool) -> None:
 
     source = random_source(np.random.default_rng(seed))
     graph = graph_from_pyg(to_pyg(source), weight="weight", with_edge=bool(seed % 2))
-    shared = share(graph, threading.Event())
-    other = SharedGraph.attach(os.dup(shared.block.fd), shared.description, graph if knows_graph else None)
-    assert_same_graph(shared.graph, graph)
+    copy = shared(graph)
+    other = attached(copy, graph if knows_graph else None)
+    assert_same_graph(copy.graph, graph)
     assert_same_graph(other.graph, graph)
     assert not knows_graph or other.graph.schema is graph.schema
 
 
-def assert_same_graph(left: GraphArrays, right: GraphArrays) -> None:
+def assert_same_graph(left: Any, right: Any) -> None:
     assert left.schema == right.schema and left.edge_dir == right.edge_dir
     for t in right.schema.node_types:
         assert list(left.schema.node_types[t].arrays) == list(right.schema.node_types[t].arrays)

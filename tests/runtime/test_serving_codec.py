@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from gnnkit.cluster.serving.codec import decode, encode, from_pieces, to_pieces
+from gnnkit.cluster.serving.codec import decode, encode, from_pieces
 from gnnkit.errors import PlanError
+from tests.helpers.wires import sent
 
 NUMBERS = st.sampled_from(["?", "i1", "<i4", "<i8", "u2", "<u8", "<f2", "<f4", "<f8", "<c8"]).map(np.dtype)
 ARRAYS = NUMBERS.flatmap(lambda dtype: arrays.arrays(dtype, arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)))
@@ -24,12 +25,6 @@ VALUES = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(KEYS, inner, max_size=3), st.tuples(inner, inner)),
     max_leaves=8,
 )
-
-
-def sent(value: Any) -> Any:
-    """A value as it comes out on another host."""
-    text, pieces = to_pieces(value)
-    return from_pieces(text, np.frombuffer(bytearray(b"".join(pieces)), np.uint8))
 
 
 def assert_same(ours: Any, other: Any) -> None:

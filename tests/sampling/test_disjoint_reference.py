@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gnnkit.datasets import EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from tests import reference_rooted
 from tests.helpers.chi_square import check_counts
-from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source, spec_of
+from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source, spec_of, typed_source
 from tests.helpers.rooted import check, epoch_of
 
 
@@ -107,10 +107,7 @@ def pairs_of_types(seed: int = 0, **sizes: int) -> ArraySource:
     ]
     edges = {t: random_edges(rng, sizes[t[0]], sizes[t[2]], 40) for t in types}
     edge_arrays = {t: {"edge_attr": rng.standard_normal((40, 2))} for t in types[:3]}
-    schema = GraphSchema(
-        {t: NodeTypeSchema(n) for t, n in sizes.items()}, {t: EdgeTypeSchema(40, _specs(edge_arrays.get(t, {}))) for t in types}
-    )
-    return ArraySource(schema, edges, {}, edge_arrays)
+    return typed_source(sizes, edges, {}, edge_arrays)
 
 
 @pytest.mark.parametrize("disjoint", [False, True], ids=["shared", "disjoint"])

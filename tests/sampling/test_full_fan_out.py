@@ -14,8 +14,8 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.utils import k_hop_subgraph
 
 from gnnkit import GraphLoader
-from gnnkit.datasets import EdgeTypeSchema, GraphSchema, NodeTypeSchema, cora
-from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, spec_of
+from gnnkit.datasets import cora
+from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, typed_source
 
 RING = 40
 
@@ -104,11 +104,7 @@ def test_typed_ring(tmp_path: Path, num_parts: int, edge_dir: str) -> None:
     edges = {t: np.stack([np.repeat(v, 2), np.stack([v + a, v + a + 1], 1).ravel() % RING]) for t, a in ((u2i, 1), (i2i, 2))}
     nodes = {t: {"x": np.repeat(v[:, None], width, 1).astype(np.float32)} for t, width in (("user", 512), ("item", 256))}
     attrs = {t: {"edge_attr": np.repeat(np.arange(2 * RING)[:, None], width, 1).astype(np.float32)} for t, width in ((u2i, 10), (i2i, 5))}
-    schema = GraphSchema(
-        {t: NodeTypeSchema(RING, {"x": spec_of(a["x"])}) for t, a in nodes.items()},
-        {t: EdgeTypeSchema(2 * RING, {"edge_attr": spec_of(a["edge_attr"])}) for t, a in attrs.items()},
-    )
-    source = ArraySource(schema, edges, nodes, attrs)
+    source = typed_source(dict.fromkeys(nodes, RING), edges, nodes, attrs)
     given = ("item" if edge_dir == "in" else "user", None)
     options: dict[str, Any] = {
         "num_neighbors": [2, 2],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -15,18 +14,17 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
 
 from gnnkit import BuildOptions, GraphLoader, LayerWise, LoaderPlan
-from gnnkit.cluster.parts.service import Answers
-from gnnkit.cluster.service_client import answer_from_value, expand_to_args, picks_from_value, question_to_args
-from gnnkit.cluster.serving.codec import from_pieces, to_pieces
 from gnnkit.errors import PlanError
 from gnnkit.plan import HGTSampling, LayerSampling
-from gnnkit.sampling.owned import PartOwner
-from gnnkit.sampling.owners import Answer, Expansion, Picks, Question
-from gnnkit.sampling.remote import PartMap, spread_sampler
-from gnnkit.sampling.subgraph import SampleRequest
-from gnnkit.sampling.tables import GraphTables
 from tests import reference_layers
-from tests.cluster.parts.several_hosts import OwnersHere, inputs_of, part_of_graph, sampled, sampler_on
+from tests.cluster.parts.several_hosts import (
+    OwnersOverTheWire,
+    inputs_of,
+    request_of,
+    sampled,
+    sampler_on,
+    spread_samplers,
+)
 from tests.helpers.batches import items, same, to_pyg
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source, stored
 from tests.helpers.kind_batches import epoch_of, expected_kind
@@ -227,7 +225,7 @@ def test_a_plan_can_be_written_down() -> None:
     data = to_pyg(two_roots())
     with GraphLoader.from_pyg(data, sampler=LayerWise([3, 2]), batch_size=2, progress=False) as loader:
         plan = LoaderPlan.from_json(loader.plan.to_json())
-        assert plan == loader.plan and isinstance(plan.sampling, LayerSampling)
+        assert plan == loader.plan
         assert plan.sampling.num_nodes == {"node": (3, 2)} and plan.sampling.num_hops == 2
 
 
@@ -246,29 +244,6 @@ def test_wrong_input() -> None:
             GraphLoader.from_pyg(data, progress=False, **options)  # type: ignore[arg-type]
 
 
-class OwnersOverTheWire(OwnersHere):
-    """Questions and answers in the form in which they travel."""
-
-    def __init__(self, answers: Mapping[int, Answers]) -> None:
-        super().__init__({host: PartOwner(found._tables[True], found._parts) for host, found in answers.items()})
-        self._answers = answers
-
-    def expand(self, requests: Mapping[int, Expansion]) -> Callable[[], Mapping[int, Mapping[int, Picks]]]:
-        asked = {host: sent(expand_to_args(request, "", [1 << 40] * (1 + max(request.nodes)))) for host, request in requests.items()}
-        return lambda: {host: picks_from_value(sent(self._answers[host].expand(args)))[1] for host, args in asked.items()}
-
-    def answer(self, questions: Mapping[int, Question]) -> Callable[[], Mapping[int, Answer]]:
-        self.asked += [(question.what, host) for host, question in questions.items()]
-        asked = {host: sent(question_to_args(question, "")) for host, question in questions.items()}
-        return lambda: {host: answer_from_value(sent(self._answers[host].question(args))) for host, args in asked.items()}
-
-
-def sent(value: Any) -> Any:
-    """A value as it comes out on another host."""
-    text, pieces = to_pieces(value)
-    return from_pieces(text, np.frombuffer(bytearray(b"".join(pieces)), np.uint8))
-
-
 @pytest.mark.parametrize("kind", ["layer-wise", "weighted", "hgt"])
 @pytest.mark.parametrize("edge_dir", ["in", "out"])
 def test_parts_on_several_hosts(tmp_path: Path, edge_dir: Any, kind: str) -> None:
@@ -279,14 +254,10 @@ def test_parts_on_several_hosts(tmp_path: Path, edge_dir: Any, kind: str) -> Non
     counts = dict.fromkeys(source.schema.node_types, (9, 6))
     sampling: Any = HGTSampling(counts, edge_dir, True) if kind == "hgt" else LayerSampling(counts, edge_dir, weight, True)
     graph, inputs, placement = store.arrays(), inputs_of(store.arrays()), {0: (0,), 1: (1,), 2: (2,)}
-    answers = {host: Answers(part_of_graph(graph, parts), parts, "") for host, parts in placement.items()}
     one, nodes = sampler_on(graph, sampling), source.schema.node_types[inputs.node_type].num_nodes
-    for here, parts in placement.items():
-        others = OwnersOverTheWire({host: found for host, found in answers.items() if host != here})
-        where = PartMap.of(3, here, parts, {host: own for host, own in placement.items() if host != here})
-        sampler = spread_sampler(GraphTables(part_of_graph(graph, parts), weight is not None), inputs, sampling, where, others)
+    for sampler, others in spread_samplers(graph, sampling, placement, owners=OwnersOverTheWire).values():
         for key in range(4):
             ids = np.random.default_rng(key).integers(0, nodes, 0 if key == 1 else 6)
-            request = SampleRequest(key, np.arange(len(ids)), {"node": ids})
+            request = request_of(key, ids)
             assert sampled(sampler, request) == sampled(one, request)
         assert ("weights" in {what for what, _ in others.asked}) == (kind == "weighted")

@@ -17,21 +17,17 @@ from gnnkit.errors import SamplingError
 from gnnkit.plan import Batching, InputLinks, NegativeSampling, NeighborSampling
 from gnnkit.runtime.batches import LinkArrays
 from gnnkit.runtime.graph_memory import GraphHandle
-from gnnkit.sampling.collate import collate, contents_of
 from gnnkit.sampling.device.graph import DeviceGraph
 from gnnkit.sampling.device.sampler import DevicePlace, DeviceSampler
-from gnnkit.sampling.kinds import BatchSource
-from gnnkit.sampling.structure import WalkedRequest
-from gnnkit.sampling.subgraph import SampledSubgraph, SampleRequest
+from gnnkit.sampling.subgraph import SampleRequest
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.schema import find_reverse
-from gnnkit.storage.arrays import GraphArrays
 from tests import reference_links
-from tests.cluster.parts.several_hosts import sampled, sampler_on, spread_samplers
+from tests.cluster.parts.several_hosts import batch_of as users_batch
+from tests.cluster.parts.several_hosts import received, receiver, sampled, sampler_on, spread_samplers, walked
 from tests.helpers.batches import to_reference
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source, stored
 from tests.helpers.link_batches import check, contents
-from tests.sampling.test_structure import receiver, walked
 
 
 def homogeneous(rng: np.random.Generator) -> ArraySource:
@@ -111,13 +107,12 @@ def weights_of(case: dict[str, Any]) -> list[Any]:
     ]
 
 
-def batch_of(sampler: BatchSource, request: SampleRequest, source: ArraySource) -> dict[str, Any]:
+def batch_of(sampler: Any, request: SampleRequest, source: ArraySource) -> dict[str, Any]:
     (own,) = sampler.sample_all([request], lambda nbytes: np.zeros(max(1, nbytes), np.uint8))
-    found = contents_of(SampledSubgraph(0, 0, False, own.layout, own.block, tensors=own.tensors))
-    return contents(collate(found, {}, {}, homogeneous=source.schema.is_homogeneous))
+    return contents(users_batch(own.layout, own.block, source, own.tensors))
 
 
-def on_device(graph: GraphArrays, sampling: NeighborSampling, inputs: InputLinks) -> DeviceSampler:
+def on_device(graph: Any, sampling: NeighborSampling, inputs: InputLinks) -> DeviceSampler:
     """A sampler that has the graph on the device "cpu"."""
     copy = DeviceGraph(graph, torch.device("cpu"))
     copy.prepare(sampling, skips_features=False, beside=0)
@@ -160,7 +155,7 @@ def test_random_links_of_random_graphs(tmp_path_factory: pytest.TempPathFactory,
     for sampler, _ in spread.values():
         assert sampled(sampler, request) == sampled(here, request)
     structure = walked(sampler_on(graph, sampling, inputs=inputs, walks_only=True), request)
-    assert sampled(receiver(store, sampling), WalkedRequest.of(structure, 0.0)) == sampled(here, request)
+    assert sampled(receiver(store.arrays(), sampling), received(structure, 0.0)) == sampled(here, request)
 
 
 def test_the_reference_is_plain_python() -> None:

@@ -14,13 +14,10 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
 
 from gnnkit import PPR, BuildOptions, Colocated, GraphLoader
-from gnnkit.datasets import EdgeTypeSchema, GraphSchema, NodeTypeSchema
-from gnnkit.plan import InputNodes
-from gnnkit.sampling.subgraph import EdgeKey, NodeKey, SampleRequest
 from tests import reference_ppr, reference_sampler
-from tests.cluster.parts.several_hosts import sampled, spread_samplers
+from tests.cluster.parts.several_hosts import request_of, sampled, spread_samplers
 from tests.helpers.batches import same, to_pyg, to_reference
-from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source, spec_of, stored
+from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source, stored, typed_source
 
 OPTIONS: dict[str, Any] = {"alpha": 0.25, "eps": 1e-3, "max_ppr_nodes": 6, "num_neighbors_per_hop": 4, "include_sampled_edges": True}
 
@@ -124,24 +121,20 @@ def test_random_graphs(case: dict[str, Any]) -> None:
         check(list(loader), expected_epoch(source, case["input_type"], ids, **words, **case["options"]))
 
 
-def typed_source() -> tuple[ArraySource, str]:
+def three_types() -> tuple[ArraySource, str]:
     """Three types that walks go round in both ways, hubs of far more than four edges, arrays on nodes and edges; and the seeds' type."""
     rng, sizes = np.random.default_rng(4), {"author": 30, "paper": 40, "venue": 25}
     types = [("author", "writes", "paper"), ("paper", "cites", "paper"), ("paper", "to", "venue"), ("venue", "has", "author")]
     edges = {t: random_edges(rng, sizes[t[0]], sizes[t[2]], 160) for t in types}
     x, edge_attr = rng.standard_normal((40, 3)).astype(np.float32), rng.standard_normal((160, 2)).astype(np.float32)
     node_arrays, edge_arrays = {"paper": {"x": x}}, {t: {"edge_attr": edge_attr} for t in types[1:3]}
-    schema = GraphSchema(
-        {t: NodeTypeSchema(n, {name: spec_of(a) for name, a in node_arrays.get(t, {}).items()}) for t, n in sizes.items()},
-        {t: EdgeTypeSchema(160, {name: spec_of(a) for name, a in edge_arrays.get(t, {}).items()}) for t in types},
-    )
-    return ArraySource(schema, edges, node_arrays, edge_arrays), "author"
+    return typed_source(sizes, edges, node_arrays, edge_arrays), "author"
 
 
 @pytest.mark.parametrize("num_parts", [1, 3])
 @pytest.mark.parametrize("edge_dir", ["in", "out"])
 def test_parts(tmp_path: Path, edge_dir: str, num_parts: int) -> None:
-    source, input_type = typed_source()
+    source, input_type = three_types()
     ids = list(range(20)) + [3, 3]
     expected = expected_epoch(source, input_type, ids, batch_size=8, edge_dir=edge_dir, **OPTIONS)
     words: dict[str, Any] = {"sampler": PPR(**OPTIONS), "input_nodes": seeds_of(source, input_type, ids), "batch_size": 8}
@@ -157,25 +150,25 @@ def test_parts(tmp_path: Path, edge_dir: str, num_parts: int) -> None:
 @pytest.mark.parametrize("edge_dir", ["in", "out"])
 def test_parts_on_several_hosts(tmp_path: Path, edge_dir: Any) -> None:
     """Neighbours, degrees and positions come from whoever has them; with channels, which are pushed side by side."""
-    source, input_type = typed_source()
+    source, input_type = three_types()
     first, *others = sorted(source.edges)
     options = {**OPTIONS, "typed_channel_ratios": {first: 0.3, tuple(others): 0.7}}
     store = stored(source, tmp_path / "store", BuildOptions(num_parts=3, partition="random", edge_dir=edge_dir, with_edge=True))
     sampling = PPR(**options).sampling(store.schema, edge_dir=edge_dir, weight=None, time_attr=None, with_edge=True)
-    request = SampleRequest(77, np.arange(9), {"node": np.arange(9)})
+    request = request_of(77, np.arange(9))
     wanted = reference_ppr.sample(to_reference(source), 77, {input_type: list(range(9))}, edge_dir=edge_dir, **options)
     placement = {0: (0,), 1: (1, 2)}
-    for sampler, others_asked in spread_samplers(store.arrays(), sampling, placement, inputs=InputNodes(input_type, "test")).values():
-        _, arrays = sampled(sampler, request)
+    for sampler, others_asked in spread_samplers(store.arrays(), sampling, placement).values():
+        arrays = {(key[0], key.name): values for key, values in sampled(sampler, request)[1].items()}
         for t, ids in wanted["nodes"].items():
-            assert np.frombuffer(arrays[NodeKey(t, "n_id")], np.int64).tolist() == ids
+            assert np.frombuffer(arrays[t, "n_id"], np.int64).tolist() == ids
         for edge_type, (row, col, beside) in wanted["edges"].items():
-            assert np.frombuffer(arrays[EdgeKey(edge_type, "edge_index")], np.int64).tolist() == row + col
+            assert np.frombuffer(arrays[edge_type, "edge_index"], np.int64).tolist() == row + col
             if edge_type[1] == "ppr":
-                found = np.frombuffer(arrays[EdgeKey(edge_type, "edge_attr")], np.float32).tolist()
+                found = np.frombuffer(arrays[edge_type, "edge_attr"], np.float32).tolist()
                 assert found == [number for attribute in beside for number in attribute]
             else:
-                assert np.frombuffer(arrays[EdgeKey(edge_type, "e_id")], np.int64).tolist() == beside
+                assert np.frombuffer(arrays[edge_type, "e_id"], np.int64).tolist() == beside
         assert {kind for kind, _ in others_asked.asked} == {"expand", "answer", "rows"}
 
 

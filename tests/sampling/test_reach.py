@@ -15,18 +15,26 @@ from gnnkit import BuildOptions, Store
 from gnnkit.errors import StoreError
 from gnnkit.plan import NeighborSampling
 from gnnkit.sampling.graph_access import LocalGraphAccess
-from gnnkit.sampling.owned import PartOwner
 from gnnkit.sampling.owners import BadRequest, Expansion, Question
 from gnnkit.sampling.remote import PartMap, RemoteGraphAccess
-from gnnkit.sampling.structure import WalkedRequest
-from gnnkit.sampling.subgraph import SampleRequest
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.schema import find_reverse
 from tests import reference_rooted, reference_sampler
-from tests.cluster.parts.several_hosts import OwnersHere, inputs_of, part_of_graph, sampled, sampler_on, spread_samplers
+from tests.cluster.parts.several_hosts import (
+    OwnersHere,
+    host_of,
+    inputs_of,
+    part_of_graph,
+    received,
+    receiver,
+    request_of,
+    sampled,
+    sampler_on,
+    spread_samplers,
+    walked,
+)
 from tests.helpers.batches import to_reference
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_source, stored
-from tests.sampling.test_structure import receiver, walked
 
 numbers = itertools.count()
 
@@ -59,7 +67,7 @@ def reaches(store: Store, placement: dict[int, tuple[int, ...]], *, weighted: bo
     tables = {host: GraphTables(part_of_graph(graph, parts), weighted) for host, parts in placement.items()}
     found: list[LocalGraphAccess | RemoteGraphAccess] = [LocalGraphAccess(GraphTables(graph, weighted), True)]
     for here, parts in placement.items():
-        owners = OwnersHere({host: PartOwner(tables[host], placement[host]) for host in placement if host != here})
+        owners = OwnersHere(graph, {host: placement[host] for host in placement if host != here}, weighted=weighted)
         where = PartMap.of(graph.num_parts, here, parts, {host: placement[host] for host in placement if host != here})
         found.append(RemoteGraphAccess(tables[here], True, where, owners))
     return found
@@ -147,12 +155,12 @@ def check_batches(store: Store, placement: dict[int, tuple[int, ...]], asked: An
             subgraph_type=shape,
             time_attr=options.time_attr if timed else None,
         )
-        request = SampleRequest(int(rng.integers(1 << 62)), np.arange(9), arrays | ({"time": rng.integers(-1, 6, 9)} if timed else {}))
+        request = request_of(int(rng.integers(1 << 62)), **arrays, **({"time": rng.integers(-1, 6, 9)} if timed else {}))
         want = sampled(sampler_on(store.arrays(), sampling), request)
         for sampler, _ in spread_samplers(store.arrays(), sampling, placement).values():
             assert sampled(sampler, request) == want
         walker = sampler_on(store.arrays(), sampling, walks_only=True)
-        assert sampled(receiver(store, sampling), WalkedRequest.of(walked(walker, request), 0.0)) == want
+        assert sampled(receiver(store.arrays(), sampling), received(walked(walker, request), 0.0)) == want
 
 
 def check_expand(reach: Any, store: Store, truth: Truth, asked: Any, roots: Any, times: Any, rng: np.random.Generator) -> None:
@@ -246,7 +254,7 @@ def test_edges_among_more_nodes_than_there_was_room_for(store: Store, rooted: bo
 def test_edges_among_many_nodes_come_in_pieces(store: Store) -> None:
     """Others have their turn between two pieces, and the answer is that of one piece."""
     pauses: list[int] = []
-    owner = PartOwner(GraphTables(store.arrays(), False), (0, 1, 2), lambda: pauses.append(1))
+    owner = host_of(store.arrays(), (0, 1, 2), lambda: pauses.append(1))
     nodes, members = np.random.default_rng(0).permutation(np.arange(150_000) % 30), np.arange(30)
     roots, of_members = np.arange(len(nodes)) % 2, np.arange(30) % 2
     answer = owner.answer(Question("induce", (0,), nodes, members, roots, of_members, wants_position=True))
@@ -276,13 +284,13 @@ def test_edges_among_many_nodes_come_in_pieces(store: Store) -> None:
     ids=str,
 )
 def test_a_question_that_does_not_fit_the_graph(store: Store, question: Question) -> None:
-    owner = PartOwner(GraphTables(store.arrays(), False), (0, 1, 2))
+    owner = host_of(store.arrays(), (0, 1, 2))
     with pytest.raises(BadRequest):
         owner.answer(question)
 
 
 def test_a_question_about_parts_that_are_elsewhere(store: Store) -> None:
-    owner = PartOwner(GraphTables(part_of_graph(store.arrays(), (1,)), False), (1,))
+    owner = host_of(store.arrays(), (1,))
     with pytest.raises(BadRequest):
         owner.answer(Question("degrees", (0,), np.array([0])))
     assert owner.answer(Question("degrees", (0,), np.array([10, 19])))["degrees"].tolist() == [1, 1]

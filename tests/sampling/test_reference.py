@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
 
 from gnnkit import GraphLoader, InProcess, OnDevice
-from gnnkit.datasets import EdgeTypeSchema, GraphSchema, NodeTypeSchema
+from gnnkit.datasets import GraphSchema
 from tests import reference_sampler
 from tests.helpers.batches import digest, expected_batch, expected_epoch, same, to_pyg, to_reference
 from tests.helpers.golden import GOLDEN_CASES, GOLDEN_INPUT_NODES, GOLDEN_OPTIONS, as_options, golden_source
-from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source, spec_of
+from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source, spec_of, typed_source
 
 FAN_OUTS = ([3, 2], [1], [-1, -1], [4, 0, 3], [-1, 2, 1], [40, 2], [0, 0])
 
@@ -161,8 +161,7 @@ def test_all_weights_zero() -> None:
 def test_prefixes_of_prefixes_stay_apart() -> None:
     # Along out-edges every type is shown as its reverse, and these are four different ones.
     edges = {("a", f"{'rev_' * count}x", "b"): np.array([[0, 1, count % 2], [0, 1, 2]]) for count in range(4)}
-    schema = GraphSchema({"a": NodeTypeSchema(2), "b": NodeTypeSchema(3)}, {t: EdgeTypeSchema(3) for t in edges})
-    source = ArraySource(schema, edges, {})
+    source = typed_source({"a": 2, "b": 3}, edges)
     for batch in check(source, "a", [1, 0], num_neighbors=[2], batch_size=1, edge_dir="out"):
         assert {t[1] for t in batch.edge_types} == {"rev_x", "x", "rev_rev_rev_x", "rev_rev_x"}
 
@@ -176,11 +175,7 @@ def test_types_without_nodes_and_edges() -> None:
         (user, "knows", user): np.empty((2, 0), np.int64),
     }
     x = np.arange(2, dtype=np.float32).reshape(2, 1)
-    schema = GraphSchema(
-        {user: NodeTypeSchema(2, {"x": spec_of(x)}), item: NodeTypeSchema(3), none: NodeTypeSchema(0, {"x": spec_of(x)})},
-        {t: EdgeTypeSchema(e.shape[1]) for t, e in edges.items()},
-    )
-    source = ArraySource(schema, edges, {user: {"x": x}, none: {"x": x[:0]}})
+    source = typed_source({user: 2, item: 3, none: 0}, edges, {user: {"x": x}, none: {"x": x[:0]}})
     for edge_dir in ("in", "out"):
         batches = check(source, item, [2, 0, 1], num_neighbors=[2, 2], batch_size=2, edge_dir=edge_dir)
         assert batches[0][none].n_id.shape == (0,) and batches[0][none].x.shape == (0, 1)

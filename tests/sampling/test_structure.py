@@ -12,39 +12,23 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from gnnkit import Store
 from gnnkit.errors import SamplingError
-from gnnkit.sampling.collate import collate, contents_of
-from gnnkit.sampling.kinds import BatchSampler
-from gnnkit.sampling.owned import PartOwner
-from gnnkit.sampling.remote import PartMap, receiving_sampler, spread_sampler
-from gnnkit.sampling.structure import Structure, WalkedRequest
-from gnnkit.sampling.subgraph import BatchLayout, EdgeKey, Field, NodeKey, SampledSubgraph, SampleRequest
-from gnnkit.sampling.tables import GraphTables
-from tests.cluster.parts.several_hosts import OwnersHere, inputs_of, part_of_graph, sampled, sampler_on
+from gnnkit.sampling.subgraph import EdgeKey, Field, NodeKey
+from tests.cluster.parts.several_hosts import (
+    batch_of,
+    inputs_of,
+    received,
+    receiver,
+    sampled,
+    sampler_on,
+    spread_samplers,
+    walked,
+)
 from tests.cluster.parts.test_spread import SAMPLING, cases, plain_store, requests
 from tests.helpers.batches import reference_batch, same
 from tests.helpers.graphs import stored
 
 numbers = itertools.count()
-
-
-def walked(sampler: BatchSampler, request: SampleRequest) -> Structure:
-    """A structure as it arrives: at an odd address."""
-    layout, block, *_ = sampler.sample_into(request, lambda nbytes: np.zeros(nbytes + 1, np.uint8))
-    unaligned = np.empty(len(block) + 1, np.uint8)[1:]
-    unaligned[:] = block
-    return Structure(layout, unaligned)
-
-
-def receiver(store: Store, sampling: Any) -> BatchSampler:
-    """A sampler that has no part, and asks a host with every second part for its rows, and another one for the rest."""
-    arrays, every = store.arrays(), tuple(range(store.num_parts))
-    weighted = sampling.weight is not None
-    owned = {0: every[::2], 1: every[1::2]}
-    owners = OwnersHere({host: PartOwner(GraphTables(part_of_graph(arrays, parts), False), parts) for host, parts in owned.items()})
-    where = PartMap.of(store.num_parts, 2, (), owned)
-    return receiving_sampler(GraphTables(part_of_graph(arrays, ()), weighted), sampling, where, owners)
 
 
 @pytest.mark.slow
@@ -53,12 +37,12 @@ def receiver(store: Store, sampling: Any) -> BatchSampler:
 def test_random_graphs(tmp_path: Path, case: dict[str, Any]) -> None:
     source, sampling = case["source"], case["sampling"]
     store = stored(source, tmp_path / str(next(numbers)), case["options"])
-    walker, receiving = sampler_on(store.arrays(), sampling, walks_only=True), receiver(store, sampling)
+    walker, receiving = sampler_on(store.arrays(), sampling, walks_only=True), receiver(store.arrays(), sampling)
     for request in requests(store, case["seed"]):
         wanted = reference_batch(source, sampling, request, inputs_of(store.arrays()).node_type)
-        structure = WalkedRequest.of(walked(walker, request), 0.5)
+        structure = received(walked(walker, request), 0.5)
         layout, block, sample_s, *_ = receiving.sample_into(structure, lambda nbytes: np.zeros(max(1, nbytes), np.uint8))
-        got = collate(contents_of(SampledSubgraph(0, 0, False, layout, block)), {}, {}, homogeneous=source.schema.is_homogeneous)
+        got = batch_of(layout, block, source)
         same(got, wanted, any_order=True)
         assert sample_s >= 0.5
         assert sampled(receiving, structure) == sampled(sampler_on(store.arrays(), sampling), request)
@@ -67,12 +51,10 @@ def test_random_graphs(tmp_path: Path, case: dict[str, Any]) -> None:
 def test_walked_over_several_hosts(tmp_path: Path) -> None:
     store = plain_store(tmp_path / "store")
     arrays, (one, others) = store.arrays(), ((0, 2), (1,))
-    tables = GraphTables(part_of_graph(arrays, one), False)
-    owners = OwnersHere({1: PartOwner(GraphTables(part_of_graph(arrays, others), False), others)})
-    walker = spread_sampler(tables, inputs_of(arrays), SAMPLING, PartMap.of(3, 0, one, {1: others}), owners, walks_only=True)
+    walker, owners = spread_samplers(arrays, SAMPLING, {0: one, 1: others}, walks_only=True)[0]
     for request in requests(store, 1):
         want = sampled(sampler_on(arrays, SAMPLING), request)
-        assert sampled(receiver(store, SAMPLING), WalkedRequest.of(walked(walker, request), 0.0)) == want
+        assert sampled(receiver(store.arrays(), SAMPLING), received(walked(walker, request), 0.0)) == want
     assert {what for what, _ in owners.asked} == {"expand"}, "who walks gathers nothing"
 
 
@@ -91,16 +73,16 @@ def test_a_structure_is_small(tmp_path: Path) -> None:
 NODE, ROW, COUNT = NodeKey("node", ".node"), EdgeKey(("node", "to", "node"), ".source"), EdgeKey(("node", "to", "node"), ".count")
 
 
-def shorter(layout: BatchLayout, key: Any) -> BatchLayout:
+def shorter(layout: Any, key: Any) -> Any:
     fields = [f if f.key != key else Field(f.key, f.dtype, (f.shape[0] - 1,), f.offset) for f in layout.fields]
     return replace(layout, fields=tuple(fields))
 
 
-def without(layout: BatchLayout, key: Any) -> BatchLayout:
+def without(layout: Any, key: Any) -> Any:
     return replace(layout, fields=tuple(field for field in layout.fields if field.key != key))
 
 
-def spoiled(structure: Structure, key: Any, value: int) -> Structure:
+def spoiled(structure: Any, key: Any, value: int) -> Any:
     structure.arrays[key][0] = value
     return structure
 
@@ -121,12 +103,12 @@ def spoiled(structure: Structure, key: Any, value: int) -> Structure:
         lambda s: spoiled(s, COUNT, 100),
     ],
 )  # fmt: skip
-def test_an_answer_that_cannot_be_right_is_an_error(tmp_path: Path, spoil: Callable[[Structure], Structure]) -> None:
+def test_an_answer_that_cannot_be_right_is_an_error(tmp_path: Path, spoil: Callable[[Any], Any]) -> None:
     store = plain_store(tmp_path / "store")
-    receiving = receiver(store, SAMPLING)
+    receiving = receiver(store.arrays(), SAMPLING)
     walker = sampler_on(store.arrays(), SAMPLING, walks_only=True)
     request = next(requests(store, 1))
     with pytest.raises(SamplingError, match="does not fit the request"):
-        receiving.sample(WalkedRequest.of(spoil(walked(walker, request)), 0.0))
+        receiving.sample(received(spoil(walked(walker, request)), 0.0))
     want = sampled(sampler_on(store.arrays(), SAMPLING), request)
-    assert sampled(receiving, WalkedRequest.of(walked(walker, request), 0.0)) == want
+    assert sampled(receiving, received(walked(walker, request), 0.0)) == want

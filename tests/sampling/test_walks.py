@@ -16,21 +16,16 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
 
 from gnnkit import BuildOptions, GraphLoader, LoaderPlan, OnDevice, Walks, unpad, verify_export
-from gnnkit.cluster.parts.service import Answers
 from gnnkit.errors import MemoryLimitError, PlanError, SamplingError
 from gnnkit.plan import WalkSampling
-from gnnkit.sampling.remote import PartMap, spread_sampler
-from gnnkit.sampling.subgraph import SampleRequest
-from gnnkit.sampling.tables import GraphTables
 from tests import reference_walks
-from tests.cluster.parts.several_hosts import inputs_of, part_of_graph, sampled, sampler_on
+from tests.cluster.parts.several_hosts import OwnersOverTheWire, request_of, sampled, sampler_on, spread_samplers
 from tests.helpers.batches import digest, items, same, to_pyg, to_reference
 from tests.helpers.chi_square import check_counts, check_statistic
 from tests.helpers.golden import GOLDEN_INPUT_NODES, GOLDEN_OPTIONS, GOLDEN_WALKS, golden_epoch, golden_source
 from tests.helpers.graphs import ArraySource, EdgeType, homogeneous_source, random_edges, random_source, stored
 from tests.helpers.kind_batches import epoch_of
 from tests.reference_sampler import epoch_batches
-from tests.sampling.test_layer_wise import OwnersOverTheWire
 
 
 def expected(
@@ -294,7 +289,7 @@ def test_batches_that_cannot_be() -> None:
 def test_a_plan_can_be_written_down() -> None:
     with GraphLoader.from_pyg(to_pyg(friends()), sampler=Walks(3, 2, p=0.5, num_negatives=1), batch_size=2, progress=False) as loader:
         plan = LoaderPlan.from_json(json.loads(json.dumps(loader.plan.to_json())))
-        assert plan == loader.plan and isinstance(plan.sampling, WalkSampling)
+        assert plan == loader.plan
         assert "walks of 3 steps, 2 from each node, p 0.5, q 1, 1 negative" in repr(loader)
 
 
@@ -307,16 +302,12 @@ def test_parts_on_several_hosts(tmp_path: Path, edge_dir: Any, weight: str | Non
     source = homogeneous_source(random_edges(rng, 60, 60, 400), 60, edge_arrays=arrays, x=rng.random((60, 2)).astype(np.float32))
     store = stored(source, tmp_path / "store", BuildOptions(3, "random", edge_dir=edge_dir, weight="weight"))
     sampling = WalkSampling(5, 2, 8.0, 0.3, 1, metapath=(("node", "to", "node"),), edge_dir=edge_dir, weight=weight)
-    graph, inputs, placement = store.arrays(), inputs_of(store.arrays()), {0: (0,), 1: (1,), 2: (2,)}
-    answers = {host: Answers(part_of_graph(graph, parts), parts, "") for host, parts in placement.items()}
+    graph, placement = store.arrays(), {0: (0,), 1: (1,), 2: (2,)}
     one = sampler_on(graph, sampling)
-    for here, parts in placement.items():
-        others = OwnersOverTheWire({host: found for host, found in answers.items() if host != here})
-        where = PartMap.of(3, here, parts, {host: own for host, own in placement.items() if host != here})
-        sampler = spread_sampler(GraphTables(part_of_graph(graph, parts), weight is not None), inputs, sampling, where, others)
+    for sampler, _ in spread_samplers(graph, sampling, placement, owners=OwnersOverTheWire).values():
         for key in range(4):
             ids = np.random.default_rng(key).integers(0, 60, 0 if key == 1 else 6)
-            request = SampleRequest(key, np.arange(len(ids)), {"node": ids})
+            request = request_of(key, ids)
             assert sampled(sampler, request) == sampled(one, request)
 
 

@@ -19,14 +19,12 @@ import psutil
 import pytest
 
 from gnnkit import Store
-from gnnkit.cluster.parts.client import RemoteOwners
 from gnnkit.cluster.service_client import ServiceClient
 from gnnkit.errors import SamplingError
 from gnnkit.sampling import owned
-from gnnkit.sampling.owned import PartOwner
 from gnnkit.sampling.owners import Expansion, Question
-from gnnkit.sampling.tables import GraphTables
 from tests.cluster.parts.services import ERROR, LAST, TOKEN, Service, Speaker, owners_of, said_of
+from tests.cluster.parts.several_hosts import host_of
 from tests.helpers.graphs import built, homogeneous_source, random_edges
 from tests.helpers.waiting import wait_until
 
@@ -58,7 +56,7 @@ def service(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture
-def owners(store: Store, service: Service) -> Iterator[RemoteOwners]:
+def owners(store: Store, service: Service) -> Iterator[Any]:
     found = owners_of(store, {1: service.peer})
     yield found
     found.close()
@@ -68,7 +66,7 @@ def expansion(count: int, fan_out: int = 1) -> Expansion:
     return Expansion(1, 0, np.array([fan_out]), {0: np.arange(count) % NUM_NODES}, weighted=True, wants_position=(True,))
 
 
-def test_others_have_their_turn_while_a_large_request_is_answered(owners: RemoteOwners) -> None:
+def test_others_have_their_turn_while_a_large_request_is_answered(owners: Any) -> None:
     """Their longest wait is a fraction of it."""
     times: list[float] = []
 
@@ -93,7 +91,7 @@ def test_what_is_cut_into_pieces_is_the_same(store: Store, monkeypatch: pytest.M
     # All neighbours of as many weighted nodes as a piece has take minutes.
     monkeypatch.setattr(owned, "_PIECE_NODES", 128)
     pauses: list[int] = []
-    owner, count = PartOwner(GraphTables(store.arrays(), True), (0,), lambda: pauses.append(1)), 1000
+    owner, count = host_of(store.arrays(), (0,), lambda: pauses.append(1), weighted=True), 1000
 
     def check(few: Mapping[str, Any], many: Mapping[str, Any], copies: int, num_pauses: int) -> None:
         for name, values in many.items():

@@ -13,13 +13,12 @@ import pytest
 
 from gnnkit import GraphStoreServers, LoaderPlan, Store, serve
 from gnnkit.errors import GnnkitError, PlanError
-from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.ring import SharedBlock
 from gnnkit.runtime.wire import Wire, from_memory
 from gnnkit.unpickling import PickleRefused, RestrictedUnpickler
 from tests.cluster.hosts.setups import OPTIONS, build, expected
 from tests.cluster.serving.clients import joined
-from tests.cluster.serving.setups import ANSWER_S, Trainer, hear, worker_pids
+from tests.cluster.serving.setups import ANSWER_S, Trainer, hear, refusal, worker_pids
 from tests.helpers.batches import digests
 
 
@@ -71,7 +70,7 @@ def test_a_worker_is_told_of_what_is_none(
         trainer.open(1, plan)
         trainer.worker.send("ring", (block.fd,), c=1, slot_bytes=1 << 16)
         trainer.worker.send(kind, (block.fd,) if kind == "ring" else (), **body)
-        error = error_from_json(hear(trainer.worker, "failed").body["error"], "asking")
+        error = refusal(hear(trainer.worker, "failed"), "failed")
         assert isinstance(error, GnnkitError), error
         with pytest.raises(EOFError):
             hear(trainer.worker, "nothing more")
@@ -88,7 +87,7 @@ def test_a_ring_without_room_for_its_slots_is_not_written_to(servers: GraphStore
         trainer.open(1, plan)
         trainer.worker.send("ring", (block.fd,), c=1, slot_bytes=1 << 40)
         trainer.worker.send("sample", **SAMPLE)
-        error = error_from_json(hear(trainer.worker, "failed").body["error"], "asking")
+        error = refusal(hear(trainer.worker, "failed"), "failed")
         assert "there is no slot 0" in str(error)
         trainer.worker.close()
     assert worker_pids(servers) == before

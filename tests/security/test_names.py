@@ -19,12 +19,12 @@ from gnnkit.datasets import open_ogb
 from gnnkit.errors import GnnkitError, StoreError
 from gnnkit.printable import clean, clean_block, printable
 from gnnkit.runtime.remote import error_from_json
-from gnnkit.runtime.runs import RunFolder, find_runs
-from gnnkit.storage.manifest import checksum
+from gnnkit.runtime.runs import find_runs
 from gnnkit.ui.runs import runs_card
 from tests.helpers.command import run
 from tests.helpers.graphs import built, homogeneous_source, random_edges
-from tests.helpers.stores import listed_stores
+from tests.helpers.runs import run_folder
+from tests.helpers.stores import checksum, listed_stores
 
 # Sets a terminal's title, colours, deletes a line, goes back to its beginning, and says it in one byte and from right to left.
 EVIL = "graph\x1b]0;owned\x07\x1b[31m\x1b[2K\r\x9b1A\u202e\udc9b\x7fend"
@@ -138,7 +138,7 @@ def test_keys_and_embeddings_show_themselves_without_obeying_names(tmp_path: Pat
 
 
 def test_a_run_that_somebody_wrote_down_is_listed(cli: Cli, tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path, {"store": f"/data/{EVIL}", "program": EVIL})
+    folder = run_folder(tmp_path, {"store": f"/data/{EVIL}", "program": EVIL})
     folder.note(program=EVIL, failed=True)
     folder.add(0, 2**22 + 1)
     folder.log(0).write_text(f"client {EVIL} has come\n  0%\r 50%\r100%\n", errors="surrogateescape")

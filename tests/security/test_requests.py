@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from gnnkit import HGT, PPR, GraphLoader, GraphStoreServers, LayerWise, Store, Walks, serve
-from gnnkit.cluster.service_client import PROTOCOL_VERSION
-from gnnkit.cluster.serving.codec import from_pieces
 from tests.cluster.hosts.setups import OPTIONS, build
 from tests.cluster.parts.services import END, ERROR, LAST, Speaker
 from tests.cluster.serving.setups import ANSWER_S, server_pids, worker_pids
 from tests.helpers.ports import free_port
+from tests.helpers.wires import asked, unpacked
 
 TOKEN = "a token of these tests only"
 
@@ -46,13 +45,13 @@ class Client(Speaker):
 
     def __init__(self, servers: GraphStoreServers, store: Store) -> None:
         super().__init__(str(servers.address), TOKEN)
-        self._head = {"version": PROTOCOL_VERSION, "fingerprint": store.fingerprint, "client": "client-a", "timeout_s": 60.0}
+        self._head = asked(store, client="client-a", timeout_s=60.0)
         self.key = "a"
 
     def answer(self, name: str, **words: Any) -> tuple[int, str]:
         """The kind of the last message of an answer, and the text of an error."""
         kind, text, block = self.ask(name, {**self._head, "key": self.key, **words})
-        return kind, str(from_pieces(text, np.frombuffer(block, np.uint8))["message"]) if kind == ERROR else ""
+        return kind, str(unpacked(text, block)["message"]) if kind == ERROR else ""
 
 
 def plan_of(store: Store, **options: Any) -> Any:

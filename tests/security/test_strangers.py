@@ -13,12 +13,12 @@ import numpy as np
 import psutil
 import pytest
 
-from gnnkit.cluster.parts.gate import first_line, second_line
-from gnnkit.cluster.service_client import PROTOCOL_VERSION, ServiceClient
+from gnnkit.cluster.service_client import ServiceClient
 from tests.cluster.parts.services import TOKEN, Service, staged, told
 from tests.helpers.graphs import built, homogeneous_source, random_edges
 from tests.helpers.machine import slowness
 from tests.helpers.waiting import wait_until
+from tests.helpers.wires import asked, first_line, second_line
 
 pytestmark = pytest.mark.slow
 
@@ -67,7 +67,7 @@ def num_connections(service: Service) -> int:
 
 def is_answered(service: Service) -> bool:
     """Whether somebody with the token is still answered."""
-    head = {"version": PROTOCOL_VERSION, "fingerprint": service.store.fingerprint, "name": "somebody", "host": 0}
+    head = asked(service.store, name="somebody", host=0)
     client = ServiceClient(service.peer.address, TOKEN, None)
     client.ask("here", head, 60.0)
     client.close()

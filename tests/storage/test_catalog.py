@@ -18,9 +18,8 @@ from gnnkit.errors import PlanError, StoreError
 from gnnkit.storage.catalog import default_store_dir
 from tests.helpers.command import run, run_captured
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source, stored
-from tests.helpers.stores import listed_stores, pruned, said
+from tests.helpers.stores import listed_stores, pruned, said, write_manifest
 from tests.storage.checks import assert_holds, build_store
-from tests.storage.test_damage import write_manifest
 
 
 def source() -> ArraySource:

@@ -20,8 +20,9 @@ from gnnkit.datasets import GltPartitionSource, write_glt_partitions
 from gnnkit.errors import StoreError
 from gnnkit.runtime.batches import edges_in_order
 from gnnkit.storage.arrays import node_values
-from gnnkit.storage.layout import FORMAT_VERSION, part_of
+from gnnkit.storage.layout import part_of
 from tests.helpers.graphs import homogeneous_source, random_edges, random_source
+from tests.helpers.stores import write_manifest
 from tests.storage.checks import assert_holds, build_store, fast_folder
 
 SOURCE = random_source(np.random.default_rng(4), max_nodes=30, max_edges=120, num_node_types=2, num_edge_types=2)
@@ -38,14 +39,6 @@ def whole() -> Iterator[Path]:
     with fast_folder() as folder:
         build_store(SOURCE, Path(folder) / "store", OPTIONS)
         yield Path(folder) / "store"
-
-
-def write_manifest(folder: Path, value: Any) -> None:
-    """Writes a manifest with the checksum that belongs to it."""
-    if isinstance(value, dict):
-        value.pop("checksum", None)
-        value["checksum"] = f"{zlib.crc32(json.dumps(value, sort_keys=True, separators=(',', ':')).encode()):08x}"
-    (folder / "manifest.json").write_text(json.dumps(value))
 
 
 def places(value: Any) -> list[tuple[Any, Any]]:
@@ -101,9 +94,7 @@ def test_manifests_of_any_bytes_are_errors(whole: Path, text: bytes, cut: int) -
                 Store.open(folder)
 
 
-@pytest.mark.parametrize(
-    ("version", "text"), [(FORMAT_VERSION + 1, "reads up to"), (0, "no format version"), ("1", "no format"), (True, "no format")]
-)
+@pytest.mark.parametrize(("version", "text"), [(10**6, "reads up to"), (0, "no format version"), ("1", "no format"), (True, "no format")])
 def test_other_formats_are_refused(whole: Path, version: object, text: str, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path / "store")
     value = json.loads((whole / "manifest.json").read_text())

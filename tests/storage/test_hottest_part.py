@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +11,10 @@ import pytest
 from gnnkit import BuildOptions, Colocated, GraphLoader, InProcess, Store
 from gnnkit.datasets import products_like
 from gnnkit.errors import StoreError
-from gnnkit.runtime.graph_memory import SharedGraph, graph_nbytes, share
+from gnnkit.runtime.graph_memory import graph_nbytes
 from gnnkit.storage.files import Guarded, watch
 from tests.helpers.batches import digest
+from tests.helpers.shared_graphs import attached, shared
 from tests.helpers.system import pretend_free_memory
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the system has no shared memory without a name")
@@ -32,8 +32,8 @@ def test_every_array_is_as_it_is_on_the_disk(store: Store, monkeypatch: pytest.M
     pretend_free_memory(monkeypatch, 1 << 20)
     mapped = Store.open(store.path).arrays()
     assert most < graph_nbytes(mapped)
-    made = share(mapped, threading.Event(), most)
-    found = SharedGraph.attach(os.dup(made.block.fd), made.description, Store.open(store.path).arrays())
+    made = shared(mapped, most)
+    found = attached(made, Store.open(store.path).arrays())
     assert most / 2 < made.nbytes <= most and not made.is_whole and not found.is_whole
     for graph in (made.graph, found.graph):
         for array, wanted in zip(graph.each(), mapped.each(), strict=True):
@@ -44,7 +44,7 @@ def test_every_array_is_as_it_is_on_the_disk(store: Store, monkeypatch: pytest.M
 
 def test_a_file_that_is_cut_short_is_an_error(tmp_path: Path) -> None:
     cut = products_like(0.01, out=tmp_path / "store", options=BuildOptions(order="hotness")).arrays()
-    graph = share(cut, threading.Event(), 3 << 20).graph
+    graph = shared(cut, 3 << 20).graph
     (features,) = (part.arrays["x"] for part in graph.nodes["node"])
     hot, cold = features[:2000].copy(), len(features) - 1
     watch()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +13,10 @@ import pytest
 
 from gnnkit import BuildOptions, Store
 from gnnkit.errors import PlanError, StoreError
-from gnnkit.runtime.graph_memory import SharedGraph, graph_nbytes, share
+from gnnkit.runtime.graph_memory import graph_nbytes
 from tests.helpers.graphs import random_source
 from tests.helpers.machine import ROOT
+from tests.helpers.shared_graphs import attached, shared
 from tests.storage.checks import build_store
 
 
@@ -55,8 +54,8 @@ def test_a_part_opens_without_the_files_of_the_others(whole: Store, tmp_path: Pa
 
 def test_the_shared_copy_holds_only_what_is_here(whole: Store, tmp_path: Path) -> None:
     store = Store.open(staged(whole, tmp_path / "host", 0, 2), parts=(0, 2))
-    shared = share(store.arrays(), threading.Event())
-    there = SharedGraph.attach(os.dup(shared.block.fd), shared.description, store.arrays())
+    copy = shared(store.arrays())
+    there = attached(copy, store.arrays())
     assert graph_nbytes(store.arrays()) < graph_nbytes(whole.arrays()) and there.graph.local_parts == (0, 2)
     for node_type in whole.schema.node_types:
         for part in (0, 2):

@@ -6,7 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gnnkit import set_options
-from gnnkit.ui.cards import MAX_HTML_BYTES, Card, Table
+from gnnkit.ui.cards import Card, Table
+from tests.ui.budgets import MAX_HTML_BYTES
 
 VOID = {"circle", "path"}
 NASTY = st.one_of(

@@ -16,7 +16,7 @@ from gnnkit.errors import LoaderClosed, PlanError
 from gnnkit.ui.dashboard import Dashboard
 from gnnkit.ui.dashboard import live as live_module
 from gnnkit.ui.dashboard.live import DashboardWatch
-from gnnkit.ui.dashboard.observer import Observer, Snapshot
+from gnnkit.ui.dashboard.observer import Observer
 from gnnkit.ui.dashboard.places import Actions, HtmlPlace, WidgetPlace
 from tests.helpers.waiting import wait_until
 from tests.loader.graphs import make
@@ -28,11 +28,11 @@ class Wall:
     interval_s = 0.01
 
     def __init__(self) -> None:
-        self.drawn: list[tuple[Snapshot, bool]] = []
+        self.drawn: list[tuple[Any, bool]] = []
         self.is_closed = False
         self.failure: Exception | None = None
 
-    def draw(self, snapshot: Snapshot, *, live: bool) -> None:
+    def draw(self, snapshot: Any, *, live: bool) -> None:
         self.drawn.append((snapshot, live))
         if self.failure is not None and live:
             raise self.failure
@@ -41,7 +41,7 @@ class Wall:
         self.is_closed = True
 
     @property
-    def last(self) -> Snapshot:
+    def last(self) -> Any:
         return self.drawn[-1][0]
 
 

@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gnnkit.loader.history import BatchRecord
-from gnnkit.ui.cards import MAX_HTML_BYTES
 from gnnkit.ui.dashboard.live import Liveness
 from gnnkit.ui.dashboard.observer import (
     HEIGHT,
@@ -30,6 +29,7 @@ from gnnkit.ui.dashboard.observer import (
 )
 from gnnkit.ui.dashboard.places import board, number, page, process_table, to_block
 from gnnkit.ui.progress import Bar
+from tests.ui.budgets import MAX_HTML_BYTES
 from tests.ui.test_cards import NASTY, Reader
 
 

@@ -14,9 +14,10 @@ import pytest
 
 from gnnkit.errors import PlanError
 from gnnkit.runtime import runs
-from gnnkit.runtime.runs import RunFolder
 from gnnkit.ui import ipython
-from gnnkit.ui.cards import MAX_HTML_BYTES, Card
+from gnnkit.ui.cards import Card
+from tests.helpers.runs import run_folder
+from tests.ui.budgets import MAX_HTML_BYTES
 from tests.ui.kernels import Cell, Kernel
 
 _SETUP = """
@@ -105,7 +106,7 @@ def test_without_runs(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_many_runs_fit_on_a_card(root: Path) -> None:
     """And say how many more there are."""
-    made = [RunFolder(root, {"store": "/a/long/path" * 10}) for _ in range(60)]
+    made = [run_folder(root, {"store": "/a/long/path" * 10}) for _ in range(60)]
     card = ipython.run_line("ps")
     assert (
         card is not None
@@ -119,7 +120,7 @@ def test_many_runs_fit_on_a_card(root: Path) -> None:
 
 def test_what_was_left_behind(root: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as sleeper:
-        run = RunFolder(root, {})
+        run = run_folder(root, {})
         run.add(0, sleeper.pid)
         run.note(pid=2**22 + 1)
         assert "! 1 run left behind, with 1 unused process: gnnkit cleanup" in text_of("ps")
@@ -136,7 +137,7 @@ def test_lines_that_make_no_sense(root: Path, line: str) -> None:
 
 
 def test_completions(root: Path) -> None:
-    run = RunFolder(root, {})
+    run = run_folder(root, {})
     assert ipython.completions("%gnnkit") == ipython.completions("%gnnkit lo") == ["ps", "logs", "stop", "cleanup"]
     assert ipython.completions("%gnnkit logs ") == ["--rank", "--lines", run.path.name]
     assert ipython.completions(f"%gnnkit stop {run.path.name} ") == ["--all"] and str(os.getpid()) in run.path.name

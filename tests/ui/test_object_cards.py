@@ -14,10 +14,10 @@ import pytest
 import gnnkit
 from gnnkit import BuildOptions, GraphLoader, OnDevice, Store, set_options
 from gnnkit.errors import PlanError
-from gnnkit.ui.cards import MAX_HTML_BYTES
 from tests.helpers.graphs import homogeneous_source, random_edges, random_source, stored
 from tests.helpers.waiting import wait_until
 from tests.loader.graphs import make, typed
+from tests.ui.budgets import MAX_HTML_BYTES
 from tests.ui.test_cards import Reader
 
 FAULT_S = 20.0

@@ -4,13 +4,14 @@ import gc
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnnkit.events import Event, Stage
-from gnnkit.ui.progress import Frame, ProgressReporter
+from gnnkit.ui.progress import ProgressReporter
 from tests.helpers.machine import in_time
 
 
@@ -20,14 +21,14 @@ class Recorder:
     interval_s = 0.125
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.frames: list[tuple[float, Frame]] = []
+        self.frames: list[tuple[float, Any]] = []
         self.closed = 0
         self.clock = clock
 
     def settle(self) -> None:
         pass
 
-    def draw(self, frame: Frame) -> None:
+    def draw(self, frame: Any) -> None:
         self.frames.append((self.clock(), frame))
 
     def close(self) -> None:
@@ -245,7 +246,7 @@ def test_a_blocked_terminal_does_not_block_the_work() -> None:
     unblock = threading.Event()
 
     class Blocked(Recorder):
-        def draw(self, frame: Frame) -> None:
+        def draw(self, frame: Any) -> None:
             super().draw(frame)
             assert unblock.wait(60)
 
@@ -267,7 +268,7 @@ def test_a_blocked_terminal_does_not_block_the_work() -> None:
 )
 def test_a_renderer_that_fails_is_dropped_and_the_run_goes_on(error: Exception) -> None:
     class Failing(Recorder):
-        def draw(self, frame: Frame) -> None:
+        def draw(self, frame: Any) -> None:
             super().draw(frame)
             raise error
 

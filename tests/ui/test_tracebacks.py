@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import traceback
+from typing import Any
 
 import pytest
 
 from gnnkit import set_options
 from gnnkit.errors import PlanError, TrainingFailed, WorkerDied, interruptible, note_interrupt
-from gnnkit.events import Event, Stage
+from gnnkit.events import Stage
 from gnnkit.runtime.remote import RemoteTraceback
 from gnnkit.ui.ipython import report_of
 from tests.ui.kernels import Kernel
@@ -106,7 +107,7 @@ def test_a_report_survives_strange_errors() -> None:
 
 
 def test_a_stage_notes_what_an_interrupt_broke_off() -> None:
-    told: list[Event] = []
+    told: list[Any] = []
     try:
         with Stage(told.append, "epoch", label="3", total=193, unit="batches") as stage:
             stage.advance(12)
@@ -117,7 +118,7 @@ def test_a_stage_notes_what_an_interrupt_broke_off() -> None:
     assert lines[0] == "KeyboardInterrupt: stopped in epoch 3 at 12 of 193 batches" and "loader.resume()" in lines[1]
     assert [event.kind for event in told] == ["start", "progress", "fail"]
 
-    def draws(event: Event) -> None:
+    def draws(event: Any) -> None:
         told.append(event)
         if event.kind == "start":
             raise KeyboardInterrupt

@@ -8,7 +8,7 @@ import numpy as np
 
 from gnnkit.datasets import ArraySpec, EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from gnnkit.distributed import reverse_edge_type
-from tests.helpers.graphs import ArraySource, homogeneous_source
+from tests.helpers.graphs import ArraySource, homogeneous_source, typed_source
 
 NUM_NODES, DEGREE = 60, 12
 
@@ -75,11 +75,7 @@ def town() -> ArraySource:
     nodes: dict[str, dict[str, Any]] = {
         t: {"x": rng.standard_normal((n, 3)).astype(np.float32), "y": np.arange(n) % 5} for t, n in sizes.items()
     }
-    schema = GraphSchema(
-        {t: NodeTypeSchema(n, {"x": ArraySpec("float32", (3,)), "y": ArraySpec("int64")}) for t, n in sizes.items()},
-        {t: EdgeTypeSchema(e.shape[1]) for t, e in edges.items()},
-    )
-    return ArraySource(schema, edges, nodes)
+    return typed_source(sizes, edges, nodes)
 
 
 def _bits(values: Any) -> Any:

@@ -17,12 +17,12 @@ import torch
 
 from gnnkit import BuildOptions, GraphLoader, Store, datasets, partition
 from gnnkit.capacity import asked, batch_of, sized_graph
-from gnnkit.cluster.network_wire import TokenRefused, connect
-from gnnkit.waiting import Deadline
 from tests.cluster.hosts.setups import OPTIONS, TOKEN, Host, ended, expected, source, stage
+from tests.cluster.parts.services import told
 from tests.helpers.machine import in_time
 from tests.helpers.ports import free_port
 from tests.helpers.waiting import wait_until
+from tests.helpers.wires import first_line, second_line
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 WORLD = 2
@@ -253,8 +253,8 @@ def test_a_host_without_the_token(pair: Pair, token: str) -> None:
     if not token:
         assert "GNNKIT_TOKEN is not set" in stranger.reply()["message"]
         assert wait_until(lambda: _listens(pair.addresses[0]), 30)
-        with pytest.raises(TokenRefused):
-            connect(pair.addresses[0], "a token of somebody else", None, Deadline(5.0))
+        wrong = first_line("a token of another") + second_line("a token of another", "me")
+        assert told(pair.addresses[0], wrong) == b"refused\n"
     replies = [host.reply() for host in pair.hosts[: 2 if token else 1]]
     assert TOKEN not in json.dumps(replies)
     at_once = [

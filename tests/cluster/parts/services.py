@@ -14,17 +14,11 @@ from typing import Any
 
 from gnnkit import Store
 from gnnkit.cluster.parts.client import Peer, RemoteOwners
-from gnnkit.cluster.parts.gate import first_line, second_line
-from gnnkit.cluster.serving.codec import to_pieces
-from gnnkit.plan import NeighborSampling
 from gnnkit.runtime.entry import Vitals
-from gnnkit.runtime.graph_memory import SharedGraph
-from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.supervisor import ChildProcess, SupervisorOptions, end_all
-from gnnkit.sampling.kinds import BatchSampler
-from gnnkit.sampling.remote import PartMap, hot_rows, spread_sampler
-from gnnkit.sampling.tables import GraphTables
-from tests.cluster.parts.several_hosts import inputs_of
+from tests.cluster.parts.several_hosts import sampler_of_host
+from tests.cluster.serving.setups import refusal
+from tests.helpers.wires import first_line, packed, second_line
 
 TOKEN = "a token of the tests"
 
@@ -43,7 +37,7 @@ class Service:
         port: Its port.
     """
 
-    def __init__(self, store: Store, folder: Path, *, port: int = 0, ip: str = "127.0.0.1", shared: SharedGraph | None = None) -> None:
+    def __init__(self, store: Store, folder: Path, *, port: int = 0, ip: str = "127.0.0.1", shared: Any | None = None) -> None:
         self.store, self.ip = store, ip
         self._vitals = Vitals.create(1)
         folder.mkdir(exist_ok=True)
@@ -72,7 +66,7 @@ class Service:
             assert time.monotonic() < deadline, "the service does not start"
             self.child.wire.wait(1)
         if message.kind == "failed":
-            raise error_from_json(message.body["error"], "starting the part service")
+            raise refusal(message, "failed")
         assert message.kind == "ready"
         return int(message.body["port"])
 
@@ -101,12 +95,9 @@ def owners_of(store: Store, peers: Mapping[int, Peer], **options: Any) -> Remote
     return RemoteOwners(peers, num_rows=[int(ends[-1]) for ends in bounds], **options)
 
 
-def sampler_over(store: Store, here: int, owners: RemoteOwners, peers: Mapping[int, Peer], sampling: NeighborSampling) -> BatchSampler:
+def sampler_over(store: Store, here: int, owners: RemoteOwners, peers: Mapping[int, Peer], sampling: Any) -> Any:
     """A sampler of the host ``here``, whose store holds its parts only."""
-    elsewhere = {host: peer.parts for host, peer in peers.items()}
-    where = PartMap.of(store.num_parts, here, store.local_parts, elsewhere, hot_rows(store))
-    arrays = store.arrays()
-    return spread_sampler(GraphTables(arrays, sampling.weight is not None), inputs_of(arrays), sampling, where, owners)
+    return sampler_of_host(store, here, {host: peer.parts for host, peer in peers.items()}, sampling, owners)
 
 
 # The head of a message between hosts: its kind, the bytes of its text and those of its block.
@@ -116,8 +107,7 @@ CALL, VALUE, LAST, END, ERROR, BEAT, BLOCK = range(1, 8)
 
 def said_of(name: Any, args: Any) -> tuple[bytes, bytes]:
     """The text and the block of a request."""
-    text, pieces = to_pieces({"name": name, "args": args})
-    return text, b"".join(pieces)
+    return packed({"name": name, "args": args})
 
 
 class Speaker:

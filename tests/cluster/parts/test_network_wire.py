@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from gnnkit.cluster.network_wire import Kind, NetworkWire, Request
-from gnnkit.cluster.parts.gate import first_line, second_line
 from gnnkit.cluster.parts.service import PartServer, Stream
 from gnnkit.cluster.service_client import ServiceClient, Unreachable
 from gnnkit.errors import PlanError, SamplingError, StoreError
@@ -24,6 +23,7 @@ from gnnkit.waiting import Deadline
 from tests.cluster.parts.services import END, ERROR, LAST, TOKEN, Speaker, said_of
 from tests.cluster.serving.networked import certificate
 from tests.helpers.waiting import wait_until
+from tests.helpers.wires import first_line, second_line
 
 ANSWER_S = 60.0
 HOST = "127.0.0.1"

@@ -16,17 +16,11 @@ import psutil
 import pytest
 
 from gnnkit import Store
-from gnnkit.cluster.parts.client import Peer, RemoteOwners
-from gnnkit.cluster.parts.gate import first_line, second_line
+from gnnkit.cluster.parts.client import Peer
 from gnnkit.cluster.parts.service import Turns
-from gnnkit.cluster.service_client import PROTOCOL_VERSION
 from gnnkit.errors import GnnkitError, PlanError, SamplingError, StoreError
-from gnnkit.kernels.keys import batch_key
 from gnnkit.plan import NeighborSampling
-from gnnkit.runtime.graph_memory import share
-from gnnkit.sampling.kinds import BatchSampler
 from gnnkit.sampling.owners import RowsRequest
-from gnnkit.sampling.subgraph import SampleRequest
 from gnnkit.sampling.tables import GraphTables
 from tests.cluster.parts.services import (
     CALL,
@@ -43,8 +37,10 @@ from tests.cluster.parts.services import (
     staged,
     told,
 )
-from tests.cluster.parts.several_hosts import inputs_of, sampled, sampler_on
+from tests.cluster.parts.several_hosts import inputs_of, key_of, request_of, sampled, sampler_on
 from tests.helpers.graphs import built, random_source
+from tests.helpers.shared_graphs import shared
+from tests.helpers.wires import asked, first_line, second_line
 
 pytestmark = pytest.mark.slow
 
@@ -62,11 +58,11 @@ def sampling_of(store: Store) -> NeighborSampling:
     return NeighborSampling({t: (4, 3, -1) for t in store.schema.edge_types}, edge_dir=edge_dir, weight=weight, with_edge=True)
 
 
-def sample_with(sampler: BatchSampler, index: int) -> Any:
+def sample_with(sampler: Any, index: int) -> Any:
     graph = sampler.tables.graph
     num_nodes = graph.schema.node_types[inputs_of(graph).node_type].num_nodes
     seeds = np.random.default_rng(index).integers(0, num_nodes, MAX_SEEDS)
-    return sampled(sampler, SampleRequest(batch_key(1, 0, index), np.arange(len(seeds)), {"node": seeds}))
+    return sampled(sampler, request_of(key_of(1, index), seeds))
 
 
 def expected(whole: Store, index: int) -> Any:
@@ -111,14 +107,14 @@ def pair(tmp_path: Path) -> Any:
 def test_batches_over_three_hosts(tmp_path: Path, options: dict[str, Any]) -> None:
     whole = typed_store(tmp_path / "whole", **options)
     stores = {host: staged(whole, tmp_path / f"host{host}", (host,)) for host in range(3)}
-    shared = share(stores[2].arrays(), threading.Event())
-    with Service(stores[1], tmp_path / "logs") as first, Service(stores[2], tmp_path / "logs", shared=shared) as second:
+    copy = shared(stores[2].arrays())
+    with Service(stores[1], tmp_path / "logs") as first, Service(stores[2], tmp_path / "logs", shared=copy) as second:
         peers = {1: first.peer, 2: second.peer}
         owners = owners_of(stores[0], peers)
         samplers = [sampler_over(stores[0], 0, owners, peers, sampling_of(whole)) for _ in range(2)]
         found: dict[int, Any] = {}
 
-        def work(sampler: BatchSampler, first: int) -> None:
+        def work(sampler: Any, first: int) -> None:
             for index in range(first, 8, 2):
                 found[index] = sample_with(sampler, index)
 
@@ -221,7 +217,7 @@ def test_strangers_get_nothing(pair: Pair) -> None:
     for size in (1, 100, 4096, 100_000):
         with socket.create_connection(("127.0.0.1", pair.service.port)) as stranger:
             stranger.sendall(rng.bytes(size))
-    text, block = said_of("here", {"version": PROTOCOL_VERSION, "name": "me", "host": 1})
+    text, block = said_of("here", asked(pair.whole, name="me", host=1))
     call = HEAD.pack(CALL, len(text), len(block)) + text + block
     for said in (
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + rng.bytes(5000),
@@ -260,7 +256,7 @@ def test_another_store_is_refused(pair: Pair) -> None:
 
 def malformed(store: Store) -> list[tuple[bytes, bytes]]:
     """Texts and blocks of those who have the token, and do not say what a sampler asks."""
-    good = {"version": PROTOCOL_VERSION, "fingerprint": store.fingerprint}
+    good = asked(store)
     count = len(store.schema.edge_types)
     ids, none = np.arange(3, dtype=np.int64), np.empty(0, np.int64)
     fan_outs = np.full(count, 2)
@@ -280,7 +276,7 @@ def malformed(store: Store) -> list[tuple[bytes, bytes]]:
         ("rows", None),
         ("rows", [good]),
         ("rows", {**rows, "version": 2}),
-        ("rows", {"version": PROTOCOL_VERSION}),
+        ("rows", {"version": good["version"]}),
         ("expand", {**expand, "fan_outs": np.array([2])}),
         ("expand", {**expand, "fan_outs": np.full(count, -7)}),
         ("expand", {**expand, "fan_outs": ["x"] * count}),
@@ -382,7 +378,7 @@ def test_nobody_listens(tmp_path: Path) -> None:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         peers = {7: Peer(f"127.0.0.1:{reserved.getsockname()[1]}", (1,))}
-        owners: RemoteOwners = owners_of(here, peers)
+        owners: Any = owners_of(here, peers)
         with pytest.raises(SamplingError, match=r"host 7 \(127\.0\.0\.1:\d+, part 1\) cannot be reached"):
             sample_with(sampler_over(here, 0, owners, peers, sampling_of(whole)), 0)
         owners.close()

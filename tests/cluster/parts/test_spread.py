@@ -14,27 +14,32 @@ from hypothesis import strategies as st
 
 from gnnkit import BuildOptions, Store
 from gnnkit.errors import GnnkitError, PlanError, SamplingError, StoreError
-from gnnkit.kernels.keys import batch_key
 from gnnkit.plan import NeighborSampling
-from gnnkit.sampling.collate import collate, contents_of
-from gnnkit.sampling.kinds import BatchSampler
-from gnnkit.sampling.owners import Expansion, Picks
-from gnnkit.sampling.remote import PartMap, hot_rows
-from gnnkit.sampling.subgraph import SampledSubgraph, SampleRequest
-from tests.cluster.parts.several_hosts import OwnersHere, inputs_of, sampled, sampler_on, spread_samplers
+from gnnkit.sampling.remote import PartMap
+from tests.cluster.parts.several_hosts import (
+    OwnersHere,
+    batch_of,
+    hot_of,
+    inputs_of,
+    key_of,
+    request_of,
+    sampled,
+    sampler_on,
+    spread_samplers,
+)
 from tests.helpers.batches import reference_batch, same
 from tests.helpers.graphs import built, homogeneous_source, random_edges, random_source, stored
 
 MAX_SEEDS = 12
 
 
-def requests(store: Store, seed: int, count: int = 3) -> Iterator[SampleRequest]:
+def requests(store: Store, seed: int, count: int = 3) -> Iterator[Any]:
     """A few batches, one without seeds and one with repeated ones."""
     rng = np.random.default_rng(seed)
     num_nodes = store.schema.node_types[inputs_of(store.arrays()).node_type].num_nodes
     for index in range(count):
         ids = rng.integers(0, num_nodes, 0 if index == 1 else MAX_SEEDS)
-        yield SampleRequest(batch_key(seed, 2, index), np.arange(len(ids)), {"node": ids})
+        yield request_of(key_of(seed, index), ids)
 
 
 @st.composite
@@ -77,7 +82,7 @@ numbers = itertools.count()
 def test_random_graphs_on_random_hosts(tmp_path: Path, case: dict[str, Any]) -> None:
     source, sampling = case["source"], case["sampling"]
     store = stored(source, tmp_path / str(next(numbers)), case["options"])
-    hot = {host: hot_rows(Store.open(store.path, parts)) for host, parts in case["placement"].items()}
+    hot = hot_of(store, case["placement"])
     samplers = spread_samplers(store.arrays(), sampling, case["placement"], hot, whole_structure=case["whole_structure"])
     one = sampler_on(store.arrays(), sampling)
     for request in requests(store, case["seed"]):
@@ -85,7 +90,7 @@ def test_random_graphs_on_random_hosts(tmp_path: Path, case: dict[str, Any]) -> 
         for sampler, _ in samplers.values():
             assert sampled(sampler, request) == sampled(one, request)
         layout, block, *_ = samplers[0][0].sample_into(request, lambda nbytes: np.zeros(max(1, nbytes), np.uint8))
-        got = collate(contents_of(SampledSubgraph(0, 0, False, layout, block)), {}, {}, homogeneous=source.schema.is_homogeneous)
+        got = batch_of(layout, block, source)
         same(got, wanted, any_order=True)
 
 
@@ -110,7 +115,7 @@ SAMPLING = NeighborSampling({("node", "to", "node"): (4, -1, 2)}, with_edge=True
 PLACEMENT = {0: (0,), 1: (1,), 2: (2,)}
 
 
-def check(store: Store, samplers: Mapping[int, tuple[BatchSampler, Any]]) -> None:
+def check(store: Store, samplers: Mapping[int, tuple[Any, Any]]) -> None:
     one = sampler_on(store.arrays(), SAMPLING)
     for request in requests(store, 1):
         for sampler, _ in samplers.values():
@@ -166,7 +171,7 @@ def test_replicated_features_are_not_asked_for(tmp_path: Path) -> None:
     asked = {}
     for cache_ratio in (0.0, 1.0):
         store = plain_store(tmp_path / f"store-{cache_ratio}", cache_ratio=cache_ratio)
-        hot = {host: hot_rows(Store.open(store.path, parts)) for host, parts in PLACEMENT.items()}
+        hot = hot_of(store, PLACEMENT)
         assert bool(hot[0]) == bool(cache_ratio)
         samplers = spread_samplers(store.arrays(), SAMPLING, PLACEMENT, hot)
         check(store, samplers)
@@ -177,11 +182,10 @@ def test_replicated_features_are_not_asked_for(tmp_path: Path) -> None:
 class Liar(OwnersHere):
     """Answers questions about edges with something else."""
 
-    def __init__(self, honest: Any, change: Callable[[Picks], Picks]) -> None:
-        super().__init__(honest._owners)
-        self._change = change
+    def __init__(self, honest: Any, change: Callable[[Any], Any]) -> None:
+        vars(self).update(vars(honest), _change=change)
 
-    def expand(self, requests: Mapping[int, Expansion]) -> Callable[[], Mapping[int, Mapping[int, Picks]]]:
+    def expand(self, requests: Mapping[int, Any]) -> Callable[[], Mapping[int, Mapping[int, Any]]]:
         wait = super().expand(requests)
         return lambda: {host: {r: self._change(picks) for r, picks in answer.items()} for host, answer in wait().items()}
 
@@ -189,15 +193,15 @@ class Liar(OwnersHere):
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        (lambda picks: Picks(picks.counts[1:], picks.neighbors, picks.positions), SamplingError),
-        (lambda picks: Picks(picks.counts, picks.neighbors[1:], picks.positions), SamplingError),
-        (lambda picks: Picks(picks.counts, picks.neighbors, None), SamplingError),
-        (lambda picks: Picks(-picks.counts, picks.neighbors, picks.positions), SamplingError),
-        (lambda picks: Picks(picks.counts, picks.neighbors + (1 << 30), picks.positions), StoreError),
-        (lambda picks: Picks(picks.counts, picks.neighbors - (1 << 30), picks.positions), StoreError),
+        (lambda picks: picks._replace(counts=picks.counts[1:]), SamplingError),
+        (lambda picks: picks._replace(neighbors=picks.neighbors[1:]), SamplingError),
+        (lambda picks: picks._replace(positions=None), SamplingError),
+        (lambda picks: picks._replace(counts=-picks.counts), SamplingError),
+        (lambda picks: picks._replace(neighbors=picks.neighbors + (1 << 30)), StoreError),
+        (lambda picks: picks._replace(neighbors=picks.neighbors - (1 << 30)), StoreError),
     ],
 )
-def test_an_answer_that_cannot_be_right_is_an_error(tmp_path: Path, change: Callable[[Picks], Picks], error: type[GnnkitError]) -> None:
+def test_an_answer_that_cannot_be_right_is_an_error(tmp_path: Path, change: Callable[[Any], Any], error: type[GnnkitError]) -> None:
     store = plain_store(tmp_path / "store")
     sampler, others = spread_samplers(store.arrays(), SAMPLING, PLACEMENT)[0]
     request, reach = next(requests(store, 1)), sampler._chooser._reach  # type: ignore[attr-defined]
@@ -211,7 +215,7 @@ def test_an_answer_that_cannot_be_right_is_an_error(tmp_path: Path, change: Call
 def test_an_error_in_the_middle_of_a_hop_leaves_nothing_to_the_next_batch(tmp_path: Path) -> None:
     """The last neighbour is wrong, when those of earlier nodes of the hop have their numbers already."""
 
-    def last_is_wrong(picks: Picks) -> Picks:
+    def last_is_wrong(picks: Any) -> Any:
         neighbors = picks.neighbors.copy()
         neighbors[-1:] = 1 << 30
         return picks._replace(neighbors=neighbors)
@@ -222,7 +226,7 @@ def test_an_error_in_the_middle_of_a_hop_leaves_nothing_to_the_next_batch(tmp_pa
     reach._owners = Liar(others, last_is_wrong)
     seeds = np.concatenate([np.zeros(70, np.int64), np.arange(30, 60)])  # more than a block of nodes that are here comes first
     with pytest.raises(StoreError):
-        sampler.sample(SampleRequest(batch_key(5, 0, 0), np.arange(len(seeds)), {"node": seeds}))
+        sampler.sample(request_of(key_of(5, 0), seeds))
     reach._owners = others
     check(store, {0: (sampler, others)})
 

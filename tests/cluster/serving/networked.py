@@ -15,7 +15,6 @@ from typing import Any
 import psutil
 
 from gnnkit import Store
-from gnnkit.cluster.membership import JoinedServers
 from gnnkit.cluster.network_child import NetworkChild, Servers
 from gnnkit.cluster.serving.fleet import ServerFleet
 from gnnkit.cluster.serving.spec import ServerSpec
@@ -58,7 +57,7 @@ class TwoHosts:
         """A network child for them; ``join`` waits for them."""
         return NetworkChild(Servers((self.address,), token, None, client, timeout_s), stays=stays)
 
-    def join(self, timeout_s: float = READY_S, events: Callable[[Any], None] = lambda event: None) -> JoinedServers:
+    def join(self, timeout_s: float = READY_S, events: Callable[[Any], None] = lambda event: None) -> Any:
         """Joins them, and leaves again."""
         with self.joining() as child:
             return child.join(timeout_s, events)

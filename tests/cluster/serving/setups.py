@@ -12,7 +12,7 @@ from gnnkit import GraphLoader, GraphStoreServers, Store
 from gnnkit.cluster.membership import SERVING_VERSION
 from gnnkit.runtime.remote import error_from_json, layout_from_json
 from gnnkit.runtime.ring import SharedBlock, mapped
-from gnnkit.runtime.wire import Message, Wire
+from gnnkit.runtime.wire import Wire
 from gnnkit.sampling.subgraph import SampledSubgraph
 
 # What a fault may take to be seen, beyond starting processes.
@@ -56,7 +56,7 @@ class Caller:
         end.connect(str(servers.folder / f"server-{rank}.sock"))
         self.wire = Wire(end)
 
-    def join(self, **words: Any) -> Message:
+    def join(self, **words: Any) -> Any:
         """Says who it is; the server's answer."""
         given = {"version": SERVING_VERSION, "token": self.servers.token, "client": "test", "pid": os.getpid(), "name": "a test", **words}
         self.wire.send("join", **given)
@@ -73,7 +73,7 @@ class Caller:
         self.close()
 
 
-def hear(wire: Wire, *kinds: str) -> Message:
+def hear(wire: Wire, *kinds: str) -> Any:
     """The next message, or the next of these kinds.
 
     Raises:
@@ -87,9 +87,9 @@ def hear(wire: Wire, *kinds: str) -> Message:
         message.close()
 
 
-def refusal(message: Message) -> Exception:
-    """The error in a refusal."""
-    assert message.kind == "refused", message
+def refusal(message: Any, kind: str = "refused") -> Exception:
+    """The error in a refusal, or in a message of another kind that has one."""
+    assert message.kind == kind, message
     return error_from_json(message.body["error"], "joining")
 
 
@@ -107,7 +107,7 @@ class Trainer(Caller):
         self.wire.send("enlist")
         self.meet(hear(self.wire, "worker"))
 
-    def meet(self, message: Message) -> None:
+    def meet(self, message: Any) -> None:
         """Takes the connection to the worker."""
         end, vitals = message.fds
         os.close(vitals)
@@ -124,7 +124,7 @@ class Trainer(Caller):
         """Asks for a batch."""
         self.worker.send("now", c=number, number=batch, epoch=0, batch=batch)
 
-    def batch(self) -> tuple[Message, SampledSubgraph]:
+    def batch(self) -> tuple[Any, SampledSubgraph]:
         """The next batch that comes."""
         message = hear(self.worker)
         assert message.kind == "done", message

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,6 @@ from gnnkit import GraphLoader, GraphStore, Store
 from gnnkit.cluster.membership import Membership, ServerMember
 from gnnkit.cluster.network_child import Servers, look
 from gnnkit.cluster.service_client import ServiceClient, remote_error
-from gnnkit.cluster.serving.fleet import ServerFleet
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, StoreError
 from gnnkit.storage.manifest import find_outline, keep_outline
 from tests.cluster.hosts.setups import OPTIONS, build, expected
@@ -202,7 +202,7 @@ def test_addresses_that_cannot_be_listened_on(hosts: TwoHosts, tmp_path: Path) -
         serve(store.path, store.fingerprint, addresses=("10.0.0.1",))
 
 
-def missing_of(fleet: ServerFleet) -> list[int] | None:
+def missing_of(fleet: Any) -> list[int] | None:
     """The servers that the only one of a fleet waits for; None until it has said anything of that."""
     network = fleet.status()["servers"][0]["network"]
     return None if network is None else network["missing"]

@@ -20,7 +20,6 @@ from gnnkit import GraphStoreServers, Store, serve
 from gnnkit.cluster.serving.listener import ClientListener, ClientSessions
 from gnnkit.errors import PlanError
 from gnnkit.runtime.wire import Wire
-from gnnkit.storage.layout import FORMAT_VERSION
 from tests.cluster.serving.setups import (
     FAULT_S,
     Caller,
@@ -58,7 +57,8 @@ def test_a_client_is_welcome_and_told_what_the_server_is(servers: GraphStoreServ
         assert welcome.kind == "welcome"
         body = welcome.body
         assert (body["rank"], body["num_servers"], body["pid"], body["state"]) == (0, 1, server_pids(servers)[0], "ready")
-        assert body["store"] == {"path": str(store.path), "fingerprint": store.fingerprint, "format": FORMAT_VERSION}
+        manifest = json.loads((store.path / "manifest.json").read_text())
+        assert body["store"] == {"path": str(store.path), "fingerprint": store.fingerprint, "format": manifest["format_version"]}
         assert (body["parts"], body["workers"], body["threads"]) == ([0, 1], 1, 1) and Path(body["log"]).is_file()
         caller.wire.send("call", number=1, name="status", args={})
         assert hear(caller.wire).body["value"]["workers"][0]["pid"] == worker_pids(servers)[0, 0]

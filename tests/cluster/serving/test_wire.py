@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from gnnkit import BuildOptions, GraphLoader, GraphStore, GraphStoreServers, Store, serve
-from gnnkit.cluster.service_client import PROTOCOL_VERSION, ServiceClient
+from gnnkit.cluster.service_client import ServiceClient
 from gnnkit.errors import BatchTimeout, GnnkitError, PlanError, WorkerDied
 from tests.backends.test_contract import typed_source
 from tests.cluster.serving.networked import two_hosts
@@ -28,6 +28,7 @@ from tests.cluster.serving.setups import OPTIONS, blocks_of, expected_batches, s
 from tests.helpers.batches import same
 from tests.helpers.graphs import stored
 from tests.helpers.waiting import wait_until
+from tests.helpers.wires import asked
 
 pytestmark = pytest.mark.slow
 
@@ -204,7 +205,7 @@ def test_a_loader_that_is_closed_while_it_waits(servers: GraphStoreServers, stor
 def test_requests_that_make_no_sense(servers: GraphStoreServers, store: Store) -> None:
     """They are their sender's errors; another plan under the same key is one, too."""
     address, token = servers.address, servers.token
-    head = {"version": PROTOCOL_VERSION, "fingerprint": store.fingerprint, "client": "client-a/1", "key": "k", "timeout_s": 20.0}
+    head = asked(store, client="client-a/1", key="k", timeout_s=20.0)
     plan = expected_batches(store)[0].to_json()
     client = ServiceClient(address, token, None)
 

@@ -16,14 +16,13 @@ from typing import Any
 
 import pytest
 
-from gnnkit import BuildOptions, GraphLoader, LoaderPlan, Store, partition
-from gnnkit.capacity import sized_graph
+from gnnkit import GraphLoader, LoaderPlan, Store, partition
 from gnnkit.errors import PlanError, StoreError
-from gnnkit.jobs.running import prepare
 from gnnkit.plan import Placement
 from tests.helpers.batches import digest
-from tests.helpers.command import run
+from tests.helpers.command import run, run_captured
 from tests.helpers.http_files import FileServer
+from tests.helpers.stores import said
 from tests.helpers.waiting import wait_until
 
 OPTIONS = {"num_neighbors": [4, 3], "batch_size": 128, "seed": 7, "progress": False}
@@ -80,12 +79,17 @@ def test_only_the_parts_that_are_opened_are_fetched_and_each_once(store: Store, 
     assert partition(url, 2).path == whole.path, "it is the store that a build here would have made"
 
 
-def test_a_node_of_a_job_fetches_its_share_before_it_starts(store: Store, server: FileServer, home: Path, tmp_path: Path) -> None:
+def test_a_node_of_a_job_fetches_its_share_before_it_starts(
+    store: Store, server: FileServer, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     with GraphLoader.from_store(store.path, **OPTIONS, backend="colocated") as loader:
         assert loader.plan.store is not None
         reference = replace(loader.plan.store, url=f"{server.url}/store")
         replace(loader.plan, store=reference, placement=Placement(((0,), (1,)))).save(tmp_path / "plan.json")
-    assert f"parts 1 of {home}" in prepare(tmp_path / "plan.json", 1, 2, [].append)
+    monkeypatch.setenv("NNODES", "2")
+    monkeypatch.setenv("NODE_RANK", "1")
+    code, out, _ = run_captured(capfd, ["run", tmp_path / "plan.json", "--prepare"])
+    assert code == 0 and f"parts 1 of {home}" in out
     assert not [path for path in server.asked if "/part0/" in path]
 
 
@@ -216,6 +220,6 @@ def test_a_fetched_store_is_one_of_the_folder_of_stores(server: FileServer, home
     assert path.parent == home / "stores"
     assert run(["stores", "ls", "--json"]) == 0
     assert [entry["problem"] for entry in json.loads(capsys.readouterr().out)["stores"]] == [None]
-    assert sized_graph(f"{server.url}/store", BuildOptions(num_parts=2)).schema.num_nodes == 9000
+    assert said("plan-capacity", f"{server.url}/store", "--num-parts", 2)["graph"]["num_nodes"] == 9000
     with pytest.raises(PlanError, match="nothing can be put at"):
         Store.open(path, [0]).push(server.url)

@@ -24,7 +24,6 @@ from torch_geometric.data import Data
 from gnnkit import BuildOptions, GraphLoader, InProcess
 from gnnkit.datasets import open_ogb, papers_like, write_ogb_layout
 from gnnkit.datasets.ogb import published_graph
-from gnnkit.datasets.synthetic_ogb import SAMPLE_NOTICE
 from gnnkit.errors import PlanError
 from tests.datasets.pyg.test_synthetic import digest_of, edges_of, rows_of
 
@@ -136,7 +135,7 @@ def test_as_files_of_ogb(compresslevel: int, tmp_path: Path) -> None:
         assert np.isnan(labels["node_label"]).mean() == pytest.approx(0.986, abs=0.001)
         np.testing.assert_array_equal(data["edge_index"], edges_of(source))
     again = open_ogb("ogbn-papers100M", root=tmp_path, download=False)
-    assert digest_of(again) == digest_of(source) and again.notice == SAMPLE_NOTICE
+    assert digest_of(again) == digest_of(source) and "not OGB's data" in str(again.notice)
     with pytest.raises(PlanError, match="both directions"):
         write_ogb_layout(papers_like(0.0001, undirected=True), tmp_path / "other")
     with pytest.raises(PlanError, match="ogbn-papers100M"):

@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 
 from gnnkit.datasets import open_ogb, papers_like, products_like, sample_root, shipped_data_dir, write_ogb_layout
-from gnnkit.datasets.synthetic import GeneratedSource
 from gnnkit.datasets.synthetic_ogb import NOTICE_FILE, SAMPLE_NOTICE, main
 from gnnkit.errors import PlanError
 from tests.datasets.reading import ask_ogb
@@ -49,7 +48,7 @@ def test_layout(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", [products_like(1e-4), papers_like(4e-5)], ids=["products", "papers"])
-def test_ogbs_own_reader_reads_it(source: GeneratedSource, tmp_path: Path) -> None:
+def test_ogbs_own_reader_reads_it(source: Any, tmp_path: Path) -> None:
     name = source.shape.dataset
     answer = ask_ogb(name, write_ogb_layout(source, tmp_path), tmp_path / "ogb")
     edges = np.concatenate(list(source.edge_chunks()), axis=1)

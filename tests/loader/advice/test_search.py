@@ -12,7 +12,7 @@ import pytest
 
 from gnnkit import LoaderPlan
 from gnnkit.errors import PlanError
-from gnnkit.loader.advice.autotune import Point, Search, SearchTrial, Space, space_of
+from gnnkit.loader.advice.autotune import Search, SearchTrial, space_of
 from gnnkit.loader.advice.measuring import Work, fewest, replay_s
 from tests.loader.advice.measurements import COLOCATED, SERVERS
 from tests.loader.graphs import make
@@ -68,7 +68,7 @@ def plan() -> LoaderPlan:
         return loader.plan
 
 
-def space(plan: LoaderPlan, *, cpus: int = 2, most_slots: int = 1000, workers: int = 1, **backend: Any) -> tuple[Space, dict[str, Any]]:
+def space(plan: LoaderPlan, *, cpus: int = 2, most_slots: int = 1000, workers: int = 1, **backend: Any) -> tuple[Any, dict[str, Any]]:
     return space_of(replace(plan, backend={**plan.backend, **backend}), workers=workers, cpus=cpus, most_slots=most_slots)
 
 
@@ -115,22 +115,22 @@ def test_the_next_combinations(plan: LoaderPlan) -> None:
 # The search --------------------------------------------------------------------------------------------------------------
 
 
-def threads_of(point: Point) -> int:
+def threads_of(point: Any) -> int:
     return int(point.get("num_threads", point.get("num_workers", 1) * point.get("threads_per_worker", 1)))
 
 
-def slots_of(point: Point) -> int:
+def slots_of(point: Any) -> int:
     if "num_threads" in point:
         return int(point["num_threads"] + point["prefetch"])
     return int(point["num_workers"] * max(point["worker_concurrency"], point["threads_per_worker"]) + point["prefetch"])
 
 
-def machine(cpus: int, loop_s: float, spread: float, each_process: float = 1.0) -> Callable[[Point], float]:
+def machine(cpus: int, loop_s: float, spread: float, each_process: float = 1.0) -> Callable[[Any], float]:
     """Seeds per second of a made-up machine: the replay of batches that vary, with threads that share its processors."""
     rng = random.Random(1)
     varying = [math.exp(rng.gauss(0, spread)) for _ in range(300)]
 
-    def speed(point: Point) -> float:
+    def speed(point: Any) -> float:
         threads = threads_of(point)
         slower = max(1.0, threads / cpus) * (1 + 0.02 * max(0, threads - cpus))
         slower *= each_process if point.get("threads_per_worker", 1) > 1 else 1.0
@@ -157,7 +157,7 @@ def test_a_quarter_of_the_grid_is_enough(plan: LoaderPlan, name: str, noise: flo
     found, start = space(plan, cpus=cpus, **(COLOCATED if backend == "Colocated" else {}))
     rng, grid = random.Random(7), found.grid()
 
-    def run(point: Point) -> SearchTrial:
+    def run(point: Any) -> SearchTrial:
         bottleneck = "consumer" if name == "loop" else "processors" if threads_of(point) >= cpus else "workers"
         return SearchTrial(point, speed(point) * rng.uniform(1 - noise, 1 + noise), 1.0, bottleneck, threads_of(point) >= cpus)
 

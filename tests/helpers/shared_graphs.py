@@ -1,0 +1,19 @@
+"""The copy of a graph that processes of one host share."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+from gnnkit.runtime.graph_memory import SharedGraph, share
+
+
+def shared(graph: Any, most: int | None = None) -> Any:
+    """The copy, of so many bytes at most, as the process has it that makes it."""
+    return share(graph, threading.Event(), *([] if most is None else [most]))
+
+
+def attached(made: Any, known: Any = None) -> Any:
+    """The same, as another process finds it, which may know the graph."""
+    return SharedGraph.attach(os.dup(made.block.fd), made.description, known)
