@@ -48,7 +48,7 @@ class Service:
             () if shared is None else (shared.block.fd,),
             store=str(store.path),
             fingerprint=store.fingerprint,
-            parts=store.local_parts,
+            held={"parts": store.local_parts, "whole_structure": False},
             ip=ip,
             port=port,
             token=TOKEN,
