@@ -30,11 +30,13 @@ from gnnkit.storage.arrays import ReadAhead
 from gnnkit.storage.build import build_store
 from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.store import Store
-from gnnkit.units import format_duration, format_rate
+from gnnkit.units import format_bytes, format_duration, format_rate
 
 # Backends take turns, so that whatever else the machine does hits all of them alike.
 _TURNS = 3
 _MOST_BATCHES_FOR_LIMIT = 32
+# Of a neighbour's id in a store.
+_ID_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,10 @@ class BenchReport:
         graph: The graph's name.
         num_threads: Threads that ``InProcess`` has sampled with.
         backends: Figures by the backend's name.
+        batch_size: Seeds of a batch.
+        least_bytes: Bytes that a batch moves at least: rows and neighbours' ids read once, and what it consists of written once.
         gather_bytes_per_s: Bytes of rows that as many threads gather a second when they do nothing else; None without features.
-        row_share: The share of rows in the bytes of batches.
+        copy_bytes_per_s: Bytes of rows that they copy a second where these lie in order.
     """
 
     COLUMNS: ClassVar[tuple[str, ...]] = ("backend", "first batch", "seeds/s", "least", "most", "bytes of batches")
@@ -92,8 +96,10 @@ class BenchReport:
     graph: str
     num_threads: int
     backends: dict[str, BackendFigures]
+    batch_size: int
+    least_bytes: float
     gather_bytes_per_s: float | None
-    row_share: float
+    copy_bytes_per_s: float
 
     def cells(self) -> list[tuple[str, ...]]:
         """Returns the rows of the table, in the order of ``COLUMNS``."""
@@ -112,10 +118,13 @@ class BenchReport:
         best, found = max(self.backends.items(), key=lambda item: statistics.median(item[1].seeds_per_s))
         lines = [f"{best} is the fastest here: {format_rate(statistics.median(found.seeds_per_s), 'seeds')}."]
         if self.gather_bytes_per_s is not None:
-            rows, limit = statistics.median(found.bytes_per_s) * self.row_share, self.gather_bytes_per_s
+            moved = statistics.median(found.seeds_per_s) / self.batch_size * self.least_bytes
+            in_order, limit = 2 * self.copy_bytes_per_s, 2 * self.gather_bytes_per_s
             lines += [
-                f"{self.num_threads} threads that do nothing but gather rows copy {format_rate(limit, 'B')}: the limit that memory sets.",
-                f"{best} copies {format_rate(rows, 'B')} of rows beside choosing neighbours, {rows / limit:.0%} of that.",
+                f"A batch moves {format_bytes(self.least_bytes)} at least: rows and neighbours read once, its tensors written once.",
+                f"Memory moves {format_rate(in_order, 'B')} here for {self.num_threads} threads that copy rows in order, and "
+                f"{format_rate(limit, 'B')} for as many that gather them: the limit.",
+                f"{best} moves {format_rate(moved, 'B')} of what is least beside choosing neighbours, {moved / limit:.0%} of the limit.",
             ]
         return lines
 
@@ -155,8 +164,7 @@ def measure(options: BenchOptions, events: EventSink = ignore_events) -> BenchRe
                     _time(loader, options.seconds, figures[name])
                     stage.advance()
         threads = loaders["InProcess"].status().workers
-        gathered, share = _limit(loaders["InProcess"], store, threads)
-        return BenchReport(store.name, threads, figures, gathered, share)
+        return BenchReport(store.name, threads, figures, options.batch_size, *_limit(loaders["InProcess"], store, threads))
 
 
 def _backends(num_threads: int | None) -> dict[str, Any]:
@@ -181,28 +189,31 @@ def _time(loader: GraphLoader, seconds: float, figures: BackendFigures) -> None:
     figures.bytes_per_s.append(nbytes / elapsed)
 
 
-def _limit(loader: GraphLoader, store: Store, num_threads: int) -> tuple[float | None, float]:
+def _limit(loader: GraphLoader, store: Store, num_threads: int) -> tuple[float, float | None, float]:
     """Measures the gathering of batches' features alone, from huge pages into memory that is there.
 
     Returns:
-        Bytes that are copied a second, of the type with the widest rows, and its rows' share of the bytes of batches; None and 0 without
-        features.
+        The last three of ``BenchReport``, rows of the type with the widest ones; 0, None and 0 without features.
     """
     stored = {node_type: parts[0].arrays["x"] for node_type, parts in store.arrays().nodes.items() if "x" in parts[0].arrays}
     if not stored:
-        return None, 0.0
+        return 0.0, None, 0.0
     node_type = max(stored, key=lambda name: stored[name].nbytes)
     batches = [
         (batch if store.schema.is_homogeneous else batch[node_type]).n_id.numpy().copy()
         for batch in islice(iter(loader), _MOST_BATCHES_FOR_LIMIT)
     ]
-    nbytes = loader.stats().nbytes
+    stats = loader.stats()
     rows = in_huge_pages(np.asarray(stored[node_type]))
     batches = [ids[ids < len(rows)] for ids in batches]  # of several parts, the first one's
     outs = [np.ones((max(map(len, batches)), *rows.shape[1:]), rows.dtype) for _ in range(num_threads)]
     copied = sum(map(len, batches)) * rows[0].nbytes
-    fastest_s = min(gather(rows, batches * 2, outs) for _ in range(5))
-    return (2 * copied / fastest_s, copied / nbytes) if copied else (None, 0.0)
+    if not copied:
+        return 0.0, None, 0.0
+    in_order = [np.arange(len(ids)) for ids in batches]
+    gather_s, copy_s = (min(gather(rows, 2 * own, outs) for _ in range(5)) for own in (batches, in_order))
+    least = (stats.nbytes + copied + _ID_BYTES * stats.edges) / stats.batches
+    return least, 2 * copied / gather_s, 2 * copied / copy_s
 
 
 def in_huge_pages(rows: NDArray[Any]) -> NDArray[Any]:

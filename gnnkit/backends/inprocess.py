@@ -171,7 +171,7 @@ class _Shared:
         """The next batches, for the consumer to sample: few at first, so that the first one is no later."""
         group = max(1, min(self._batch_times.batches_in(self.loop.group_s), _LARGEST_GROUP, 1 + self.scheduler.delivered))
         self.scheduler.window = max(self.window, group)
-        self.pool.keep = self.scheduler.window + 1
+        self.pool.keep = max(self.pool.keep, self.scheduler.window + 1)  # a smaller group's blocks are too few for the next larger one
         return self.claimed(group)
 
     def claimed(self, most: int = 1) -> _Claim | None:
@@ -385,8 +385,7 @@ class InProcessStream:
 
     def _wait(self, timeout_s: float, check: Callable[[], None]) -> SampledSubgraph | EndOfEpoch | _Claim:
         """Waits for the next batch, or gives it to the caller to sample; see ``_Shared.consumer_samples``."""
-        shared, deadline = self._shared, Deadline(timeout_s)
-        scheduler = shared.scheduler
+        shared, scheduler = self._shared, self._shared.scheduler
         signs: _ThreadSigns | None = None
         step = ready = -1
         self._check_open()

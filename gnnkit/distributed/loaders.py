@@ -277,7 +277,7 @@ def sort_nodes(contents: BatchContents) -> BatchContents:
             arrays[key] = values[order[key.type]]
     assert isinstance(contents.input_type, str)
     arrays[NodeKey(contents.input_type, _MAPPING)] = places[contents.input_type][: contents.num_seeds]
-    return replace(contents, arrays=arrays)
+    return contents._replace(arrays=arrays)
 
 
 class DistSubGraphLoader(DistNeighborLoader):

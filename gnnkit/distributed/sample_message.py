@@ -10,7 +10,7 @@ batch, and ``#SAMPLING_ERROR`` a traceback in place of a batch. Arrays that grap
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeAlias
 
 import torch
@@ -338,7 +338,7 @@ class BatchMaker:
                 if self._shows(edge_type) and (edge_type in contents.num_sampled_edges or edge_type not in self.format.optional):
                     arrays.setdefault(EdgeKey(edge_type, EDGE_FEATURES), torch.empty((0, info.dim), dtype=info.dtype))
         edges = {t: counts for t, counts in contents.num_sampled_edges.items() if self._shows(t)}
-        return replace(contents, arrays=arrays, num_sampled_edges=edges)
+        return contents._replace(arrays=arrays, num_sampled_edges=edges)
 
     def _shows(self, edge_type: EdgeType) -> bool:
         return self.shows_labels or not is_label_edge_type(edge_type)

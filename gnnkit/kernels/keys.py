@@ -8,6 +8,8 @@ root and the node. Python integers here and uint64 in the kernels of ``gnnkit.ke
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 # Changes whenever the same key would give different batches: results of different versions are never mixed up silently.
 STREAM_VERSION = 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -54,9 +56,14 @@ def order_key(stream: int, epoch: int) -> int:
     return fold(fold(stream, epoch), PURPOSE_ORDER)
 
 
+@lru_cache(maxsize=64)
+def _neighbors_key(stream: int, epoch: int) -> int:
+    return fold(fold(stream, epoch), PURPOSE_NEIGHBORS)
+
+
 def batch_key(stream: int, epoch: int, batch_index: int) -> int:
     """The key from which every neighbour in a batch is drawn."""
-    return fold(fold(fold(stream, epoch), PURPOSE_NEIGHBORS), batch_index)
+    return fold(_neighbors_key(stream, epoch), batch_index)
 
 
 def variates_key(stream: int, epoch: int, period: int) -> int:

@@ -409,8 +409,7 @@ class _PaddedWriter:
 
     def _counted(self, arrays: Mapping[BatchKey, torch.Tensor]) -> BatchContents:
         """The contents with these arrays and the shape's counts."""
-        return replace(
-            self.contents,
+        return self.contents._replace(
             arrays=arrays,
             num_sampled_nodes={t: self._counts(self.shape.nodes[t], own) for t, own in self.contents.num_sampled_nodes.items()},
             num_sampled_edges={t: self._counts(self.shape.edges[t], own) for t, own in self.contents.num_sampled_edges.items()},
@@ -565,7 +564,7 @@ class LabelReader:
                     by_type[labels.edge_type] = self._shown(counts, nodes)
             if by_type:
                 found[f"y_{kind}"] = by_type if len(self.labels) > 1 else next(iter(by_type.values()))
-        return replace(contents, arrays=arrays), found
+        return contents._replace(arrays=arrays), found
 
     def _shown(self, counts: torch.Tensor, nodes: torch.Tensor) -> dict[int, torch.Tensor] | torch.Tensor:
         import torch

@@ -481,7 +481,7 @@ class EpochIterator(ProcessBound, Iterator[Any]):
             raise
 
     def _wait_while_paused(self, limit_s: float) -> None:
-        with self._timed("paused_s"):
+        with _Timer(self._state.counters, "paused_s"):
             if not self._control.gate.wait(limit_s, self._check_current):
                 raise BatchTimeout(f"no batch within {limit_s:g} s: the loader is paused", "call loader.unpause()")
 
@@ -507,13 +507,13 @@ class EpochIterator(ProcessBound, Iterator[Any]):
             raise pending
         if pending is None:
             self._state.exhausted = True
-            with self._timed("wait_s"):  # listeners are told; it belongs to no batch
+            with _Timer(self._state.counters, "wait_s"):  # listeners are told; it belongs to no batch
                 self._state.end()
             raise StopIteration
         subgraph, data, event = pending
         transfer = self._steps.transfer
         if transfer is not None:
-            with self._timed("transfer_s"):
+            with _Timer(self._state.counters, "transfer_s"):
                 data = transfer.finish(data, event)
             if transfer.looks_ahead:
                 self._look_ahead()
@@ -532,24 +532,21 @@ class EpochIterator(ProcessBound, Iterator[Any]):
 
     def _receive(self, timeout_s: float) -> tuple[SampledSubgraph, Any, Any] | None:
         steps = self._steps
-        with self._timed("wait_s"):
+        with _Timer(self._state.counters, "wait_s"):
             subgraph = self._stream.recv(timeout_s, self._check_wanted)  # which looks at the process itself
         if isinstance(subgraph, EndOfEpoch):
             self._check_current()  # it may be a newer one's: no check was made while it was there already
             return None
-        with self._timed("collate_s"):
+        with _Timer(self._state.counters, "collate_s"):
             data = steps.build(subgraph)
         if steps.transform is not None:
-            with self._timed("transform_s"):
+            with _Timer(self._state.counters, "transform_s"):
                 data = transformed(steps.transform, data)
         event = None
         if steps.transfer is not None:
-            with self._timed("transfer_s"):
+            with _Timer(self._state.counters, "transfer_s"):
                 data, event = steps.transfer.start(data, subgraph, steps.finish)
         return subgraph, data, event
-
-    def _timed(self, name: str) -> _Timer:
-        return _Timer(self._state.counters, name)
 
 
 def _popped(ahead: deque[R]) -> R | None:
@@ -561,6 +558,8 @@ def _popped(ahead: deque[R]) -> R | None:
 
 class _Timer:
     """Adds the time spent in a ``with`` block to a counter."""
+
+    __slots__ = ("_counters", "_name", "_started")
 
     def __init__(self, counters: EpochStats, name: str) -> None:
         self._counters, self._name = counters, name

@@ -161,4 +161,4 @@ class SaintNorms:
         edge_norm[(of_target == 0) & (of_edge == 0)] = _LEAST_NORM
         arrays = dict(contents.arrays)
         arrays[_NODE_NORM], arrays[_EDGE_NORM] = (torch.from_numpy(norm.astype(np.float32)) for norm in (node_norm, edge_norm))
-        return replace(contents, arrays=arrays)
+        return contents._replace(arrays=arrays)

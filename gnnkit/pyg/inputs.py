@@ -279,7 +279,7 @@ class NodeForm:
             aside.put(store, store.get("n_id"), store.get("e_id"))
         for key in graph.sparse:
             _to_matrix(batch if key is None else batch[key], batch)
-        if isinstance(batch, HeteroData):
+        if type(batch) is HeteroData:  # isinstance of one of PyG's classes is a call of Python's
             if not self.has_edge_ids:
                 _without_edge_ids(batch, graph.data)
             _in_order(batch, graph.like)
@@ -287,19 +287,20 @@ class NodeForm:
 
     def _correct(self, store: Any) -> None:
         """Names of inputs, and numbers of hops and of nodes, as PyG's loaders give them."""
-        if self.input_id is not None and "input_id" in store:
-            store["input_id"] = self.input_id[store["input_id"]]
+        values = store._mapping  # each look through PyG's storage costs several calls
+        if self.input_id is not None and "input_id" in values:
+            values["input_id"] = self.input_id[values["input_id"]]
         if self.num_hops is None:
             for name in ("num_sampled_nodes", "num_sampled_edges"):
-                store._mapping.pop(name, None)
+                values.pop(name, None)
         elif self.num_hops == 0:  # which was sampled as one hop that draws nothing
             for name, kept in (("num_sampled_nodes", 1), ("num_sampled_edges", 0)):
-                if name in store:
-                    store[name] = store[name][:kept]
-        if "n_id" in store and store._key in self.graph.counted:
-            store["num_nodes"] = len(store["n_id"])
+                if name in values:
+                    values[name] = values[name][:kept]
+        if "n_id" in values and store._key in self.graph.counted:
+            values["num_nodes"] = len(values["n_id"])
         else:
-            store._mapping.pop("num_nodes", None)
+            values.pop("num_nodes", None)
 
 
 def _without_edge_ids(batch: HeteroData, graph: HeteroData) -> None:

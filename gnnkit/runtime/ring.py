@@ -385,7 +385,7 @@ class BlockPool:
     def _reuse(self, nbytes: int) -> NDArray[np.uint8] | None:
         while os.getpid() == self._owner:  # a forked child shares the blocks, and must not write to them
             try:
-                block = self._free.popleft()
+                block = self._free.pop()  # the one that was written to last is in the caches, if one is
             except IndexError:
                 return None
             if block.nbytes >= nbytes:

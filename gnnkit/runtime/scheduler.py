@@ -14,23 +14,23 @@ MOST_CONCURRENT = 32
 
 
 class BatchTimes:
-    """Times that the last few batches took to sample; the least of them counts, because a thread that is interrupted takes longer."""
+    """Times that the last few batches took to sample; the least of them counts, because a thread that is interrupted takes longer.
+
+    Attributes:
+        least_s: Seconds; ``math.inf`` before the first batch.
+    """
 
     def __init__(self) -> None:
-        self._last_s = deque([math.inf], _TIMES_KEPT)
+        self._last_s, self.least_s = deque([math.inf], _TIMES_KEPT), math.inf
 
     def add(self, seconds: float) -> None:
         """Notes a batch; ``math.inf`` where it failed."""
         self._last_s.append(seconds)
-
-    @property
-    def least_s(self) -> float:
-        """Seconds; ``math.inf`` before the first batch."""
-        return min(self._last_s)
+        self.least_s = min(self._last_s)
 
     def batches_in(self, seconds: float) -> int:
         """Counts the batches that are sampled in so many seconds; 0 where one takes longer."""
-        return int(seconds / max(min(self._last_s), 1e-6))
+        return int(seconds / max(self.least_s, 1e-6))
 
 
 class Scheduler(Generic[R]):

@@ -29,7 +29,7 @@ from gnnkit.sampling.subgraph import (
     shown_name,
 )
 from gnnkit.sampling.tables import BITS, COLUMNS, NUM_WHOLE, OFFSET, SCALE, WHOLE, GraphTables, RowTable, address_of
-from gnnkit.schema import NodeType
+from gnnkit.schema import EdgeType, NodeType
 from gnnkit.storage.convert import unpack_row
 from gnnkit.storage.layout import FEATURE_NAME
 
@@ -231,6 +231,11 @@ def layout_of(builder: LayoutBuilder, walked: Walked, tables: GraphTables) -> Ba
 
 
 @cache
+def _edge_index_of(edge_type: EdgeType) -> EdgeKey:
+    return EdgeKey(edge_type, "edge_index")
+
+
+@cache
 def _name_of(dtype: np.dtype[Any]) -> str:
     return str(dtype)
 
@@ -294,7 +299,7 @@ class RowWriter(BatchWriter):
         self, tables: GraphTables, with_edge: bool, cached: Mapping[NodeType, CachedNodes] | None = None, *, unpacks: bool = False
     ) -> None:
         self._with_edge, self._cached, self._unpacks = with_edge, cached or {}, unpacks
-        self._steps: list[RowStep] = []  # of all batches
+        self._steps: list[int] = []  # of all batches, one behind the other
         self._num_steps: list[int] = []  # of each
         self._kept: list[NDArray[Any]] = []  # what the steps read
         self.use(tables)
@@ -332,7 +337,7 @@ class RowWriter(BatchWriter):
         for node_type, arrays, nodes in zip(self.tables.node_types, self._node_arrays, walked.nodes, strict=True):
             ids, count = self._address(nodes), len(nodes)
             for gathered in arrays:
-                if gathered.key.name == FEATURE_NAME and node_type in self._cached:
+                if self._cached and gathered.key.name == FEATURE_NAME and node_type in self._cached:
                     self._gather_missing(builder, node_type, gathered, ids, count)
                 else:
                     self._gather(builder, gathered, ids, count)
@@ -340,14 +345,15 @@ class RowWriter(BatchWriter):
             self._lay_out_edges(builder, edges)
         for place, array in carried_arrays(builder, walked):
             self._copy(place, array)
-        self._num_steps.append(len(self._steps) - before)
+        self._num_steps.append((len(self._steps) - before) // 7)
         return layout_of(builder, walked, self.tables)
 
     def _lay_out_edges(self, builder: LayoutBuilder, edges: WalkedEdges) -> None:
         tables, count = self.tables, len(edges.row)
-        place = builder.add_bytes(EdgeKey(edges.type, "edge_index"), "int64", (2, count), 16 * count)
-        self._steps.append((COPY, self._address(edges.row), count, 8, place.offset, 0, 0))
-        self._steps.append((COPY, self._address(edges.col), count, 8, place.offset + 8 * count, 0, 0))
+        row = builder.nbytes
+        builder.add_bytes(_edge_index_of(edges.type), "int64", (2, count), 16 * count)
+        self._steps += (COPY, self._address(edges.row), count, 8, row, 0, 0)
+        self._steps += (COPY, self._address(edges.col), count, 8, row + 8 * count, 0, 0)
         if edges.relation is None or edges.position is None:
             return
         edge_type, position = tables.edge_types[edges.relation], self._address(edges.position)
@@ -363,16 +369,16 @@ class RowWriter(BatchWriter):
 
     def _copy(self, place: Field, array: NDArray[Any]) -> None:
         if array.dtype == np.int64:
-            self._steps.append((COPY, self._address(array.reshape(-1)), array.size, 8, place.offset, 0, 0))
+            self._steps += (COPY, self._address(array.reshape(-1)), array.size, 8, place.offset, 0, 0)
             return
         kept = np.ascontiguousarray(array)
         self._kept.append(kept)
-        self._steps.append((COPY, address_of(kept), kept.nbytes, 1, place.offset, 0, 0))
+        self._steps += (COPY, address_of(kept), kept.nbytes, 1, place.offset, 0, 0)
 
     def _gather(self, builder: LayoutBuilder, gathered: _Gathered, ids: int, count: int) -> None:
         key, dtype, row_shape, nbytes, kind, width, table, bounds = gathered
-        place = builder.add_bytes(key, dtype, (count, *row_shape), count * nbytes)
-        self._steps.append((kind, ids, count, width, place.offset, table, bounds))
+        self._steps += (kind, ids, count, width, builder.nbytes, table, bounds)
+        builder.add_bytes(key, dtype, (count, *row_shape), count * nbytes)
 
     def _gather_missing(self, builder: LayoutBuilder, node_type: NodeType, gathered: _Gathered, ids: int, count: int) -> None:
         split = self._cached[node_type].split(ids, count)
@@ -383,7 +389,7 @@ class RowWriter(BatchWriter):
     @override
     def fill(self, blocks: Sequence[NDArray[np.uint8]]) -> None:
         steps = np.array(self._steps, np.int64).reshape(-1, 7)
-        steps[:, TARGET] += np.repeat([address_of(block) for block in blocks], self._num_steps)
+        steps[:, TARGET] += np.array([address_of(block) for block in blocks], np.int64).repeat(self._num_steps)
         if not self._run(steps):
             raise damaged(STRANGE_ID)
 

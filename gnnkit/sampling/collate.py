@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +37,7 @@ _classes_lock = threading.Lock()
 _SLICE_S = 0.5
 
 
-@dataclass(frozen=True)
-class BatchContents:
+class BatchContents(NamedTuple):
     """The contents of a batch, wherever it was sampled and however it came.
 
     Attributes:
@@ -73,12 +71,11 @@ def contents_of(subgraph: SampledSubgraph, seed_mask: torch.Tensor | None = None
     """
     import torch
 
-    layout, array_of, as_tensor = subgraph.layout, subgraph.array, torch.from_numpy
+    layout, as_tensor = subgraph.layout, torch.from_numpy
     arrays: dict[BatchKey, torch.Tensor] = dict(subgraph.tensors or {})
-    for field in () if arrays else layout.fields:
-        key, dtype, _, _ = field
-        tensor = as_tensor(array_of(field))
-        arrays[key] = viewed(tensor, dtype) if dtype in ELEMENT_TYPES else tensor
+    if not arrays:
+        for (key, dtype, _, _), array in zip(layout.fields, subgraph.views(layout.fields), strict=True):
+            arrays[key] = viewed(as_tensor(array), dtype) if dtype in ELEMENT_TYPES else as_tensor(array)
     return BatchContents(arrays, layout.num_sampled_nodes, layout.num_sampled_edges, layout.input_type, layout.num_seeds, seed_mask)
 
 
@@ -99,7 +96,7 @@ def with_edge_index(contents: BatchContents) -> BatchContents:
             sources, targets = tensor if tensor.is_cuda else tensor.numpy()
             order = next((name for name, row in (("col", targets), ("row", sources)) if bool((row[1:] >= row[:-1]).all())), None)
             arrays[key] = EdgeIndex(tensor, sparse_size=size, sort_order=order)
-    return replace(contents, arrays=arrays)
+    return contents._replace(arrays=arrays)
 
 
 class Dequantizer:
@@ -130,7 +127,7 @@ class Dequantizer:
                 nbytes = 4 * columns * len(rows)
                 out = self._lease(nbytes)[:nbytes].view(np.float32).reshape(len(rows), columns)
                 arrays[key] = torch.from_numpy(self._rows(rows, quantization, out))
-        return replace(contents, arrays=arrays)
+        return contents._replace(arrays=arrays)
 
 
 def specs_of(schema: GraphSchema, edge_dir: EdgeDir) -> dict[BatchKey, ArraySpec]:
@@ -152,7 +149,7 @@ def specs_of(schema: GraphSchema, edge_dir: EdgeDir) -> dict[BatchKey, ArraySpec
 def with_dims(contents: BatchContents, dims: Mapping[BatchKey, int]) -> BatchContents:
     """The contents with rows along the dimensions that the graph has them along, ``ArraySpec.dim``."""
     moved = {key: contents.arrays[key].movedim(0, dim).contiguous() for key, dim in dims.items() if key in contents.arrays}
-    return replace(contents, arrays={**contents.arrays, **moved})
+    return contents._replace(arrays={**contents.arrays, **moved})
 
 
 @interruptible("the import of PyTorch and PyG")

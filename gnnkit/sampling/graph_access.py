@@ -513,7 +513,7 @@ class BaseGraphAccess(GraphAccess, ABC):
         table = self.tables.graph.store_id[self.tables.node_types[t]]
         found = np.ascontiguousarray(ids if table is None else table[ids], np.int64)
         # As unsigned numbers, so that one pass finds negative ones too.
-        if found.size and int(found.view(np.uint64).max()) >= self.tables.bounds[t, -1]:
+        if found.size and int(np.maximum.reduce(found.view(np.uint64))) >= self.tables.bounds[t, -1]:
             raise damaged(STRANGE_SEED)
         return found
 

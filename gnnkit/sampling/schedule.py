@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +19,7 @@ from gnnkit.kernels import keys, stream
 from gnnkit.plan import Batching, num_batches
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One step of one rank.
 
     Attributes:
@@ -52,7 +52,7 @@ class Schedule:
         """Batches of the whole epoch, over all ranks."""
         return num_batches(self.num_seeds, self.batching.batch_size, self.batching.drop_last)
 
-    @property
+    @cached_property
     def can_pad(self) -> bool:
         """Whether batches may be repeats that only fill the last step."""
         return self.batching.world_size > 1 and self.batching.remainder == "pad"

@@ -180,7 +180,7 @@ def as_counts(counts: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[np.int32
     return (counts, _NO_INTS) if counts.dtype == np.uint8 else (_NO_BYTES, counts)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class WalkedRequest(SampleRequest):
     """A batch that another process has walked; its ``key`` is 0, because nothing is drawn here any more.
 

@@ -23,6 +23,7 @@ def bench(
     pyg_python: Path | None = typer.Option(None, help="A Python with torch_geometric and pyg-lib (preferred) or torch-sparse."),
     graphbolt_python: Path | None = typer.Option(None, help="A Python in which dgl.graphbolt can be imported."),
     device: str = typer.Option("cuda", help="Device of the row `device`."),
+    memory_hogs: int = typer.Option(0, help="Other processes that copy memory meanwhile."),
     as_markdown: bool = typer.Option(False, "--markdown", help="Write the table as Markdown."),
     as_json: bool = typer.Option(False, "--json", help="Write JSON, single runs included."),
 ) -> None:
@@ -40,6 +41,7 @@ def bench(
         repeats=repeats,
         num_batches=batches,
         device=device,
+        memory_hogs=memory_hogs,
         # Not resolved: the interpreter of a virtual environment is a link, and following it leaves the environment.
         interpreters={name: python.absolute() for name, python in named.items() if python is not None},
     )

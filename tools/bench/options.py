@@ -78,6 +78,7 @@ class BenchOptions:
         repeats: How often every contender runs, in turn: A-B-A-B.
         interpreters: ``{"glt" | "pyg" | "graphbolt": a Python in which it can be imported}``; this one where none is named.
         device: Device of the row "device".
+        memory_hogs: Other processes that copy memory meanwhile, as a machine's other users do.
         settle_s: How long gnnkit iterates before it is timed: its copy of the graph in huge pages is in use then.
         timeout_s: Longest time for one process.
     """
@@ -92,6 +93,7 @@ class BenchOptions:
     repeats: int = 2
     interpreters: dict[str, Path] = field(default_factory=dict)
     device: str = "cuda"
+    memory_hogs: int = 0
     settle_s: float = 4.0
     timeout_s: float = 1800.0
 
@@ -99,7 +101,7 @@ class BenchOptions:
         for row in self.rows:
             if row not in ROWS:
                 raise PlanError(f"unknown row {row!r}{near_matches(row, list(ROWS))}", f"rows: {', '.join(ROWS)}")
-        for name, least in (("num_threads", 1), ("batch_size", 1), ("num_batches", 1), ("repeats", 1)):
+        for name, least in (("num_threads", 1), ("batch_size", 1), ("num_batches", 1), ("repeats", 1), ("memory_hogs", 0)):
             if getattr(self, name) < least:
                 raise PlanError(f"{name} must be at least {least}, got {getattr(self, name)}")
         for name, python in self.interpreters.items():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,25 @@ from typing import Any
 import psutil
 
 from gnnkit.errors import GnnkitError
+
+# A process that copies memory from one half of half a gigabyte to the other, as long as its parent lives.
+_HOG = """
+import os, numpy
+parent, halves = os.getppid(), numpy.ones((2, 1 << 25))
+while os.getppid() == parent:
+    halves[1] = halves[0]
+"""
+
+
+@contextlib.contextmanager
+def memory_hogs(count: int) -> Iterator[None]:
+    """Has so many other processes copy memory as long as a ``with`` block lasts."""
+    with contextlib.ExitStack() as held:
+        for _ in range(count):
+            hog = held.enter_context(subprocess.Popen([sys.executable, "-c", _HOG]))
+            held.callback(hog.kill)
+        yield
+
 
 _GRAPH, _RING = "/memfd:gnnkit-graph", "/memfd:gnnkit-ring"
 

@@ -19,7 +19,7 @@ from tools.bench.contenders import CONTENDERS, Arena, BenchGraph, Contender, env
 from tools.bench.lines import LINES, Result, TableLine, Target, contenders_of, evaluate
 from tools.bench.memory_groups import missing_memory_group
 from tools.bench.options import BenchOptions
-from tools.bench.process import BenchError, ProcessMeasurement, measure
+from tools.bench.process import BenchError, ProcessMeasurement, measure, memory_hogs
 
 COLUMNS = ("row", "what", "gnnkit", "compared with", "ratio", "to reach", "reached")
 
@@ -82,7 +82,8 @@ def markdown(report: BenchReport) -> str:
     rows = [cells(result) for result in report.results]
     lines = [
         f"Scale {options.scale:g} of OGBN-Products' size, fan-out {'/'.join(map(str, options.num_neighbors))}, batch {options.batch_size}, "
-        f"{options.num_threads} threads or workers, medians of {options.repeats} runs in turn.",
+        f"{options.num_threads} threads or workers, medians of {options.repeats} runs in turn, "
+        f"{options.memory_hogs} processes that copy memory beside them.",
         "  ".join(f"{name}: {value}." for name, value in report.machine.items()),
         "",
         "| " + " | ".join(COLUMNS) + " |",
@@ -132,6 +133,7 @@ class BenchReport:
             "batch_size": self.options.batch_size,
             "num_neighbors": list(self.options.num_neighbors),
             "num_threads": self.options.num_threads,
+            "memory_hogs": self.options.memory_hogs,
             "machine": dict(self.machine),
             "rows": [result.to_json() for result in self.results],
             "runs": runs,
@@ -156,7 +158,8 @@ def run_bench(options: BenchOptions, events: EventSink = ignore_events) -> Bench
     wanted = contenders_of(options.rows)
     unavailable = why_not_measured(wanted, arena)
     commands = {name: CONTENDERS[name].command(arena) for name in wanted if name in CONTENDERS and name not in unavailable}
-    measurements, failed = _run_in_turn(commands, options, events)
+    with memory_hogs(options.memory_hogs):
+        measurements, failed = _run_in_turn(commands, options, events)
     for name, with_edge in _STORES.items():
         if name in wanted:
             nbytes = _folder_bytes(arena.graph.store(with_edge=with_edge))
