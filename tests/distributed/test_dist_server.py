@@ -27,7 +27,7 @@ from gnnkit.distributed import (
 )
 from gnnkit.distributed.dist_server import METHODS, method_name
 from gnnkit.errors import GnnkitError, PlanError, SamplingError, StoreError, WorkerDied
-from gnnkit.runtime.remote import error_to_json
+from gnnkit.runtime.remote import error_from_json, error_to_json
 from gnnkit.runtime.wire import Message, in_memory
 from tests.distributed.loading import NUM_NODES, labelled, ring, stored
 from tests.distributed.social import NUM_USERS, TO_STORY, TO_USER, social
@@ -303,7 +303,7 @@ class Workers:
     def die(self, rank: int, *, for_good: bool = True) -> None:
         self.ready -= {rank}
         self.is_over = for_good and not self.ready
-        error = WorkerDied(f"sampling process {rank} ended", "look")
+        error = error_from_json(error_to_json(WorkerDied(f"sampling process {rank} ended", "look")), "")
         for channel in list(self.channels.values()):
             channel.on_lost(rank, error)
         for watcher in self.watchers:

@@ -18,11 +18,11 @@ from gnnkit.cluster import namespaces
 from gnnkit.errors import PlanError, StartTimeout, StoreError, WorkerDied
 from gnnkit.export.recording import recorded
 from gnnkit.host import available_cpus
+from gnnkit.runtime.runs import runs_root
 from tests.cluster.hosts.setups import OPTIONS, source
 from tests.export.graphs import exported
 from tests.helpers.command import run as run_cli
 from tests.helpers.graphs import stored
-from tests.helpers.stores import said
 
 BACKENDS = {"on_device": OnDevice("cuda"), "colocated": Colocated(num_workers=1), "graph_store": GraphStore(num_servers=1)}
 # 57 seeds in batches of 8.
@@ -55,18 +55,14 @@ def export(stores: Path, tmp_path: Path) -> Export:
     return make
 
 
-def runs_listed() -> set[str]:
-    return {run["id"] for run in said("ps")["runs"]}
-
-
 @pytest.fixture(autouse=True)
 def nothing_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Checks write into a folder of their own, and remove it."""
     (scratch := tmp_path / "scratch").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
-    before = runs_listed()  # logs of what has failed in other tests are kept
+    before = set(runs_root().glob("*-*"))  # logs of what has failed in other tests are kept
     yield
-    assert not list(scratch.glob("gnnkit-*")) and runs_listed() <= before
+    assert not list(scratch.glob("gnnkit-*")) and set(runs_root().glob("*-*")) <= before
 
 
 def edit(file: Path, *lines: str) -> None:
