@@ -77,7 +77,7 @@ def moved(batch: Any, fan_outs: list[int], store: Store) -> list[Moved]:
         row, shown = rows[0].nbytes, getattr(batch, name)[0].nbytes
         lines = touched(nodes, len(rows) * row / _LINE) if row < _LINE else nodes * (row / _LINE + 1 - min(row & -row, _LINE) / _LINE)
         found.append(Moved(f"`{name}`", lines * _LINE, nodes * shown, nodes * shown, nodes * (row + shown)))
-    total = Moved("in all", *(sum(step[i] for step in found) for i in range(1, 5)))
+    total = Moved("in all", *np.sum([step[1:] for step in found], axis=0).tolist())
     tensors = sum(step.written for step in found[3:])
     return [*found, total, Moved("the model, which reads the batch", tensors, 0, 0, tensors)]
 
