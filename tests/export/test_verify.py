@@ -129,7 +129,7 @@ def test_ranks_that_sample_on_devices(export: Export) -> None:
 @pytest.mark.timeout(600)
 def test_kubernetes_containers_where_there_are_no_namespaces(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(namespaces, "why_not", lambda: "nobody may")
-    report = verify_export(export(2, launcher="kubernetes", nodes=2), progress=False)
+    report = verify_export(export(2, "graph_store", launcher="kubernetes", nodes=2, storage_nodes=2), progress=False)
     assert report.equal and report.batches == NUM_BATCHES, str(report)
     assert "there is no cluster here" in report.launcher
     assert "each node is a process group on loopback: nobody may" in report.notes
