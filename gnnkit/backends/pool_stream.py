@@ -21,7 +21,7 @@ from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.graph_memory import GraphHandle
-from gnnkit.runtime.pool import Request, Sampled
+from gnnkit.runtime.pool import BatchRequest, Sampled
 from gnnkit.runtime.process_status import look_at
 from gnnkit.runtime.remote import fresh, layout_from_json
 from gnnkit.runtime.ring import BlockPool
@@ -125,7 +125,7 @@ class PoolStream:
         session = self._session
         wait: BatchWait | None = None
         answers: list[Sampled] = []
-        request = Request(epoch, batch_index, seeds, answers.append)
+        request = BatchRequest(epoch, batch_index, seeds, answers.append)
 
         def look(pool: LoaderPool, scheduler: RingScheduler) -> list[Sampled] | float:
             nonlocal wait

@@ -155,7 +155,7 @@ Sampled: TypeAlias = "tuple[Mapping[str, Any], NDArray[np.uint8]] | GnnkitError"
 
 
 @dataclass(eq=False)
-class Request:
+class BatchRequest:
     """A request for one batch, in no order.
 
     Attributes:
@@ -176,7 +176,7 @@ class Request:
     what: str = "sampling a batch"
     rank: int = -1
     slot: int = -1
-    ring: Ring[Request] | None = None
+    ring: Ring[BatchRequest] | None = None
 
     def settle(self, sampled: Sampled) -> None:
         """Answers, once. What has the answer now is not held on to: its slot is this request's until the answer is gone."""
@@ -203,8 +203,8 @@ class PoolSession:
         self.number, self.plan, self._most_each = 0, plan, most_each
         self.ring: Ring[Any] | None = None
         self.is_opening = False
-        self._waiting: deque[Request] = deque()
-        self._given: dict[int, Request] = {}
+        self._waiting: deque[BatchRequest] = deque()
+        self._given: dict[int, BatchRequest] = {}
         self._numbers = itertools.count(1)
 
     # What workers are told of it ----------------------------------------------------------------------------------------------
@@ -220,11 +220,11 @@ class PoolSession:
 
     # Batches in no order ------------------------------------------------------------------------------------------------------
 
-    def ask(self, request: Request) -> None:
+    def ask(self, request: BatchRequest) -> None:
         """Has a batch sampled; ``deal`` is to follow."""
         self._waiting.append(request)
 
-    def forget(self, request: Request) -> None:
+    def forget(self, request: BatchRequest) -> None:
         """Ends a request whose answer nothing waits for any more."""
         request.answer = None
         if request in self._waiting:
@@ -248,11 +248,11 @@ class PoolSession:
         """Batches that a worker has to sample."""
         return sum(request.rank == rank for request in self._given.values())
 
-    def _place(self, request: Request) -> bool:
+    def _place(self, request: BatchRequest) -> bool:
         """Whether there is room for what a worker answers; gives the request a slot where there are some."""
         return True
 
-    def _send(self, workers: WorkerPool, number: int, request: Request) -> None:
+    def _send(self, workers: WorkerPool, number: int, request: BatchRequest) -> None:
         if request.ring is not None:
             steps = [[number, request.batch, request.slot]]
             workers.send(request.rank, "sample", c=self.number, g=0, epoch=request.epoch, steps=steps)
@@ -276,7 +276,7 @@ class PoolSession:
             self._withdraw(request)
         message.close()
 
-    def _read(self, request: Request, batch: Mapping[str, Any], message: Message) -> Sampled:
+    def _read(self, request: BatchRequest, batch: Mapping[str, Any], message: Message) -> Sampled:
         """Returns a worker's answer to a request; what is mapped takes no descriptor."""
         if message.fds or "error" in batch:  # its slot, where it has one, is not needed
             self._withdraw(request)
@@ -290,7 +290,7 @@ class PoolSession:
         except OSError as error:
             return MemoryLimitError(f"a batch of {nbytes / 1e6:.0f} MB cannot be mapped: {error}", "lower batch_size")
 
-    def _withdraw(self, request: Request) -> None:
+    def _withdraw(self, request: BatchRequest) -> None:
         """Takes a request back from the worker that has it, and its slot."""
         if request.ring is not None:
             request.ring.free(request.slot, request)

@@ -23,7 +23,7 @@ from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.beats import BEAT_S
 from gnnkit.runtime.graph_memory import GraphHandle
-from gnnkit.runtime.pool import PoolSession, Request, Sampled, trial_batch
+from gnnkit.runtime.pool import BatchRequest, PoolSession, Sampled, trial_batch
 from gnnkit.runtime.remote import fresh, layout_from_json
 from gnnkit.runtime.ring import Ring, roomy_slot_size
 from gnnkit.runtime.scheduler import MOST_CONCURRENT
@@ -74,14 +74,12 @@ class RemoteSession(PoolSession):
     Attributes:
         as_sent: See above.
         epoch: The epoch of the last walk.
-        is_closed: Whether it was given up.
     """
 
     def __init__(self, sessions: RemoteSessions, plan: LoaderPlan, as_sent: dict[str, Any]) -> None:
         super().__init__(plan, _concurrency(plan))
         self.as_sent = as_sent
         self.epoch: int | None = None
-        self.is_closed = False
         self._sessions, self._schedule = sessions, BatchList(plan, sessions.graph).schedule()
         self._opening: list[Future[int]] = []
 
@@ -120,7 +118,7 @@ class RemoteSession(PoolSession):
             opening.set_exception(fresh(error))
         self._opening.clear()
 
-    def _place(self, request: Request) -> bool:
+    def _place(self, request: BatchRequest) -> bool:
         if self.ring is not None and request.seeds is None:
             slot = self.ring.take(request)
             if slot is None:
@@ -128,7 +126,7 @@ class RemoteSession(PoolSession):
             request.slot, request.ring = slot, self.ring
         return self.ring is not None
 
-    def _read(self, request: Request, batch: Mapping[str, Any], message: Message) -> Sampled:
+    def _read(self, request: BatchRequest, batch: Mapping[str, Any], message: Message) -> Sampled:
         found = super()._read(request, batch, message)
         nbytes = batch["layout"]["nbytes"] if "layout" in batch else 0
         if self.ring is not None and nbytes > self.ring.slot_bytes:
@@ -147,18 +145,12 @@ class RemoteSession(PoolSession):
         except OSError as error:
             if self.ring is None:  # the next registration tries again
                 self.fail(GnnkitError(f"there is no memory for batches of {largest / 1e6:.1f} MB: {error}"))
-                self.close()
+                pool.remove(self)
             return
         pool.hand_ring(self)
         for opening in self._opening:
             opening.set_result(self.number)
         self._opening.clear()
-
-    def close(self) -> None:
-        """Gives the loader up at every worker."""
-        if not self.is_closed:
-            self.is_closed = True
-            self._sessions.pool.remove(self)
 
 
 def _concurrency(plan: LoaderPlan) -> int:
@@ -196,7 +188,7 @@ class RemoteSessions:
             PlanError: The plan is of no use here, or another one was registered under this key.
         """
         session = self._sessions.get((client, key))
-        if session is None or session.is_closed:
+        if session is None or not session.number:
             plan = LoaderPlan.from_json(sent)
             _check_plan(plan, self.graph)
             session = self._sessions[client, key] = RemoteSession(self, plan, sent)
@@ -210,16 +202,16 @@ class RemoteSessions:
         session = self._sessions.pop((client, key), None)
         if session is not None:
             session.fail(UnknownChannel(f"the loader {key!r} of {client} was given up"))
-            session.close()
+            self.pool.remove(session)
 
-    def begin(self, client: str, key: str, walk: Request) -> RemoteSession:
+    def begin(self, client: str, key: str, walk: BatchRequest) -> RemoteSession:
         """Has a batch walked.
 
         Raises:
             UnknownChannel: It is not registered.
         """
         session = self._sessions.get((client, key))
-        if session is None or session.is_closed:
+        if session is None or not session.number:
             raise UnknownChannel(f"there is no loader {key!r} of {client}")
         if session.epoch != walk.epoch or self.pool.is_over:  # missing workers are started when an epoch begins
             session.epoch = walk.epoch
@@ -343,11 +335,11 @@ class NetworkCalls:
         if not is_whole(epoch, 0, MOST_BATCHES) or not is_whole(batch, 0, MOST_BATCHES):
             raise BadRequest(f"there is no batch {shown(batch)} of epoch {shown(epoch)}")
         done: Future[Any] = Future()
-        walk = Request(epoch, batch, None if seeds is None else ids_of(seeds), partial(_settle, done))
+        walk = BatchRequest(epoch, batch, None if seeds is None else ids_of(seeds), partial(_settle, done))
         session: RemoteSession = self._on_main(lambda: self._known().begin(client, key, walk))
         return Stream(self._answer(session, walk, done, timeout_s))
 
-    def _answer(self, session: RemoteSession, walk: Request, done: Future[Any], timeout_s: float) -> Generator[Any, None, None]:
+    def _answer(self, session: RemoteSession, walk: BatchRequest, done: Future[Any], timeout_s: float) -> Generator[Any, None, None]:
         """Waits for a batch, and gives it; a client that has gone ends this."""
         late = BatchTimeout(f"no sampling process has sampled the batch within {timeout_s:g} s")
         try:

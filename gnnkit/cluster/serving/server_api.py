@@ -27,7 +27,7 @@ from gnnkit.cluster.serving.store_api import StoreApi
 from gnnkit.errors import DatasetError, GnnkitError, PlanError, SamplingError, near_matches
 from gnnkit.plan import Batching, InputLinks, InputNodes, LoaderPlan, NeighborSampling, PPRSampling, Sampling, num_batches
 from gnnkit.plan.sampling import check_fan_outs, resolve_fan_outs
-from gnnkit.runtime.pool import PoolSession, Request, Sampled, WorkerPool
+from gnnkit.runtime.pool import BatchRequest, PoolSession, Sampled, WorkerPool
 from gnnkit.runtime.remote import fresh
 from gnnkit.runtime.scheduler import Scheduler
 from gnnkit.samplers import PPR, channel_ratios
@@ -184,7 +184,7 @@ class ServedStream(PoolSession):
         self._serve()
         while self._scheduler.next_step() is not None:
             generation, batch = self._scheduler.assign(0)
-            self.ask(Request(self.epoch, batch, None, partial(self._came, generation, batch), f"sampling batch {batch}"))
+            self.ask(BatchRequest(self.epoch, batch, None, partial(self._came, generation, batch), f"sampling batch {batch}"))
         self.deal(self._pool.workers)
 
     def _came(self, generation: int, batch: int, sampled: Sampled) -> None:
