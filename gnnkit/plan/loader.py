@@ -314,7 +314,7 @@ class Placement(Record):
     @property
     def is_replicated(self) -> bool:
         """Whether every host holds every part."""
-        return all(len(parts) == self.num_parts for parts in self.hosts)
+        return {*map(len, self.hosts)} == {self.num_parts}
 
     @property
     def word(self) -> PlacementWord:
