@@ -318,11 +318,11 @@ def _copies(job: ExportJob) -> tuple[str, ...]:
 _BEFORE = {
     PLAN: "what is sampled: the graph, its inputs, fan-outs, batches and seed",
     TRAIN: "`train(loader, ctx)`, which every rank calls: edit it",
-    CONFIG: "hyper-parameters, `ctx.config`; `--set lr=0.01` behind the command that starts the job changes them",
+    CONFIG: "hyper-parameters, `ctx.config`: edit it; `--set lr=0.01` behind a script that starts ranks does the same for one run",
     STAGE: "cuts the store into as many parts as the job needs",
 }
 _AFTER = {
-    REQUIREMENTS: "the versions of everything that it was exported with",
+    REQUIREMENTS: "the versions of gnnkit, of the packages that it names and of those that `train.py` imports",
     RECORD: "how it was exported, to notice changes and to verify it",
 }
 
@@ -407,8 +407,8 @@ def _ports(ports: Iterable[Port]) -> str:
     if not rows:
         return "## Ports\n\nNothing listens: one rank on one node."
     head = (
-        "Nodes must reach each other on these. The system picks an ephemeral one anew for each run. Traffic is not encrypted: use a network"
-        " that you trust."
+        "Nodes must reach each other on these. Where it says ephemeral, the system picks a free port anew for each run. Traffic is not"
+        " encrypted: use a network that you trust."
     )
     return f"## Ports\n\n{head}\n\n| what listens | where | port | |\n|---|---|---|---|\n" + "\n".join(rows)
 

@@ -212,14 +212,19 @@ class Controls:
             "batch_size": batching.batch_size,
             "num_seeds": here.batches.num_seeds,
             "seed": batching.seed,
+            "shuffle": batching.shuffle,
+            "drop_last": batching.drop_last,
+            **here._digests,
         }
 
     @checks_arguments
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Makes the next iteration give exactly the batches that were left when ``state`` was taken.
 
+        A state from between two epochs may be of a loader with other options than these: the next epoch is this loader's own.
+
         Raises:
-            PlanError: The state is of another kind of loader, or damaged.
+            PlanError: The state is of a loader that gives other batches, or damaged.
         """
         here = self.pipeline
         expected = here.state_dict()
@@ -230,6 +235,12 @@ class Controls:
         for name in ("version", "batch_size", "num_seeds", "seed"):
             if state[name] != expected[name]:
                 raise PlanError(f"the state has {name}={state[name]!r}, this loader has {expected[name]!r}", hint)
+        others = [name for name in ("shuffle", "drop_last", *here._digests) if state[name] != expected[name]]
+        if others and state["next_batch"]:
+            raise PlanError(
+                f"the state is of the middle of an epoch of a loader with other {' and '.join(others)}: what is left of it is not here",
+                f"make the loader with the options of that one; set_epoch({shown(state['epoch'])}) begins an epoch with these",
+            )
         next_batch, num_batches = state["next_batch"], here.schedule().num_batches
         if not is_whole(next_batch, 0, num_batches):
             raise PlanError(f"the state has next_batch={shown(next_batch)}, an epoch has {num_batches} batches", hint)
@@ -539,6 +550,11 @@ class Pipeline(Controls):
     def _move_to(self, epoch: int, first_batch: int) -> None:
         with self._turning:
             self.next_epoch, self._first_batch, self._moved = epoch, first_batch, True
+
+    @functools.cached_property
+    def _digests(self) -> dict[str, str]:
+        """Digests of what an epoch's batches follow from, beside the values that ``state_dict`` has itself."""
+        return {"inputs": self._plan.inputs.digest(), "sampling": self._plan.sampling.digest()}
 
     # Beside and after it ----------------------------------------------------------------------------------------------------
 

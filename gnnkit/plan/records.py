@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields
 from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
+import xxhash
 
 from gnnkit.bounds import shown
 from gnnkit.errors import PlanError
@@ -50,6 +51,13 @@ class Record:
             if not ("omitted" in field.metadata and _is_default(field, value)):
                 found[field.name] = _written(value, field.metadata.get("column", ""))
         return found
+
+    def digest(self) -> str:
+        """32 hexadecimal digits (XXH3) of its kind and values, arrays included."""
+        found = xxhash.xxh3_128()
+        for piece in _pieces(self):
+            found.update(piece)
+        return found.hexdigest()
 
     @classmethod
     @functools.cache
@@ -114,6 +122,25 @@ def _written(value: Any, name: str) -> Any:
             return [{"edge_type": list(edge_type), name: _written(own, "")} for edge_type, own in sorted(value.items())]
         return {key: _written(own, "") for key, own in sorted(value.items())}
     return value.item() if isinstance(value, np.generic) else value
+
+
+def _pieces(value: Any) -> Iterator[Any]:
+    """The bytes of a value, each part with what tells it from others."""
+    if isinstance(value, np.ndarray):
+        yield f"{value.dtype}{value.shape}"
+        yield np.ascontiguousarray(value)
+    elif isinstance(value, Record):
+        yield f"{value.kind}{type(value).__name__}"
+        for field in fields(value):  # type: ignore[arg-type]
+            yield from _pieces(getattr(value, field.name))
+    elif isinstance(value, Mapping):
+        yield from _pieces(sorted(value.items()))
+    elif isinstance(value, (list, tuple)):
+        yield f"{len(value)}:"
+        for own in value:
+            yield from _pieces(own)
+    else:
+        yield f"{value!r},"
 
 
 def _as_it_is(value: Any) -> Any:

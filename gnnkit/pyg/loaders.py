@@ -196,8 +196,10 @@ class LiveLoader:
             if order is None:
                 return dict(state)
             # An epoch that has not begun has no order yet, and may get one of any length.
-            own = {"order": list(order)} if state["next_batch"] else {"num_seeds": self._open().state_dict()["num_seeds"]}
-            return {**state, **own}
+            if state["next_batch"]:
+                return {**state, "order": list(order)}
+            here = self._open().state_dict()
+            return {**state, "num_seeds": here["num_seeds"], "inputs": here["inputs"]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from a position."""
@@ -470,9 +472,10 @@ class _OverGraphLoader:
             PlanError: A value is unusable, or a derived class has methods that would never be called.
         """
         self._refuse_overrides()
-        for name in ("dataset", "collate_fn"):  # Lightning gives them back
-            kwargs.pop(name, None)
-        self._refuse(**{name: kwargs.pop(name, None) for name in ("transform_sampler_output", "custom_cls")})
+        kwargs.pop("dataset", None)  # Lightning gives it back, as it does the collate_fn of a loader
+        if isinstance(getattr(kwargs.get("collate_fn"), "__self__", None), LiveLoader):
+            del kwargs["collate_fn"]
+        self._refuse(**{name: kwargs.pop(name, None) for name in ("transform_sampler_output", "custom_cls", "collate_fn", "filter_fn")})
         if kwargs.pop("worker_init_fn", None) is not None:
             _ignore_worker_init_fn()
         known = {**inspect.signature(type(self).__init__).parameters, **inspect.signature(DataLoader.__init__).parameters}

@@ -154,7 +154,7 @@ def test_advice_on_texts_that_are_times_works() -> None:
         ({"standardize": True}, "standardize=True, and there are no features"),
         ({"features": "size", "fill": "median"}, "fill='median'"),
         ({"features": "size", "standardize": 3}, "standardize"),
-        ({"time": {("node", "to", "node"): "at"}, "undirected": True}, r"cannot be added up\n.*pandas.concat"),
+        ({"time": {("node", "to", "node"): "at"}, "undirected": True}, r"cannot be added up\n.*'a': 'b', 'b': 'a'"),
         ({"undirected": "yes"}, "undirected must be True or False"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -297,6 +298,22 @@ def test_what_does_not_heed_signals_is_killed_in_the_end(tmp_path: Path, scripts
     assert wait_until(have_ended, 60)
     for name, script in started.items():
         check_gone(script, signal.SIGINT, before[name], name)
+
+
+def test_ranks_that_no_other_start_can_help_end_a_single_node(tmp_path: Path, scripts: ExitStack) -> None:
+    script = begin(Phase("torchrun", "launch.sh", {**NODE, "NNODES": "1"}, "torchrun*"), tmp_path / "case", scripts)
+    assert wait_until(script.is_there), (script.calls(), script.said())
+    before = script.calls()
+    (script.folder / "job" / "run" / ".refused-0").touch()  # as a rank does
+    assert script.process.wait(30) == 2
+    assert wait_until(lambda: not script.running(), 30) and script.calls() == before
+
+
+def test_a_port_that_another_job_has_is_named(tmp_path: Path, scripts: ExitStack) -> None:
+    script = begin(Phase("torchrun", "launch.sh", NODE, "torchrun*", listens=True), tmp_path / "case", scripts)
+    assert script.process.wait(30) == 1
+    assert re.search(r"another job.* listens at 127.0.0.1:\d+: MASTER_PORT=\d+ .*launch.sh", script.said())
+    assert not any(call.startswith("torchrun") for call in script.calls())
 
 
 @pytest.mark.netns

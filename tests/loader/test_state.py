@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -123,6 +124,27 @@ def test_a_state_of_another_plan_is_refused(changes: dict[str, Any]) -> None:
         with pytest.raises(PlanError, match=r"the state has .*=.*, this loader has") as caught:
             other.load_state_dict(loader.state_dict())
         assert caught.value.hint
+
+
+OTHERS = [
+    ({"shuffle": False}, "shuffle"),
+    ({"drop_last": True}, "drop_last"),
+    ({"num_neighbors": [2, 2]}, "sampling"),
+    ({"input_nodes": torch.arange(1, 101) % 100}, "inputs"),
+]
+
+
+@pytest.mark.parametrize(("changes", "named"), OTHERS, ids=[named for _, named in OTHERS])
+def test_a_place_in_an_epoch_of_other_batches_is_refused(changes: dict[str, Any], named: str) -> None:
+    options: dict[str, Any] = {"shuffle": True, "input_nodes": torch.arange(100)}
+    with make(DATA, **options) as loader, make(DATA, **{**options, **changes}) as other:
+        between = loader.state_dict()
+        next(iter(loader))
+        before = other.state_dict()
+        with pytest.raises(PlanError, match=f"other {named}:") as caught:
+            other.load_state_dict(loader.state_dict())
+        assert "set_epoch(0)" in (caught.value.hint or "") and other.state_dict() == before
+        other.load_state_dict(between)  # what has not begun is any loader's own
 
 
 @pytest.mark.parametrize(

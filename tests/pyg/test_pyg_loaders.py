@@ -662,6 +662,8 @@ def test_what_cannot_be_followed_says_so_and_what_to_do() -> None:
         "transform_sampler_output": lambda out: out,
         "neighbor_sampler": object(),
         "custom_cls": Data,
+        "collate_fn": list,
+        "filter_fn": list,
     }
     for name, value in given.items():
         with pytest.raises(PlanError, match=name) as caught:

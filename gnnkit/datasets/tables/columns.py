@@ -238,7 +238,8 @@ def without_nulls(array: pa.Array, name: str, piece: Piece, fills: Mapping[str, 
     if name not in fills:
         row = piece.first + int(pc.index(array.is_null(), True).as_py())
         what = f"{array.null_count} nulls in {len(array)} rows of column {name!r}, the first in row {row}"
-        raise DatasetError(f"{piece.where}: {what}", f"fill={{{name!r}: value}} puts a value in their place")
+        mean = f"; of a feature, fill={{{name!r}: 'mean'}}" if pa.types.is_floating(array.type) or pa.types.is_integer(array.type) else ""
+        raise DatasetError(f"{piece.where}: {what}", f"fill={{{name!r}: value}} puts a value in their place{mean}")
     try:
         value = fills[name]
         is_date = isinstance(value, str) and pa.types.is_temporal(array.type)

@@ -209,10 +209,11 @@ class Layout:
         for edge in self.edges.values():
             for option in ("time", "label", "categories"):
                 if edge.name[0] == edge.name[2] and option in edge.uses:
+                    swapped = dict(zip(sum(edge.ends, ()), sum(edge.ends[::-1], ()), strict=True))
                     raise PlanError(
                         f"undirected=True adds up what edges between the same nodes have, and {option}={list(edge.uses[option])} of edges "
                         "cannot be added up",
-                        "give each edge twice: pandas.concat([edges, edges.rename(columns={'src': 'dst', 'dst': 'src'})])",
+                        f"give each edge twice: pandas.concat([edges, edges.rename(columns={swapped})])",
                     )
 
     def need_columns(self, option: str, columns: Iterable[str]) -> None:

@@ -579,7 +579,7 @@ def _watch(job: ExportJob, kind: str) -> InstructionStep:
     text = (
         f"A {kind} that is done or has failed ends what still runs of it{servers}. It stays for {_KEPT_S // 86400} days, for the logs of"
         f" its pods, and is removed then. The third command ends the job{servers}, the last one removes what else there is but the claims."
-        " Make the ConfigMap anew after a change of `train.py`."
+        " After a change of `train.py` or `config.json`, remove the ConfigMap and make it anew."
     )
     commands = (
         f"kubectl get pods -l app.kubernetes.io/part-of={job.name}",
