@@ -56,7 +56,7 @@ class Record:
         """32 hexadecimal digits (XXH3) of its kind and values, arrays included."""
         found = xxhash.xxh3_128()
         for piece in _pieces(self):
-            found.update(piece)
+            found.update(piece.encode() if isinstance(piece, str) else piece)
         return found.hexdigest()
 
     @classmethod

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,9 @@ from gnnkit.runtime.ring import Ring, mapped
 from gnnkit.runtime.supervisor import Exit
 from gnnkit.runtime.waiters import Waiters
 from gnnkit.runtime.wire import Message, in_memory
-from gnnkit.sampling.schedule import Schedule
+
+if TYPE_CHECKING:
+    from gnnkit.sampling.schedule import Schedule
 
 T = TypeVar("T")
 

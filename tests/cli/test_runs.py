@@ -158,7 +158,8 @@ def test_servers_in_the_foreground_end_with_their_process(store: Store, tmp_path
 
 def test_a_part_service_that_was_stopped_is_not_brought_back(store: Store, tmp_path: Path, cli: Cli) -> None:
     reference, keepers = store.reference, []
-    spec = ServiceSpec(reference.path, reference.fingerprint, (0,), 0, (), "127.0.0.1", 0, "a secret of these tests", 60.0, 0.0, tmp_path)
+    held: Any = {"parts": (0,), "whole_structure": False}
+    spec = ServiceSpec(reference.path, reference.fingerprint, held, 0, (), "127.0.0.1", 0, "a secret of these tests", 60.0, 0.0, tmp_path)
     supervisor = PartService(spec, GraphHandle(store.arrays(), store.splits, reference), {1: lambda: None}, keepers.append)
     (found,) = json.loads(cli("ps", "--json")[1])["runs"]
     assert found["what"] == "part service" and [each["name"] for each in found["processes"]] == ["part service 0"]

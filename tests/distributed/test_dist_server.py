@@ -27,6 +27,7 @@ from gnnkit.distributed import (
 )
 from gnnkit.distributed.dist_server import METHODS, method_name
 from gnnkit.errors import GnnkitError, PlanError, SamplingError, StoreError, WorkerDied
+from gnnkit.runtime.pool import SharedPool
 from gnnkit.runtime.remote import error_from_json, error_to_json
 from gnnkit.runtime.wire import Message, in_memory
 from tests.distributed.loading import NUM_NODES, labelled, ring, stored
@@ -268,26 +269,22 @@ CONFIG = {
 }
 
 
-class Workers:
-    """Stands in for a server's workers: what they are sent is kept, and they answer when they are told to."""
+class Workers(SharedPool[Any, Any]):
+    """A server's pool whose workers are a stand-in: what they are sent is kept, and they answer when they are told to."""
 
     def __init__(self) -> None:
         self.ready: frozenset[int] = frozenset()
         self.watchers: list[Any] = []
-        self.channels: dict[int, Any] = {}
         self.sent: list[tuple[int, str, dict[str, Any]]] = []
-        self.is_over, self.starts, self._numbers = False, 0, 0
+        self.is_over, self.starts = False, 0
+        super().__init__(lambda started: self, 0, 1.0)
+
+    @property
+    def pids(self) -> dict[int, int]:
+        return dict.fromkeys(self.ready, 0)
 
     def start_missing(self) -> None:
         self.is_over, self.starts = False, self.starts + 1
-
-    def enter(self, channel: Any) -> int:
-        self._numbers += 1
-        self.channels[self._numbers] = channel
-        return self._numbers
-
-    def leave(self, channel: Any) -> None:
-        del self.channels[channel.number]
 
     def send(self, rank: int, kind: str, fds: Any = (), /, **body: Any) -> None:
         self.sent.append((rank, kind, body))
@@ -295,8 +292,8 @@ class Workers:
     def come(self, *ranks: int) -> None:
         for rank in ranks:
             self.ready |= {rank}
-            for channel in list(self.channels.values()):
-                channel.on_ready(rank)
+            self._announce_sessions(rank)
+            self.assign()
             for watcher in self.watchers:
                 watcher(rank, None)
 
@@ -304,8 +301,9 @@ class Workers:
         self.ready -= {rank}
         self.is_over = for_good and not self.ready
         error = error_from_json(error_to_json(WorkerDied(f"sampling process {rank} ended", "look")), "")
-        for channel in list(self.channels.values()):
-            channel.on_lost(rank, error)
+        for session in list(self.sessions.values()):
+            session.lost(rank, error)
+        self.assign()
         for watcher in self.watchers:
             watcher(rank, error)
 
@@ -317,15 +315,17 @@ class Workers:
 
     def answer(self, rank: int, job: dict[str, Any], error: GnnkitError | None = None) -> None:
         """A worker has sampled a batch, which holds its own number."""
-        body, channel = {"c": job["c"], "number": job["number"]}, self.channels.get(job["c"])
-        if channel is None:  # given up
+        body, session = {"c": job["c"], "number": job["number"]}, self.sessions.get(job["c"])
+        if session is None:  # given up
             return
         if error is not None:
-            channel.on_message(rank, Message("error", {**body, "error": error_to_json(error)}))
+            session.take(rank, Message("error", {**body, "error": error_to_json(error)}))
+            self.assign()
             return
         block = np.array([job["epoch"], job["batch"]], np.int64)
         batches = [{"layout": {"nbytes": block.nbytes}}]
-        channel.on_message(rank, Message("done", {**body, "batches": batches}, [in_memory(block.data)]))
+        session.take(rank, Message("done", {**body, "batches": batches}, [in_memory(block.data)]))
+        self.assign()
 
     def work(self) -> int:
         """Answers everything that there is to do, the last first; how much that was."""

@@ -133,8 +133,8 @@ def ordinary_pages() -> list[Any]:
 
 
 def lines_of_code(page: Path) -> list[str]:
-    found = re.findall(r"^```(?!\{)[a-z]*\n(.*?)^```$|^((?: {4}\S[^\n]*\n)+)", page.read_text(), re.S | re.M)
-    return [line for fenced, indented in found for line in (fenced or indented).splitlines()]
+    found = re.findall(r"^```([^\n]*)\n(.*?)^```$|^((?: {4}\S[^\n]*\n)+)", page.read_text(), re.S | re.M)
+    return [line for word, fenced, indented in found if not word.startswith("{") for line in (fenced or indented).splitlines()]
 
 
 FOR_READERS = [ROOT / "README.md", *(page for page in sorted(DOCS.rglob("*.md")) if "development" not in page.parts)]

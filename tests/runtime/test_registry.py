@@ -212,7 +212,7 @@ def test_options_that_make_no_sense(name: str, value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "nbytes"), [(None, None), (4096, 4096), ("4GB", 4 << 30), ("64MB", 64 << 20), ("0.5 kb", 512), ("12", 12), ("3G", 3 << 30)]
+    ("size", "nbytes"), [(None, None), (4096, 4096), ("4GB", 4 << 30), ("64MB", 64 << 20), ("0.5 kb", 512), ("12B", 12), ("3G", 3 << 30)]
 )
 def test_channel_sizes(size: int | str | None, nbytes: int | None) -> None:
     assert Colocated(channel_size=size).channel_bytes == nbytes

@@ -141,7 +141,6 @@ def test_random_graphs_on_random_hosts(tmp_path: Path, case: dict[str, Any]) -> 
 def check_batches(store: Store, placement: dict[int, tuple[int, ...]], asked: Any, rng: np.random.Generator) -> None:
     """Batches of the kinds that ask: the same on one host, on several, and where only their structure travels."""
     options, node_type = store.options, inputs_of(store.arrays()).node_type
-    arrays = {"node": asked[node_type]}
     for shape in ("directional", "bidirectional", "induced"):
         timed = options.time_attr is not None and shape != "induced"
         if shape == "bidirectional" and any(find_reverse(t, store.schema.edge_types) is None for t in store.schema.edge_types):
@@ -155,7 +154,7 @@ def check_batches(store: Store, placement: dict[int, tuple[int, ...]], asked: An
             subgraph_type=shape,
             time_attr=options.time_attr if timed else None,
         )
-        request = request_of(int(rng.integers(1 << 62)), **arrays, **({"time": rng.integers(-1, 6, 9)} if timed else {}))
+        request = request_of(int(rng.integers(1 << 62)), asked[node_type], **({"time": rng.integers(-1, 6, 9)} if timed else {}))
         want = sampled(sampler_on(store.arrays(), sampling), request)
         for sampler, _ in spread_samplers(store.arrays(), sampling, placement).values():
             assert sampled(sampler, request) == want

@@ -15,7 +15,8 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from gnnkit import Colocated, GraphLoader
+import gnnkit
+from gnnkit import GraphLoader
 from gnnkit.errors import GnnkitError
 from tests.helpers.batches import digest, digests
 
@@ -25,7 +26,7 @@ running: dict[str, Iterator[Any]] = {}
 
 def make(name: str, store: str | None, backend: dict[str, Any] | str, **options: Any) -> dict[str, Any]:
     if isinstance(backend, dict):
-        options["backend"] = Colocated(**backend)
+        options["backend"] = getattr(gnnkit, backend.pop("kind", "Colocated"))(**backend)
     else:
         options["backend"] = backend
     if isinstance(options.get("placement"), dict):
