@@ -360,7 +360,8 @@ def test_ranks_end_with_a_torchrun_that_is_killed(tmp_path: Path, scripts: ExitS
     scripts.callback(process.wait, 30)
     scripts.callback(end, tmp_path)
     assert wait_until(lambda: len(list(folder.glob("rank-*"))) == 2, 120)
-    (torchrun,) = [found for found in running(tmp_path) if found.ppid() in {child.pid for child in psutil.Process(process.pid).children()}]
+    started = {child.pid for child in psutil.Process(process.pid).children()}
+    (torchrun,) = [found for found in running(tmp_path) if found.ppid() in started and "torchrun" in " ".join(found.cmdline())]
     torchrun.kill()
     assert process.wait(30) == 128 + signal.SIGKILL
     assert wait_until(lambda: not running(tmp_path), 10)
