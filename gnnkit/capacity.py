@@ -274,9 +274,7 @@ class SizedGraph:
 
     def held(self, word: PlacementWord, num_hosts: int) -> int:
         """Bytes of the store on the machine that has most, where so many hold it."""
-        if word == "replicate":
-            return self.nbytes
-        return held_nbytes(self.sizes, shares(self.num_parts, num_hosts, whole_structure=word == "features"))
+        return held_nbytes(self.sizes, word, self.num_parts, num_hosts)
 
     def crossing(self, word: PlacementWord, num_hosts: int, batch: BatchSize, with_edge: bool) -> float:
         """Bytes that machines ask each other for and answer, for a batch: the mean over machines, the text around arrays left out.
@@ -352,8 +350,7 @@ def _of_store(place: str, options: BuildOptions, plan: LoaderPlan | None) -> Siz
         cut = replace(manifest.options, num_parts=options.num_parts, partition=options.partition)
         found = planned(manifest.name, f"the store {place}, cut anew", manifest.schema, manifest.splits, cut, manifest.metadata)
         return replace(found, store=path, plan=plan)
-    sizes = {name: entry.size for name, entry in manifest.files.items()}
-    own = manifest.schema, manifest.splits, sizes, manifest.num_parts, manifest.renumbered
+    own = manifest.schema, manifest.splits, manifest.sizes, manifest.num_parts, manifest.renumbered
     return SizedGraph(manifest.name, f"the store {place}", *own, path, plan)
 
 

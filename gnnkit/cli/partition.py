@@ -12,7 +12,7 @@ import typer
 
 from gnnkit.cli.output import FEATURE_DTYPE, by_type, fan_outs, feature_dtypes, show_json, show_line
 from gnnkit.cli.stores import check_dataset, open_store, open_store_or_none, show_store, store_facts
-from gnnkit.cluster.hosts import fitting_placement, held_nbytes, shares
+from gnnkit.cluster.hosts import fitting_placement, held_nbytes
 from gnnkit.datasets.ogb import open_ogb
 from gnnkit.datasets.tables.reading import is_table_file
 from gnnkit.datasets.tables.source import forms_from_text, open_described, tables, tables_from_text
@@ -141,9 +141,9 @@ def _show_progress(out: Path | None, built: list[int], as_json: bool) -> None:
 
 def _advice(store: Store) -> str:
     """Advises on the placement of the store on a host for each part, and on another cut."""
-    sizes, count = {name: entry.size for name, entry in store.manifest.files.items()}, store.num_parts
+    sizes, count = store.manifest.sizes, store.num_parts
     word = fitting_placement(sizes, count, count, total_memory())
-    held = store.nbytes if word == "replicate" else held_nbytes(sizes, shares(count, count, whole_structure=word == "features"))
+    held = held_nbytes(sizes, word, count, count)
     line = f'on {count} hosts with the memory of this one, placement="auto" is "{word}", {format_bytes(held)} on each'
     best = "metis" if find_spec("pymetis") else "ldg"
     if word == "replicate" or store.options.partition == best:

@@ -566,14 +566,18 @@ def shares(num_parts: int, num_hosts: int, *, whole_structure: bool = False) -> 
     return Placement(tuple(tuple(range(first, end)) for first, end in zip(ends[:-1], ends[1:], strict=True)), whole_structure)
 
 
-def held_nbytes(sizes: Mapping[str, int], placement: Placement) -> int:
+def held_nbytes(sizes: Mapping[str, int], word: PlacementWord, num_parts: int, num_hosts: int) -> int:
     """Bytes of a store on the host that holds most.
 
     Args:
         sizes: ``{file of the store: bytes}``.
-        placement: Which host holds which parts.
+        word: What the hosts hold of it.
+        num_parts: Its parts: at least as many as hosts, where they do not hold all of it.
+        num_hosts: Hosts.
     """
-    held = map(placement.held, range(placement.num_hosts))
+    if word == "replicate":
+        return sum(sizes.values())
+    held = map(shares(num_parts, num_hosts, whole_structure=word == "features").held, range(num_hosts))
     return max(sum(size for name, size in sizes.items() if is_held(name, **own)) for own in held)
 
 
@@ -584,14 +588,14 @@ def best_placement(manifest: Manifest, hosts: Hosts) -> PlacementWord:
     """
     if hosts.memory is None:
         return "replicate" if manifest.num_parts < hosts.count else "partition"
-    return fitting_placement({name: entry.size for name, entry in manifest.files.items()}, manifest.num_parts, hosts.count, hosts.memory)
+    return fitting_placement(manifest.sizes, manifest.num_parts, hosts.count, hosts.memory)
 
 
 def fitting_placement(sizes: Mapping[str, int], num_parts: int, num_hosts: int, memory: int) -> PlacementWord:
     """The same, of hosts whose memory is known; ``sizes`` as in ``held_nbytes``."""
-    if sum(sizes.values()) * REPLICATED_SHARE <= memory:
+    if held_nbytes(sizes, "replicate", num_parts, num_hosts) * REPLICATED_SHARE <= memory:
         return "replicate"
-    if num_parts >= num_hosts and held_nbytes(sizes, shares(num_parts, num_hosts, whole_structure=True)) * REPLICATED_SHARE <= memory:
+    if num_parts >= num_hosts and held_nbytes(sizes, "features", num_parts, num_hosts) * REPLICATED_SHARE <= memory:
         return "features"
     return "partition"
 

@@ -99,6 +99,11 @@ class Manifest:
         return self.options.num_parts
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each array file, by its name."""
+        return {name: entry.size for name, entry in self.files.items()}
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all array files."""
         return sum(entry.size for entry in self.files.values())
