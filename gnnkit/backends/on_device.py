@@ -220,7 +220,7 @@ class OnDeviceStream(InProcessStream):
 
     def _handed_out(self, found: T) -> T:
         if isinstance(found, SampledSubgraph) and found.tensors is not None:
-            self._place.hand_out(found.tensors.values())
+            self._place.hand_out(found.tensors)
         return found
 
     @override

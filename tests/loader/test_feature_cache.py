@@ -330,5 +330,7 @@ def test_a_forgotten_loader_finishes_its_copies() -> None:
 @pytest.mark.gpu
 def test_a_cache_larger_than_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (90, 100))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 0)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 0)
     with pytest.raises(MemoryLimitError, match="free on cuda:0"):
         make(device="cuda", feature_cache=100)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch_geometric.data import Data
 
 import gnnkit
 from gnnkit import GraphLoader, InProcess, OnDevice
@@ -76,12 +78,13 @@ class Counting(TorchDispatchMode):
         return [name for name, count in found.items() for _ in range(count)]
 
 
-def operations(loader: GraphLoader) -> Counting:
-    """The operations of one batch."""
+def operations(loader: GraphLoader, before: int = 1) -> Counting:
+    """The operations of one batch, behind some others."""
     stream: Any = loader.pipeline.stream
-    stream.sample_now(0, 0)
+    for number in range(before):
+        stream.sample_now(0, number)
     with Counting() as counting, counting.calls:
-        stream.sample_now(0, 1)
+        stream.sample_now(0, before)
     return counting
 
 
@@ -111,6 +114,32 @@ def test_operations_of_typed_graphs() -> None:
             counted.append(operations(loader))
     assert counted[1].waits == ["tolist"] * 3
     assert counted[1].kernels - counted[0].kernels <= _MOST_OPERATIONS * num_types
+
+
+@pytest.mark.parametrize("data", [plain, typed])
+def test_the_host_waits_once_a_batch_from_the_fourth_one_on(data: Callable[[], Any]) -> None:
+    for hops in (1, 2, 3):
+        options = {"input_nodes": "paper"} if data is typed else {}
+        with make(data(), num_neighbors=[2] * hops, batch_size=16, shuffle=False, backend=OnDevice("cpu"), **options) as loader:
+            assert operations(loader, 3).waits == ["tolist"]
+
+
+@pytest.mark.parametrize("options", [{}, {"with_edge": True}, {"replace": True}, {"subgraph_type": "bidirectional"}])
+def test_batches_that_take_more_than_there_is_room_for_are_walked_again(options: dict[str, Any]) -> None:
+    """One neighbour each, then hubs: and the batches behind those have room again."""
+    rng = np.random.default_rng(5)
+    few, many = rng.integers(0, 900, 200), rng.integers(0, 900, 6000)
+    targets = np.concatenate([np.arange(200), rng.integers(200, 400, 6000)])
+    data = Data(edge_index=torch.from_numpy(np.stack([np.concatenate([few, many]), targets])), num_nodes=900)
+    data.x = torch.rand(900, 3)
+    inputs = torch.arange(400)
+    wanted = {"input_nodes": inputs, "num_neighbors": [6, 5], "batch_size": 20, "shuffle": False, **options}
+    with make(data, **wanted) as reference, make(data, backend=OnDevice("cpu"), **wanted) as loader:
+        for _ in range(2):
+            assert digest(list(loader)) == digest(list(reference))
+            for size in (70, 1, 400):  # questions about more nodes than batches have, and about fewer
+                asked = np.arange(size)
+                assert digest([loader.sample(asked)]) == digest([reference.sample(asked)])
 
 
 # Extremes -----------------------------------------------------------------------------------------------------------------------
@@ -179,7 +208,7 @@ def test_ids_at_the_end_of_int32_are_numbered_with_their_roots() -> None:
     numbering.begin(torch.tensor([last, 0]), torch.tensor([0, 1]))
     ids, roots = torch.tensor([last, last, 0, last, last + 1]), torch.tensor([1, 0, 0, 1, 0])
     assert numbering.meet(ids, roots).tolist() == [1, 1, 2, 2, 2]
-    numbering.settle(ids[[0, 2]], roots[[0, 2]])
+    numbering.settle(ids[[0, 2]], roots[[0, 2]], torch.tensor([2, 3], dtype=torch.int32))
     assert numbering.find(ids, roots).tolist() == [2, 0, 3, 2, -1]
 
 
@@ -199,8 +228,8 @@ def test_more_than_two_to_the_31_edges() -> None:
     walker: Any = object.__new__(DeviceWalker)
     walker._device, walker._sampling, walker._steps, walker.counted = CPU, NeighborSampling({}), {}, Counted(CPU)
     nodes = torch.tensor([1, 0])
-    frontier = _HopNodes(0, nodes, nodes, None)
-    taken = walker._uniform(edges, frontier, *edges.ranges(nodes), 5, 77)
+    frontier = _HopNodes(torch.arange(2, dtype=torch.int32), nodes, nodes, None)
+    taken = walker._uniform(edges, frontier, *edges.ranges(nodes), 5, reference_sampler.fold(77, 0))
     walk = reference_sampler.fold(77, 0)
     keys = {v: reference_sampler.fold(walk, v) for v in (1, 0)}
     wanted = [v * degree + pick for v, key in keys.items() for pick in floyd(key, degree, 5)]
@@ -302,6 +331,16 @@ def test_a_graph_on_a_device_is_sampled_there() -> None:
         assert digest([batch.cpu() for batch in loader]) == digest(list(reference))
     with make(plain().to("cuda"), num_neighbors=None, sampler=gnnkit.HGT([3]), backend="auto") as loader:
         assert isinstance(loader.pipeline.backend, InProcess), "devices have no HGT"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [{"with_edge": True}, {"replace": True}, {"subgraph_type": "induced"}, {"num_neighbors": [-1, 2]}])
+def test_cuda_batches_of_kinds_are_equal(options: dict[str, Any]) -> None:
+    for data, inputs in ((plain(), {}), (typed(), {"input_nodes": "paper"})):
+        own = {"num_neighbors": [4, 3, 2], "batch_size": 8, "shuffle": True, **inputs, **options}
+        with make(data, **own) as reference, make(data, backend=OnDevice("cuda"), **own) as loader:
+            for _ in range(3):
+                assert digest([batch.cpu() for batch in loader]) == digest(list(reference))
 
 
 @pytest.mark.gpu

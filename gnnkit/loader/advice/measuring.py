@@ -709,6 +709,9 @@ def _more(measured: LoopMeasurement) -> Advice | None:
     if slots_gain >= workers_gain:
         what = f"{_waits(measured)} although {who} could sample more: room for {format_number(measured.slots, 'batch')} is too little"
         return Advice("slots", f"{what}; use {in_words(measured.backend, slots)}.", slots)
+    if measured.kind == "OnDevice":
+        remedy = "a larger batch_size has it do more at once, and fewer neighbours are less to do"
+        return Advice("workers", f"{_waits(measured)}, and the device cannot sample faster: {remedy}.")
     what = f"{_waits(measured)} while {who} cannot sample faster"
     if worker_room(measured) < 1:
         return _processors(what)

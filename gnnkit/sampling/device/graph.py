@@ -31,7 +31,7 @@ class DeviceAdjacency:
     """The edges of one type.
 
     Attributes:
-        indptr: int64 ``[nodes + 1]``, over the store ids of the nodes that own the edges.
+        indptr: int64 ``[nodes + 2]``, over the store ids of the nodes that own the edges, and over no node, which owns none.
         indices: int32 or int64 ``[edges + 1]``, store ids of the other ends; the last one leads to no node, but the number of nodes.
         rounds: The length in binary of the largest degree.
         is_wide: Whether a degree may be 2^31 or more.
@@ -55,7 +55,7 @@ class DeviceAdjacency:
         """Looks the edges through, on the device.
 
         Args:
-            indptr: See above.
+            indptr: int64 ``[nodes + 1]``.
             indices: Likewise.
             num_neighbors: Nodes of the type of the other ends.
             prefix: See above.
@@ -78,7 +78,7 @@ class DeviceAdjacency:
             before = torch.cat([prefix.new_zeros(1), prefix[:-1]])
             before[indptr[:-1][degrees > 0]] = 0
             has_zeros = bool((prefix == before).any())
-        return cls(indptr, indices, largest.bit_length(), largest >= 1 << 31, prefix, has_zeros, time)
+        return cls(torch.cat([indptr, indptr[-1:]]), indices, largest.bit_length(), largest >= 1 << 31, prefix, has_zeros, time)
 
     @property
     def count(self) -> int:
@@ -231,7 +231,7 @@ class DeviceGraph:
             timed = timed and own[0].time is not None
             num_nodes = schema.node_types[self.arrays.frontier_type(edge_type)].num_nodes
             itemsize = own[0].indices.itemsize
-            nbytes = 8 * (num_nodes + 1) + itemsize + (itemsize + 8 * weighted + 8 * timed) * edges.num_edges
+            nbytes = 8 * (num_nodes + 2) + itemsize + (itemsize + 8 * weighted + 8 * timed) * edges.num_edges
             found["edges", edge_type, weighted, timed] = nbytes, self._adjacency_of(edge_type, weighted=weighted, timed=timed)
         return found
 

@@ -24,13 +24,13 @@ class Counted:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._values = torch.empty(0, dtype=torch.int32, device=device)
+        self.values = torch.empty(0, dtype=torch.int32, device=device)
 
     def __call__(self, begin: int, end: int) -> Tensor:
         """The numbers in ``[begin, end)``."""
-        if end > len(self._values):
-            self._values = torch.arange(end + end // 4, dtype=torch.int32, device=self.device)
-        return self._values[begin:end]
+        if end > len(self.values):
+            self.values = torch.arange(end + end // 4, dtype=torch.int32, device=self.device)
+        return self.values[begin:end]
 
 
 class Numbering(Protocol):
@@ -42,14 +42,17 @@ class Numbering(Protocol):
     def meet(self, ids: Tensor, roots: Tensor | None) -> Tensor:
         """int32 ``[e]``: how many of the neighbours up to each are met for the first time. The number of nodes stands for none."""
 
-    def settle(self, ids: Tensor, roots: Tensor | None) -> None:
-        """Ends a hop: numbers the nodes that it has met first, in that order."""
+    def settle(self, ids: Tensor, roots: Tensor | None, numbers: Tensor) -> None:
+        """Ends a hop: ``numbers``, int32, are those of the nodes that it has met first."""
 
     def find(self, ids: Tensor, roots: Tensor | None) -> Tensor:
         """int64 ``[e]``: the numbers that nodes have; -1 for those without one."""
 
     def end(self, ids: Tensor) -> None:
-        """Ends the batch; ``ids`` are all of its nodes."""
+        """Ends the batch; ``ids`` are all of its nodes, and perhaps none among them."""
+
+    def lose(self) -> None:
+        """Ends a batch that was broken off."""
 
 
 class TableNumbering(Numbering):
@@ -85,10 +88,11 @@ class TableNumbering(Numbering):
         return (self.table[ids] == place).cumsum(0, dtype=torch.int32)
 
     @override
-    def settle(self, ids: Tensor, roots: Tensor | None) -> None:
-        before, self._count = self._count, self._count + len(ids)
+    def settle(self, ids: Tensor, roots: Tensor | None, numbers: Tensor) -> None:
+        self._count += len(ids)
         self._places = self._count
-        self.table.scatter_(0, ids, self._counted(before, self._count))
+        # Numbers are less than places, and not less than what stands for no node.
+        self.table.scatter_reduce_(0, ids, numbers, "amin")
 
     @override
     def find(self, ids: Tensor, roots: Tensor | None) -> Tensor:
@@ -98,7 +102,12 @@ class TableNumbering(Numbering):
     @override
     def end(self, ids: Tensor) -> None:
         self.table.index_fill_(0, ids, _LAST)
+        self.table[self._size :].fill_(-1)
         self._is_clean = True
+
+    @override
+    def lose(self) -> None:
+        self._is_clean = False
 
 
 class RootedNumbering(Numbering):
@@ -129,7 +138,7 @@ class RootedNumbering(Numbering):
         return torch.empty_like(begins).scatter_(0, order, begins)[known:].cumsum(0, dtype=torch.int32)
 
     @override
-    def settle(self, ids: Tensor, roots: Tensor | None) -> None:
+    def settle(self, ids: Tensor, roots: Tensor | None, numbers: Tensor) -> None:
         self._numbered = self._met = torch.cat([self._numbered, self._key(ids, roots)])
 
     @override
@@ -141,3 +150,6 @@ class RootedNumbering(Numbering):
 
     def end(self, ids: Tensor) -> None:
         """Ends the batch; the next one begins with keys of its own."""
+
+    def lose(self) -> None:
+        """As ``end``."""

@@ -25,6 +25,7 @@ BURSTS: dict[str, Any] = {
 COLD: dict[str, Any] = {"blocked": 0.7, "read_bytes_per_s": 40e6, "faults_per_s": 900.0}
 NAMED = {**COLD, "free_bytes": 2_000_000_000, "threads": 4, "disk": "vda", "disk_busy": 0.97}
 JOINED = {**SERVERS, "address": "unix:/servers"}
+ON_DEVICE = {"kind": "OnDevice", "device": "cuda"}
 FAR = {**SERVERS, "address": "10.0.0.1:7000"}
 
 
@@ -67,6 +68,7 @@ FAR = {**SERVERS, "address": "10.0.0.1:7000"}
             "takes 60 % of the time; the graph fits cuda:1: use backend=OnDevice(",
             id="device-copies",
         ),
+        pytest.param({"backend": ON_DEVICE}, "workers", {}, "the device cannot sample faster: a larger batch_size", id="sampled-on-a-device"),
         # Slots of threads: what samples in bursts needs more batches ahead.
         pytest.param(BURSTS, "slots", {"prefetch": 14}, "prefetch=14", id="bursts"),
         pytest.param({**BURSTS, "backend": GLT}, "slots", {"prefetch": 14}, "prefetch=14", id="bursts-glt"),
