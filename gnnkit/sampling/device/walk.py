@@ -3,8 +3,8 @@
 Sizes come back to the host once a hop: neighbours lie where there is room for all that a node may draw, and what is taken of it is picked
 out once the batch is walked. A hop that takes all neighbours asks for their number first, and draws by weight ask whether they are done.
 
-Where neither is so, sizes come back once a batch from the fourth one on: ``RoomyWalk`` leaves room for a little more than the batches before
-have taken, so that nothing of the walk depends on its sizes, and a CUDA device does all of it at one call.
+Where neither is so, sizes come back once a batch from the fourth one on: ``RoomyWalk`` leaves room for a little more than the batches
+before have taken, so that nothing of the walk depends on its sizes, and a CUDA device does all of it at one call.
 """
 
 # Graphs of torch.cuda have no type hints.
@@ -34,7 +34,6 @@ from gnnkit.sampling.subgraph import ExcludedEdges, WalkSeeds
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.sampling.walkers.shape import followed_types, with_reverses
 from gnnkit.schema import EdgeType
-
 
 _NO_IDS: NDArray[np.int64] = np.empty(0, np.int64)
 
@@ -444,7 +443,7 @@ class _Batch:
             walker.numbering[t].begin(nodes, self.frontiers[t].roots)
 
     def key(self, hop: int, r: int) -> int | Tensor:
-        """See ``DeviceWalker.key``."""
+        """The key of a hop along a type, as ``DeviceWalker.key`` has it."""
         return self._walker.key(self._key, hop, r)
 
     def roots_of(self, r: int, owner: Tensor) -> Tensor | None:
@@ -604,7 +603,8 @@ class _RoomyBatch(_Batch):
 
     @override
     def key(self, hop: int, r: int) -> int | Tensor:
-        return self._keys[hop, r]
+        key: Tensor = self._keys[hop, r]
+        return key
 
     @override
     def hop(self, found: Sequence[_Along | None]) -> None:
@@ -694,7 +694,7 @@ class RoomyWalk:
         return all(count <= room for count, room in zip(seeds, self._rooms.seeds, strict=False))
 
     def walk(self, seeds: WalkSeeds, key: int) -> DeviceWalked | None:
-        """See ``DeviceWalker.walk``; None where there is too little room."""
+        """Chooses the nodes and edges of a batch; None where there is too little room."""
         walker = self._walker
         counts = [len(seeds.nodes.get(t, ())) for t in walker.types]
         if not self.has_room(counts):
@@ -754,7 +754,7 @@ class RoomyWalks:
         self._walk = None
 
     def walk(self, walker: DeviceWalker, seeds: WalkSeeds, key: int) -> DeviceWalked | None:
-        """See ``DeviceWalker.walk``; None where there is no room, or none yet."""
+        """Chooses the nodes and edges of a batch; None where there is no room, or none yet."""
         if len(self._sizes) < _LOOKED_AT or seeds.variates is not None:
             return None
         if self._walk is None:
