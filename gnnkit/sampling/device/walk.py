@@ -511,7 +511,7 @@ class _Batch:
 
     @property
     def sizes(self) -> list[int]:
-        """What ``_Rooms`` have a number of: seeds of each type, new nodes hop after hop, and edges of each type."""
+        """The numbers that ``_Rooms`` have room for: seeds of each type, new nodes hop after hop, and edges of each type."""
         return [*(own[0] for own in self.num_sampled), *self.num_new, *map(sum, self._counts)]
 
     def walked(self) -> DeviceWalked:
@@ -639,7 +639,7 @@ class _RoomyBatch(_Batch):
         return torch.stack(self._asked) if self._asked else self._walker.counted(0, 0)
 
     def taken(self, seeds: Sequence[int], sizes: Sequence[int]) -> DeviceWalked | None:
-        """What was chosen, in memory of its own; None where there was too little room.
+        """The chosen nodes and edges, in memory of their own; None where there was too little room.
 
         Args:
             seeds: The number of seeds of each type.

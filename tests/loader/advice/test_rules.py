@@ -68,9 +68,7 @@ FAR = {**SERVERS, "address": "10.0.0.1:7000"}
             "takes 60 % of the time; the graph fits cuda:1: use backend=OnDevice(",
             id="device-copies",
         ),
-        pytest.param(
-            {"backend": ON_DEVICE}, "workers", {}, "the device cannot sample faster: a larger batch_size", id="on-device"
-        ),
+        pytest.param({"backend": ON_DEVICE}, "workers", {}, "the device cannot sample faster: a larger batch_size", id="on-device"),
         # Slots of threads: what samples in bursts needs more batches ahead.
         pytest.param(BURSTS, "slots", {"prefetch": 14}, "prefetch=14", id="bursts"),
         pytest.param({**BURSTS, "backend": GLT}, "slots", {"prefetch": 14}, "prefetch=14", id="bursts-glt"),
