@@ -206,7 +206,7 @@ def _limit(loader: GraphLoader, store: Store, num_threads: int) -> tuple[float, 
     stats = loader.stats()
     rows = in_huge_pages(np.asarray(stored[node_type]))
     batches = [ids[ids < len(rows)] for ids in batches]  # of several parts, the first one's
-    outs = [np.ones((max(map(len, batches)), *rows.shape[1:]), rows.dtype) for _ in range(num_threads)]
+    outs = [in_huge_pages(np.ones((max(map(len, batches)), *rows.shape[1:]), rows.dtype)) for _ in range(num_threads)]
     copied = sum(map(len, batches)) * rows[0].nbytes
     if not copied:
         return 0.0, None, 0.0

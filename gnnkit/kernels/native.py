@@ -6,6 +6,8 @@ any kind of memory (file mapping, shared memory, a user's tensor) without being 
 
 from __future__ import annotations
 
+import platform
+
 import llvmlite.ir as ir
 import numpy as np
 from numba import types
@@ -92,6 +94,98 @@ def copy_bytes(typing_context, target, source, count):
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), codegen
+
+
+# Bytes of a line of the cache on the machines that matter here.
+LINE = 64
+_LINE = ir.VectorType(_I8, LINE)
+
+
+def _at(builder, base, offset):
+    return builder.inttoptr(builder.add(base, offset), _LINE.as_pointer())
+
+
+def prefetch_row(half: int, *, stays: bool):
+    """An intrinsic ``(address, width)``: ``prefetch`` of all of a row of ``half`` to ``2 * half`` lines.
+
+    Args:
+        half: Half of the most lines.
+        stays: Whether caches should keep it.
+    """
+
+    @intrinsic
+    def prefetch_lines(typing_context, address, width):
+        def codegen(context, builder, signature, args):
+            kind = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
+            function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+            last = builder.sub(args[1], _I64(1))  # in a line of its own where the row begins in the middle of one
+            behind = [_I64(LINE * i) for i in range(half, 2 * half)]
+            behind = [builder.select(builder.icmp_signed("<", offset, last), offset, last) for offset in behind]
+            for offset in (*(_I64(LINE * i) for i in range(half)), *behind, last):
+                pointer = builder.inttoptr(builder.add(args[0], offset), _I8.as_pointer())
+                builder.call(function, [pointer, _I32(0), _I32(3 if stays else 0), _I32(1)])
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), codegen
+
+    return prefetch_lines
+
+
+def copy_row(half: int):
+    """An intrinsic ``(target, source, width)``: copies such a row as its first ``half`` lines and its last ones, which may overlap."""
+
+    @intrinsic
+    def copy_lines(typing_context, target, source, width):
+        def codegen(context, builder, signature, args):
+            offsets = [_I64(LINE * i) for i in range(half)] + [builder.sub(args[2], _I64(LINE * i)) for i in range(half, 0, -1)]
+            values = [builder.load(_at(builder, args[1], offset), align=1) for offset in offsets]
+            for value, offset in zip(values, offsets, strict=True):
+                builder.store(value, _at(builder, args[0], offset), align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64, types.int64), codegen
+
+    return copy_lines
+
+
+@intrinsic
+def stream_line(typing_context, target, source):
+    """Copies a line past the caches to where a line begins; ``end_streams`` must follow before another thread may read it."""
+
+    def codegen(context, builder, signature, args):
+        value = builder.load(_at(builder, args[1], _I64(0)), align=LINE)
+        stored = builder.store(value, _at(builder, args[0], _I64(0)), align=LINE)
+        stored.set_metadata("nontemporal", builder.module.add_metadata([_I32(1)]))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+@intrinsic
+def end_streams(typing_context):
+    """Waits until what ``stream_line`` has written is where other threads see it."""
+
+    def codegen(context, builder, signature, args):
+        if platform.machine() in ("x86_64", "AMD64"):
+            kind = ir.FunctionType(ir.VoidType(), [])
+            builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse.sfence"), [])
+        else:
+            builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
+def lines_of_stack(typing_context):
+    """The address of 64 lines of the calling function's own memory; where a line begins."""
+
+    def codegen(context, builder, signature, args):
+        place = cgutils.alloca_once(builder, ir.ArrayType(_I8, 64 * LINE))
+        place.align = LINE
+        return builder.ptrtoint(place, _I64)
+
+    return types.int64(), codegen
 
 
 def _element(builder, kind, base, index):

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,15 @@ _LATELY, _LEAST_LATELY, _PART_LATELY = 1 << 17, 1 << 10, 1 / 4
 _SETTINGS = 4
 # MADV_POPULATE_READ, of Linux from 5.14 on, on all of its machines.
 _POPULATE_READ = 22
+
+
+def place_of(values: NDArray[Any], number: int, side: Literal["left", "right"] = "left") -> int:
+    """The place of a number in ascending whole numbers of any dtype; ``side`` is ``np.searchsorted``'s.
+
+    NumPy copies all of an array for a number of another dtype: 0.24 s of 111 million bounds, of which a search looks at 27.
+    """
+    ends = np.iinfo(values.dtype)
+    return int(np.searchsorted(values, values.dtype.type(min(max(number, ends.min), ends.max)), side=side))
 
 
 class ReadAhead:

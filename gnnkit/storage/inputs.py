@@ -16,7 +16,7 @@ from gnnkit.errors import DatasetError
 from gnnkit.events import Stage
 from gnnkit.schema import ArraySpec, EdgeType, GraphSchema, NodeType
 from gnnkit.source import CHUNK_ROWS, GraphSource, LinkSplits
-from gnnkit.storage.arrays import EdgePart
+from gnnkit.storage.arrays import EdgePart, place_of
 from gnnkit.storage.convert import ColumnRange, unmeasured
 from gnnkit.storage.files import ArrayFile
 from gnnkit.storage.keys import NodeKeys
@@ -402,8 +402,7 @@ def edges_only(graph: BuildInput) -> BuildInput:
 
 def owners_of(edges: EdgePart, low: int, high: int) -> NDArray[np.int64]:
     """Local owners of the edges at positions ``[low, high)`` of a part, int64 ``[high - low]``."""
-    first = int(np.searchsorted(edges.indptr, low, side="right")) - 1
-    last = int(np.searchsorted(edges.indptr, high, side="left"))
+    first, last = place_of(edges.indptr, low, "right") - 1, place_of(edges.indptr, high)
     ends = np.clip(edges.indptr[first : last + 1].astype(np.int64), low, high)
     return np.repeat(np.arange(first, last, dtype=np.int64), np.diff(ends))
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from gnnkit.backends.inprocess import InProcess
 from gnnkit.cli.output import show_table
 from gnnkit.graph_loader import GraphLoader
+from gnnkit.sampling.batch_writer import STREAMED_NBYTES, WIDEST_STREAMED
 from gnnkit.storage.store import Store
 
 _LINE = 64
@@ -76,7 +77,8 @@ def moved(batch: Any, fan_outs: list[int], store: Store) -> list[Moved]:
     for name, rows in parts[0].arrays.items():
         row, shown = rows[0].nbytes, getattr(batch, name)[0].nbytes
         lines = touched(nodes, len(rows) * row / _LINE) if row < _LINE else nodes * (row / _LINE + 1 - min(row & -row, _LINE) / _LINE)
-        found.append(Moved(f"`{name}`", lines * _LINE, nodes * shown, nodes * shown, nodes * (row + shown)))
+        streams = shown == row and nodes * row >= STREAMED_NBYTES and row <= WIDEST_STREAMED and row != 8
+        found.append(Moved(f"`{name}`", lines * _LINE, 0 if streams else nodes * shown, nodes * shown, nodes * (row + shown)))
     total = Moved("in all", *np.sum([step[1:] for step in found], axis=0).tolist())
     tensors = sum(step.written for step in found[3:])
     return [*found, total, Moved("the model, which reads the batch", tensors, 0, 0, tensors)]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import lazy_kernel
 from gnnkit.schema import EdgeType, GraphSchema, NodeType
-from gnnkit.storage.arrays import GraphArrays
+from gnnkit.storage.arrays import GraphArrays, place_of
 
 # Above this many edges only the stored direction is looked at: the other one would cost another 2 to 4 GB of memory.
 BOTH_DIRECTIONS_LIMIT = 1 << 29
@@ -32,7 +32,7 @@ class AdjacencyRows(NamedTuple):
 def row_ranges(indptr: NDArray[Any], first: int, last: int, most: int) -> Iterator[tuple[int, int]]:
     """Cuts the rows ``[first, last)`` into ranges of at most ``most`` edges and rows, or of one row where that has more."""
     while first < last:
-        stop = int(np.searchsorted(indptr, int(indptr[first]) + most, side="right")) - 1
+        stop = place_of(indptr, int(indptr[first]) + most, "right") - 1
         stop = min(max(stop, first + 1), first + most, last)
         yield first, stop
         first = stop
