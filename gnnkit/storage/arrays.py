@@ -41,7 +41,9 @@ def place_of(values: NDArray[Any], number: int, side: Literal["left", "right"] =
     NumPy copies all of an array for a number of another dtype: 0.24 s of 111 million bounds, of which a search looks at 27.
     """
     ends = np.iinfo(values.dtype)
-    return int(np.searchsorted(values, values.dtype.type(min(max(number, ends.min), ends.max)), side=side))
+    if not ends.min <= number <= ends.max:
+        return 0 if number < ends.min else len(values)
+    return int(np.searchsorted(values, values.dtype.type(number), side=side))
 
 
 class ReadAhead:

@@ -52,7 +52,7 @@ INSTEAD = {
     "advice.md": {"seconds=60": "seconds=1"},
     "exporting.md": {"ctx.epochs(10)": "ctx.epochs(1)"},
     "gpu.md": {'"cuda"': '"cpu"', '"2GB"': '"1MB"'},
-    "larger-than-memory.md": {'"ogbn-papers100M", root="/data"': '"ogbn-products"'},
+    "larger-than-memory.md": {'"ogbn-papers100M", root="/data"': '"ogbn-products"', "papers_like(1)": "papers_like(0.0002)"},
     "launching.md": {"ctx.epochs(10)": "ctx.epochs(1)"},
     "recipes.md": {
         "Accelerator()": "Accelerator(cpu=True)",
