@@ -13,7 +13,11 @@ from gnnkit.storage.arrays import place_of
 DTYPES = st.sampled_from(["int32", "uint32", "int64", "uint64", "int16"])
 
 
-@given(DTYPES, st.lists(st.integers(-(1 << 65), 1 << 65) | st.integers(-3, 9), max_size=9), st.integers(-(1 << 65), 1 << 65) | st.integers(-3, 9))
+@given(
+    DTYPES,
+    st.lists(st.integers(-(1 << 65), 1 << 65) | st.integers(-3, 9), max_size=9),
+    st.integers(-(1 << 65), 1 << 65) | st.integers(-3, 9),
+)
 def test_places_are_those_of_python(dtype: str, numbers: list[int], number: int) -> None:
     ends = np.iinfo(dtype)
     values = sorted(min(max(value, ends.min), ends.max) for value in numbers)
