@@ -75,13 +75,24 @@ def prefetch(typing_context, address):
     """Asks the CPU to load the cache line at ``address``; any address is allowed, also one that is not mapped."""
 
     def codegen(context, builder, signature, args):
-        pointer = builder.inttoptr(args[0], _I8.as_pointer())
-        kind = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        builder.call(function, [pointer, _I32(0), _I32(3), _I32(1)])
+        _ask_for_line(builder, args[0], stays=True)
         return context.get_dummy_value()
 
     return types.void(types.int64), codegen
+
+
+def _ask_for_line(builder, address, *, stays: bool):
+    kind = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    builder.call(function, [builder.inttoptr(address, _I8.as_pointer()), _I32(0), _I32(3 if stays else 0), _I32(1)])
+
+
+@helper
+def prefetch_bytes(address: int, count: int) -> None:
+    """``prefetch`` of all lines that so many bytes lie in."""
+    for offset in range(0, count, LINE):
+        prefetch(address + offset)
+    prefetch(address + count - 1)
 
 
 @intrinsic
@@ -116,14 +127,11 @@ def prefetch_row(half: int, *, stays: bool):
     @intrinsic
     def prefetch_lines(typing_context, address, width):
         def codegen(context, builder, signature, args):
-            kind = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
-            function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
             last = builder.sub(args[1], _I64(1))  # in a line of its own where the row begins in the middle of one
             behind = [_I64(LINE * i) for i in range(half, 2 * half)]
             behind = [builder.select(builder.icmp_signed("<", offset, last), offset, last) for offset in behind]
             for offset in (*(_I64(LINE * i) for i in range(half)), *behind, last):
-                pointer = builder.inttoptr(builder.add(args[0], offset), _I8.as_pointer())
-                builder.call(function, [pointer, _I32(0), _I32(3 if stays else 0), _I32(1)])
+                _ask_for_line(builder, builder.add(args[0], offset), stays=stays)
             return context.get_dummy_value()
 
         return types.void(types.int64, types.int64), codegen

@@ -23,6 +23,7 @@ from gnnkit.kernels.native import (
     lines_of_stack,
     load_i64,
     prefetch,
+    prefetch_bytes,
     prefetch_row,
     store_i64,
     stream_line,
@@ -73,20 +74,13 @@ def address_of_ints(array: NDArray[np.int64]) -> int:
     return array.ctypes.data
 
 
-@helper
-def _prefetch_any(address: int, width: int) -> None:
-    for offset in range(0, width, LINE):
-        prefetch(address + offset)
-    prefetch(address + width - 1)
-
-
 def _rows_of(half: int | None, *, streams: bool) -> Any:
     """A helper that gathers rows of ``half`` to ``2 * half`` lines of the cache; of any width where None.
 
     A loop whose copies are known to the compiler takes three quarters of the time of one that calls ``memcpy``. One that streams collects
     rows in the first cache, and writes whole lines past the others, which keep what sampling reads.
     """
-    prefetch_lines, copy_lines = (_prefetch_any, copy_bytes) if half is None else (prefetch_row(half, stays=not streams), copy_row(half))
+    prefetch_lines, copy_lines = (prefetch_bytes, copy_bytes) if half is None else (prefetch_row(half, stays=not streams), copy_row(half))
 
     @helper
     def gather(parts: NDArray[np.int64], bounds: NDArray[np.int64], ids: int, count: int, width: int, target: int) -> None:
@@ -155,7 +149,7 @@ def _unpack(
         if i + _AHEAD < count:
             v = load_i64(ids + (i + _AHEAD) * 8)
             p = 0 if single else find_part(bounds, v)
-            _prefetch_any(parts[p] + (v - bounds[p]) * width, width)
+            prefetch_bytes(parts[p] + (v - bounds[p]) * width, width)
         v = load_i64(ids + i * 8)
         p = 0 if single else find_part(bounds, v)
         source, to = parts[p] + (v - bounds[p]) * width, target + i * columns * 4

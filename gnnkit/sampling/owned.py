@@ -17,7 +17,7 @@ from gnnkit.errors import MemoryLimitError
 from gnnkit.host import available_memory
 from gnnkit.kernels.jit import helper, kernel
 from gnnkit.kernels.keys import GOLDEN, fold
-from gnnkit.kernels.native import ask, asks, load_i64, prefetch, store_i64, use
+from gnnkit.kernels.native import LINE, ask, asks, load_i64, prefetch, store_i64, use
 from gnnkit.sampling.batch_writer import GATHER, RowStep, fill
 from gnnkit.sampling.owners import NO_IDS, NO_VARIATES, Answer, BadRequest, Expansion, Picks, Question, RowsRequest
 from gnnkit.sampling.passes import (
@@ -229,7 +229,7 @@ _FEW, _MARKS_OF_FEW, _MARKS = 1 << 11, 64, 32
 # Edges of a node that are looked up at a time.
 _CHUNK = 1024
 # How many nodes ahead memory is asked for the bounds of a row, and for the row, of which the first lines.
-_BOUNDS_AHEAD, _ROW_AHEAD, _LINES, _LINE = 16, 4, 8, 64
+_BOUNDS_AHEAD, _ROW_AHEAD, _LINES = 16, 4, 8
 
 
 def scratch_for(num_members: int) -> tuple[NDArray[np.int32], NDArray[np.uint64]]:
@@ -299,7 +299,7 @@ def _ask_ahead(
         p = find_part(bounds, v)
         row = parts[p, INDICES] + load_id(parts[p, INDPTR], v - bounds[p], relation[INDPTR_WIDTH]) * relation[INDICES_WIDTH]
         for line in range(_LINES):
-            prefetch(row + line * _LINE)
+            prefetch(row + line * LINE)
 
 
 @helper

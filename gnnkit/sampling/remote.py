@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from gnnkit.errors import PlanError, SamplingError
 from gnnkit.kernels.jit import helper, kernel
-from gnnkit.kernels.native import ask, asks, copy_bytes, load_i32, load_i64, prefetch, store_i64, use
+from gnnkit.kernels.native import ask, asks, copy_bytes, load_i32, load_i64, prefetch, prefetch_bytes, store_i64, use
 from gnnkit.plan import Inputs, NeighborSampling, Sampling
 from gnnkit.sampling.batch_writer import COPY, KIND, LOOK_UP, TABLE, RowStep, RowWriter, rows_ahead
 from gnnkit.sampling.graph_access import BaseGraphAccess, LocalGraphAccess, NodeScratch
@@ -138,7 +138,6 @@ def hot_rows(store: Store) -> dict[NodeType, HotRows]:
 # nodes' edges, of the neighbours and their width, of the edges' positions and their width.
 OFFSETS, NEIGHBORS, NEIGHBOR_WIDTH, POSITIONS, POSITION_WIDTH = range(5)
 
-_LINE = 64
 _AHEAD = 16
 
 
@@ -332,9 +331,7 @@ def copy_local(
                 use(ahead, _local_row(ids[k], bounds, addresses, width, hot_bounds, hot_addresses), width)
         if i + _AHEAD < ids.size:  # asked of memory long before it is copied
             later = _local_row(ids[i + _AHEAD], bounds, addresses, width, hot_bounds, hot_addresses)
-            for offset in range(0, width, _LINE):
-                prefetch(later + offset)
-            prefetch(later + width - 1)
+            prefetch_bytes(later, width)
         source = _local_row(ids[i], bounds, addresses, width, hot_bounds, hot_addresses)
         if widen:
             value = load_id(source, 0, width)

@@ -687,7 +687,6 @@ class RoomyWalk:
         self._there = torch.empty(len(self._numbers), dtype=torch.int64, device=walker.counted.device)
         self._batch: _RoomyBatch | None = None
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._kept = walker.counted.values
 
     def has_room(self, seeds: Sequence[int]) -> bool:
         """Whether there is room for so many seeds of each type; anything may follow them."""
