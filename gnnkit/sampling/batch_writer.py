@@ -74,65 +74,105 @@ def address_of_ints(array: NDArray[np.int64]) -> int:
     return array.ctypes.data
 
 
-def _rows_of(half: int | None, *, streams: bool) -> Any:
+@helper
+def _stream(target: int, collected: int, lead: int, whole: int) -> None:
+    """Writes whole lines that were collected; of the first one what lies behind its ``lead`` bytes."""
+    first = 0
+    if lead > 0:
+        copy_bytes(target + lead, collected + lead, LINE - lead)
+        first = LINE
+    for offset in range(first, whole, LINE):
+        stream_line(target + offset, collected + offset)
+
+
+def _named_helper(function: Any, *variant: object) -> Any:
+    """Makes a helper of one of several functions of one name.
+
+    Kernels that were compiled in different processes are linked in one: of functions that are called alike there, it takes the first.
+    """
+    function.__qualname__ = "_".join(map(str, (function.__qualname__, *variant)))
+    return helper(function)
+
+
+def _rows_of(half: int | None, *, streams: bool, gaps: bool) -> Any:
     """A helper that gathers rows of ``half`` to ``2 * half`` lines of the cache; of any width where None.
 
     A loop whose copies are known to the compiler takes three quarters of the time of one that calls ``memcpy``. One that streams collects
-    rows in the first cache, and writes whole lines past the others, which keep what sampling reads.
+    rows in the first cache, and writes whole lines past the others, which keep what sampling reads. ``gaps``: rows of negative ids are
+    left as they are.
     """
     prefetch_lines, copy_lines = (prefetch_bytes, copy_bytes) if half is None else (prefetch_row(half, stays=not streams), copy_row(half))
 
-    @helper
     def gather(parts: NDArray[np.int64], bounds: NDArray[np.int64], ids: int, count: int, width: int, target: int) -> None:
-        single, collected = bounds.size == 2, 0
+        single, collected, lead = bounds.size == 2, 0, 0
         if streams:
             collected = lines_of_stack()
         to = collected if streams else target
         for i in range(-_AHEAD, count):
             if i + _AHEAD < count:
                 v = load_i64(ids + (i + _AHEAD) * 8)
-                p = 0 if single else find_part(bounds, v)
-                prefetch_lines(parts[p] + (v - bounds[p]) * width, width)
+                if not gaps or v >= 0:
+                    p = 0 if single else find_part(bounds, v)
+                    prefetch_lines(parts[p] + (v - bounds[p]) * width, width)
             if i < 0:
                 continue
             v = load_i64(ids + i * 8)
+            if gaps and v < 0:
+                if streams:
+                    whole = (to - collected) // LINE * LINE
+                    if whole > 0:
+                        _stream(target, collected, lead, whole)
+                        lead = whole
+                    copy_bytes(target + lead, collected + lead, to - collected - lead)
+                    target += to - collected + width
+                    lead = target % LINE
+                    target -= lead
+                    to = collected + lead
+                else:
+                    to += width
+                continue
             p = 0 if single else find_part(bounds, v)
             copy_lines(to, parts[p] + (v - bounds[p]) * width, width)
             to += width
             if streams and to - collected >= _COLLECTED:
                 whole = (to - collected) // LINE * LINE
-                for offset in range(0, whole, LINE):
-                    stream_line(target + offset, collected + offset)
+                _stream(target, collected, lead, whole)
                 copy_bytes(collected, collected + whole, LINE)
                 target += whole
                 to -= whole
+                lead = 0
         if streams:
-            copy_bytes(target, collected, to - collected)
+            copy_bytes(target + lead, collected + lead, to - collected - lead)
             end_streams()
 
-    return gather
+    return _named_helper(gather, half, streams, gaps)
 
 
-# As few as make a difference: each takes a third of a second to compile, once on a machine.
-_kept_2, _kept_4, _kept_any = (_rows_of(half, streams=False) for half in (2, 4, None))
-_streamed_2, _streamed_4, _streamed_any = (_rows_of(half, streams=True) for half in (2, 4, None))
+def row_gatherer(*, gaps: bool) -> Any:
+    """A helper that gathers rows of any width; ``gaps``: those of negative ids are left as they are."""
+    # As few as make a difference: each takes a third of a second to compile, once on a machine.
+    kept_2, kept_4, kept_any = (_rows_of(half, streams=False, gaps=gaps) for half in (2, 4, None))
+    streamed_2, streamed_4, streamed_any = (_rows_of(half, streams=True, gaps=gaps) for half in (2, 4, None))
+
+    def gather(parts: NDArray[np.int64], bounds: NDArray[np.int64], ids: int, count: int, width: int, target: int) -> None:
+        streams = count * width >= STREAMED_NBYTES and width <= WIDEST_STREAMED and target % LINE == 0
+        if streams and 2 * LINE <= width <= 4 * LINE:
+            streamed_2(parts, bounds, ids, count, width, target)
+        elif streams and 4 * LINE < width <= 8 * LINE:
+            streamed_4(parts, bounds, ids, count, width, target)
+        elif streams:
+            streamed_any(parts, bounds, ids, count, width, target)
+        elif 2 * LINE <= width <= 4 * LINE:
+            kept_2(parts, bounds, ids, count, width, target)
+        elif 4 * LINE < width <= 8 * LINE:
+            kept_4(parts, bounds, ids, count, width, target)
+        else:
+            kept_any(parts, bounds, ids, count, width, target)
+
+    return _named_helper(gather, gaps)
 
 
-@helper
-def _gather(parts: NDArray[np.int64], bounds: NDArray[np.int64], ids: int, count: int, width: int, target: int) -> None:
-    streams = count * width >= STREAMED_NBYTES and width <= WIDEST_STREAMED and target % LINE == 0
-    if streams and 2 * LINE <= width <= 4 * LINE:
-        _streamed_2(parts, bounds, ids, count, width, target)
-    elif streams and 4 * LINE < width <= 8 * LINE:
-        _streamed_4(parts, bounds, ids, count, width, target)
-    elif streams:
-        _streamed_any(parts, bounds, ids, count, width, target)
-    elif 2 * LINE <= width <= 4 * LINE:
-        _kept_2(parts, bounds, ids, count, width, target)
-    elif 4 * LINE < width <= 8 * LINE:
-        _kept_4(parts, bounds, ids, count, width, target)
-    else:
-        _kept_any(parts, bounds, ids, count, width, target)
+_gather = row_gatherer(gaps=False)
 
 
 @helper
@@ -197,7 +237,7 @@ def rows_ahead(ahead: NDArray[np.int64], count: int, width: int) -> int:
 
 
 @helper
-def _ask_rows(
+def ask_rows(
     ahead: NDArray[np.int64],
     parts: NDArray[np.int64],
     bounds: NDArray[np.int64],
@@ -207,10 +247,12 @@ def _ask_rows(
     width: int,
     read: bool,
 ) -> None:
-    """Asks the disk for the rows ``[first, last)`` of a step, or waits for them where they are about to be read."""
+    """Asks the disk for the rows ``[first, last)`` of a step, or waits for them where they are about to be read; not for negative ids."""
     if width > 0:
         for i in range(first, last):
             v = load_i64(ids + i * 8)
+            if v < 0:
+                continue
             p = find_part(bounds, v)
             source = parts[p] + (v - bounds[p]) * width
             if read:
@@ -244,7 +286,7 @@ def fill(
         step = steps[s]
         if asks(ahead) and step[KIND] != COPY:
             last = min(step[COUNT], rows_ahead(ahead, step[COUNT], step[WIDTH]))
-            _ask_rows(ahead, tables[step[TABLE]], bounds[step[BOUNDS]], step[IDS], 0, last, step[WIDTH], False)
+            ask_rows(ahead, tables[step[TABLE]], bounds[step[BOUNDS]], step[IDS], 0, last, step[WIDTH], False)
     for s in range(steps.shape[0]):
         step = steps[s]
         if step[KIND] == COPY:
@@ -255,8 +297,8 @@ def fill(
         for first in range(0, step[COUNT], together):
             ids, count = step[IDS] + first * 8, min(together, step[COUNT] - first)
             if asks(ahead):
-                _ask_rows(ahead, table, starts, ids, count, min(2 * together, step[COUNT] - first), width, False)
-                _ask_rows(ahead, table, starts, ids, 0, count, width, True)
+                ask_rows(ahead, table, starts, ids, count, min(2 * together, step[COUNT] - first), width, False)
+                ask_rows(ahead, table, starts, ids, 0, count, width, True)
             if step[KIND] == LOOK_UP:
                 inside &= _look_up(table, starts, ids, count, width, step[TARGET] + first * 8)
             elif width == 8 and step[KIND] == GATHER:

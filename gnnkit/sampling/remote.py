@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from gnnkit.errors import PlanError, SamplingError
-from gnnkit.kernels.jit import helper, kernel
-from gnnkit.kernels.native import ask, asks, copy_bytes, load_i32, load_i64, prefetch, prefetch_bytes, store_i64, use
+from gnnkit.kernels.jit import kernel
+from gnnkit.kernels.native import asks, copy_bytes, load_i32, load_i64, prefetch, store_i64
 from gnnkit.plan import Inputs, NeighborSampling, Sampling
-from gnnkit.sampling.batch_writer import COPY, KIND, LOOK_UP, TABLE, RowStep, RowWriter, rows_ahead
+from gnnkit.sampling.batch_writer import COPY, KIND, LOOK_UP, TABLE, RowStep, RowWriter, ask_rows, row_gatherer, rows_ahead
 from gnnkit.sampling.graph_access import BaseGraphAccess, LocalGraphAccess, NodeScratch
 from gnnkit.sampling.kinds import BatchSampler, StagedChooser, cached_nodes
 from gnnkit.sampling.numbering import enter_seeds
@@ -235,7 +235,7 @@ def merge(
     return num_neighbors, e
 
 
-@kernel("void(int64, int64, int64[::1], int64[::1], int64, int64, int64[:, ::1], int64[:, ::1], int64[::1])")
+@kernel("void(int64, int64, int64[::1], int64[::1], int64, int64, int64, int64[:, ::1], int64[:, ::1], int64[::1])")
 def list_rows(
     ids: int,
     count: int,
@@ -243,11 +243,12 @@ def list_rows(
     host_of_part: NDArray[np.int64],
     here: int,
     hot: int,
+    found: int,
     lists: NDArray[np.int64],
     places: NDArray[np.int64],
     counts: NDArray[np.int64],
 ) -> None:
-    """Lists the rows of a batch by the host that they come from.
+    """Finds where the rows of a batch come from.
 
     Args:
         ids: Address of int64 ``[count]``.
@@ -256,7 +257,8 @@ def list_rows(
         host_of_part: int64 ``[P]``.
         here: This host.
         hot: Address of int32 ``[number of ids]``: rows that are not negative there are replicated here; 0 for none.
-        lists: int64 ``[number of hosts, count]``, filled: ids; of replicated rows -1 - their row.
+        found: Address of int64 ``[count]``, filled: ids of rows of this host, ``bounds[P]`` and more for replicated ones, -1 for others.
+        lists: int64 ``[number of hosts, count]``, filled: the ids of the others, by host.
         places: int64 ``[number of hosts, count]``, filled: the rows of the batch that they are for.
         counts: int64 ``[number of hosts]``, filled: lengths of the lists.
     """
@@ -266,81 +268,71 @@ def list_rows(
             prefetch(hot + load_i64(ids + (i + _AHEAD) * 8) * 4)
         v = load_i64(ids + i * 8)
         host = host_of_part[find_part(bounds, v)]
-        if hot != 0 and host != here:
-            row = load_i32(hot + v * 4)
-            if row >= 0:
-                host, v = here, -1 - row
-        lists[host, counts[host]], places[host, counts[host]] = v, i
-        counts[host] += 1
+        if host != here:
+            row = load_i32(hot + v * 4) if hot != 0 else -1
+            if row < 0:
+                lists[host, counts[host]], places[host, counts[host]] = v, i
+                counts[host] += 1
+                v = -1
+            else:
+                v = bounds[bounds.size - 1] + row
+        store_i64(found + i * 8, v)
 
 
-@helper
-def _local_row(
-    v: int,
-    bounds: NDArray[np.int64],
-    addresses: NDArray[np.int64],
-    width: int,
-    hot_bounds: NDArray[np.int64],
-    hot_addresses: NDArray[np.int64],
-) -> int:
-    """The address of a row that is here, or replicated here."""
-    if v >= 0:
-        p = find_part(bounds, v)
-        return addresses[p] + (v - bounds[p]) * width
-    row = -1 - v
-    k = find_part(hot_bounds, row)
-    return hot_addresses[k] + (row - hot_bounds[k]) * width
+_gather_present = row_gatherer(gaps=True)
 
 
-@kernel("boolean(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64, int64, boolean, int64[::1], int64[::1])")
+@kernel("boolean(int64[::1], int64, int64, int64[::1], int64[::1], int64, int64, boolean, int64)")
 def copy_local(
     ahead: NDArray[np.int64],
-    ids: NDArray[np.int64],
-    places: NDArray[np.int64],
+    ids: int,
+    count: int,
+    parts: NDArray[np.int64],
     bounds: NDArray[np.int64],
-    addresses: NDArray[np.int64],
     width: int,
     target: int,
     widen: bool,
-    hot_bounds: NDArray[np.int64],
-    hot_addresses: NDArray[np.int64],
+    limit: int,
 ) -> bool:
     """Copies the rows that are here into their places.
 
     Args:
         ahead: int64 ``[4 + 2 K]``, ``ReadAhead.table``.
-        ids: int64 ``[count]``, as ``list_rows`` lists them.
-        places: int64 ``[count]``, rows of the batch.
-        bounds: int64 ``[P + 1]``.
-        addresses: int64 ``[P]``, of each part's rows; 0 for parts of other hosts.
+        ids: Address of int64 ``[count]``, as ``list_rows`` finds them.
+        count: Rows of the batch.
+        parts: int64 ``[P + R]``, the addresses of each part's rows, and of each array of replicated rows; 0 for parts of other hosts.
+        bounds: int64 ``[P + R + 1]``: the ids at which each of them starts.
         width: Bytes of one row.
         target: Address of the batch's rows.
         widen: Whether rows are ids, to be widened to int64.
-        hot_bounds: int64 ``[K + 1]``: the replicated rows at which each array of them starts.
-        hot_addresses: int64 ``[K]``: addresses of these arrays.
+        limit: What ids stay below.
 
     Returns:
         Whether every id that was widened is one that its type has.
     """
-    inside, together = True, rows_ahead(ahead, ids.size, width)
-    for i in range(ids.size):
-        if asks(ahead) and i % together == 0:
-            for k in range(0 if i == 0 else i + together, min(ids.size, i + 2 * together)):
-                ask(ahead, _local_row(ids[k], bounds, addresses, width, hot_bounds, hot_addresses), width)
-            for k in range(i, min(ids.size, i + together)):
-                use(ahead, _local_row(ids[k], bounds, addresses, width, hot_bounds, hot_addresses), width)
-        if i + _AHEAD < ids.size:  # asked of memory long before it is copied
-            later = _local_row(ids[i + _AHEAD], bounds, addresses, width, hot_bounds, hot_addresses)
-            prefetch_bytes(later, width)
-        source = _local_row(ids[i], bounds, addresses, width, hot_bounds, hot_addresses)
-        if widen:
-            value = load_id(source, 0, width)
-            inside &= 0 <= value < bounds[bounds.size - 1]
-            store_i64(target + places[i] * 8, value)
-        elif width == 8:
-            store_i64(target + places[i] * 8, load_i64(source))
-        else:
-            copy_bytes(target + places[i] * width, source, width)
+    inside, together = True, rows_ahead(ahead, count, width)
+    if asks(ahead):
+        ask_rows(ahead, parts, bounds, ids, 0, min(count, together), width, False)
+    for first in range(0, count, together):
+        here, number = ids + first * 8, min(together, count - first)
+        if asks(ahead):
+            ask_rows(ahead, parts, bounds, here, number, min(2 * together, count - first), width, False)
+            ask_rows(ahead, parts, bounds, here, 0, number, width, True)
+        if not widen and width != 8:
+            _gather_present(parts, bounds, here, number, width, target + first * width)
+            continue
+        for i in range(first, first + number):
+            if i + _AHEAD < first + number:
+                v = load_i64(ids + (i + _AHEAD) * 8)
+                p = find_part(bounds, v)
+                prefetch(parts[p] + (v - bounds[p]) * width)
+            v = load_i64(ids + i * 8)
+            if v < 0:
+                continue
+            p = find_part(bounds, v)
+            value = load_id(parts[p], v - bounds[p], width)
+            inside &= not widen or 0 <= value < limit
+            store_i64(target + i * 8, value)
     return inside
 
 
@@ -371,20 +363,19 @@ def place_rows(source: int, count: int, places: NDArray[np.int64], width: int, t
     return inside
 
 
-_NO_ROWS = np.zeros(1, np.int64)
-
-
 @dataclass(eq=False)
 class _Listed:
-    """The rows of one group of arrays by the host that has them; scratch that grows."""
+    """The rows of one group of arrays by where they are; scratch that grows. See ``list_rows``."""
 
+    found: NDArray[np.int64]
     lists: NDArray[np.int64]
     places: NDArray[np.int64]
     counts: NDArray[np.int64]
 
     @classmethod
     def of(cls, num_hosts: int, size: int) -> _Listed:
-        return cls(np.empty((num_hosts, size), np.int64), np.empty((num_hosts, size), np.int64), np.zeros(num_hosts, np.int64))
+        lists, places = np.empty((num_hosts, size), np.int64), np.empty((num_hosts, size), np.int64)
+        return cls(np.empty(size, np.int64), lists, places, np.zeros(num_hosts, np.int64))
 
 
 class RowFiller:
@@ -452,7 +443,8 @@ class RowFiller:
             self._scratch[number] = _Listed.of(self._where.num_hosts, count + count // 2)
         found = self._scratch[number]
         here, host_of_part = self._where.here, self._where.host_of_part
-        list_rows(ids, count, self._tables.row_bounds[bounds], host_of_part, here, hot, found.lists, found.places, found.counts)
+        own = self._tables.row_bounds[bounds]
+        list_rows(ids, count, own, host_of_part, here, hot, address_of(found.found), found.lists, found.places, found.counts)
         return found
 
     def _requests(
@@ -476,14 +468,13 @@ class RowFiller:
         return requests, targets
 
     def _copy(self, step: RowStep, rows: _Listed) -> bool:
-        kind, _, _, width, target, table, bounds = step
-        here, tables, hot = self._where.here, self._tables, self._hot.get(table)
-        count = rows.counts[here]
-        return copy_local(
-            tables.ahead, rows.lists[here, :count], rows.places[here, :count], tables.row_bounds[bounds],
-            tables.row_addresses[table], width, target, kind == LOOK_UP,
-            *((_NO_ROWS, _NO_ROWS) if hot is None else (hot.bounds, hot.addresses)),
-        )  # fmt: skip
+        kind, _, count, width, target, table, which = step
+        tables, hot = self._tables, self._hot.get(table)
+        parts, bounds = tables.row_addresses[table], tables.row_bounds[which]
+        limit = int(bounds[-1])
+        if hot is not None:
+            parts, bounds = np.concatenate([parts, hot.addresses]), np.concatenate([bounds, limit + hot.bounds[1:]])
+        return copy_local(tables.ahead, address_of(rows.found), count, parts, bounds, width, target, kind == LOOK_UP, limit)
 
 
 @dataclass(eq=False)

@@ -195,7 +195,14 @@ def sampler_on(graph: Any, sampling: Any, *, walks_only: bool = False, inputs: A
     return local_sampler(GraphTables(graph, sampling.weight is not None), inputs or inputs_of(graph), sampling, walks_only=walks_only)
 
 
+def lines(nbytes: int) -> NDArray[np.uint8]:
+    """Memory that begins where a line of the cache does, as blocks of rings do."""
+    memory = np.zeros(nbytes + 64, np.uint8)
+    first = -address_of(memory) % 64
+    return memory[first : first + max(1, nbytes)]
+
+
 def sampled(sampler: Any, request: SampleRequest) -> tuple[Any, dict[Any, bytes]]:
     """A batch's layout, and the bytes of its arrays."""
-    layout, block, *_ = sampler.sample_into(request, lambda nbytes: np.zeros(max(1, nbytes), np.uint8))
+    layout, block, *_ = sampler.sample_into(request, lines)
     return layout, {field.key: block[field.offset : field.offset + field.nbytes].tobytes() for field in layout.fields}

@@ -129,6 +129,21 @@ def test_arrays_of_every_kind(tmp_path: Path, feature_dtype: str | None) -> None
         check(store, spread_samplers(store.arrays(), SAMPLING, PLACEMENT, whole_structure=whole_structure))
 
 
+@pytest.mark.parametrize("num_nodes", [60, 40_000])  # so many rows are more than 8 MB, which is written past the caches
+@pytest.mark.parametrize("width", [8, 64, 129, 200, 256, 257, 400, 512, 513, 700, 2049])
+def test_rows_between_those_of_other_hosts(tmp_path: Path, width: int, num_nodes: int) -> None:
+    """Rows that are here are gathered around those that come: with all, some and none of these replicated."""
+    rng = np.random.default_rng(width)
+    x = rng.integers(0, 256, (num_nodes, width), dtype=np.uint8)
+    source = homogeneous_source(random_edges(rng, num_nodes, num_nodes, 2 * num_nodes), num_nodes, x=x)
+    store = built(source, tmp_path / "store", num_parts=3, partition="random", cache_ratio=0.3)
+    seeds = rng.permutation(num_nodes)
+    for hot in (hot_of(store, PLACEMENT), None):
+        sampler, _ = spread_samplers(store.arrays(), SAMPLING, PLACEMENT, hot, whole_structure=True)[0]
+        found = sampled(sampler, request_of(7, seeds))
+        assert found == sampled(sampler_on(store.arrays(), SAMPLING), request_of(7, seeds))
+
+
 def test_a_host_without_parts_and_a_part_on_two_hosts(tmp_path: Path) -> None:
     store = plain_store(tmp_path / "store")
     check(store, spread_samplers(store.arrays(), SAMPLING, {0: (), 1: (0, 2), 2: (1, 2)}))
