@@ -36,8 +36,8 @@ def bounded(number, n):
     return (number * n) >> 64
 
 
-def epoch_batches(num_seeds, batch_size, *, seed, name, epoch, shuffle, drop_last=False, weights=None):
-    """The epoch's list of batches: [(batch key, positions of the seeds), ...]."""
+def epoch_batches(num_seeds, batch_size, *, seed, name, epoch, shuffle, drop_last=False, weights=None, parts=None, num_parts=1):
+    """The epoch's list of batches: [(batch key, positions of the seeds), ...]; ``parts`` are those of the seeds, if batches go by them."""
     stream = fold(fold(fold(0, 1), seed), text(name))
     order, p = fold(fold(stream, epoch), 0), list(range(num_seeds))
     for i in range(num_seeds - 1, 0, -1) if shuffle else []:
@@ -46,10 +46,49 @@ def epoch_batches(num_seeds, batch_size, *, seed, name, epoch, shuffle, drop_las
     if weights is not None:
         q = integer_weights(weights)
         p = [edge_at(bounded(draw(order, i), sum(q)), q) for i in range(num_seeds)]
+    if parts is not None:
+        p = sum(part_batches(p, batch_size, parts, num_parts)[0], [])
     batches = [p[start : start + batch_size] for start in range(0, num_seeds, batch_size)]
     if drop_last and batches and len(batches[-1]) < batch_size:
         batches.pop()
     return [(fold(fold(fold(stream, epoch), 1), index), positions) for index, positions in enumerate(batches)]
+
+
+def part_batches(p, batch_size, parts, num_parts):
+    """Batches of one part each and then of what is left, from the shuffled positions; and the part of each, None for the last ones."""
+    own = [[i for i in p if parts[i] == part] for part in range(num_parts)]
+    full = [[q[start : start + batch_size] for start in range(0, len(q) - batch_size + 1, batch_size)] for q in own]
+    turns = sorted(range(num_parts), key=lambda part: [part >> bit & 1 for bit in range(64)])
+    batches, found = [], []
+    for i in range(sum(map(len, full))):
+        part = turns[i % num_parts]
+        if not full[part]:
+            part = max(range(num_parts), key=lambda other: (len(full[other]), -other))
+        batches.append(full[part].pop(0))
+        found.append(part)
+    rest = [i for i in p if not any(i in batch for batch in batches)]
+    last = [rest[start : start + batch_size] for start in range(0, len(rest), batch_size)]
+    return batches + last, found + [None] * len(last)
+
+
+def dealt(batch_parts, num_parts, world_size, remainder):
+    """The batches of each rank: [[index, ...], ...], for batches of these parts, or of none."""
+    ranks, ranges = [[] for _ in range(world_size)], min(num_parts, world_size)
+    for first in range(0, len(batch_parts), world_size):
+        step = [i % len(batch_parts) for i in range(first, first + world_size)]
+        if first + world_size > len(batch_parts) and remainder != "pad":
+            step = [] if remainder == "drop" else step[: len(batch_parts) - first]
+        got, left = {}, list(range(len(step)))
+        for rank in range(len(step)):
+            for place in left:
+                part = batch_parts[step[place]]
+                if part is not None and part * ranges // num_parts == rank * ranges // world_size:
+                    got[rank] = place
+                    left.remove(place)
+                    break
+        for rank in range(len(step)):
+            ranks[rank].append(step[got[rank] if rank in got else left.pop(0)])
+    return ranks
 
 
 def integer_weights(weights):

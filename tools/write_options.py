@@ -21,7 +21,7 @@ _TYPES_HEAD = '''"""The options of constructors and verbs as type checkers see t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from gnnkit.arguments import Array, Dates, EdgesOption
 from gnnkit.backends import BackendName
@@ -98,7 +98,8 @@ def table_types() -> str:
 
 def _typed_dict(name: str, bases: str, summary: str, rows: list[Option]) -> str:
     text = f'\n\nclass {name}({bases}):\n    """{summary}"""\n' + ("\n" if rows else "")
-    return text + "".join(f"    {row.name}: {row.annotation}\n    {_quoted(row.text)}\n" for row in rows)
+    kinds = {row.name: row.annotation.replace("'", '"') for row in rows}
+    return text + "".join(f"    {row.name}: {kinds[row.name]}\n    {_quoted(row.text)}\n" for row in rows)
 
 
 def _quoted(text: str) -> str:

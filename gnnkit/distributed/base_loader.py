@@ -658,7 +658,7 @@ def _config(plan: LoaderPlan, schema: DatasetSchema) -> Any:
     assert isinstance(sampling, NeighborSampling), "nothing else is lent"
     fan_outs = {edge_type: list(fan_out) for edge_type, fan_out in sampling.num_neighbors.items()}
     config = create_sampling_config(
-        [-1], schema, batching.batch_size, batching.shuffle, batching.drop_last, with_weight=sampling.weight is not None, seed=batching.seed
+        [-1], schema, batching.batch_size, bool(batching.shuffle), batching.drop_last, with_weight=sampling.weight is not None, seed=batching.seed
     )
     config.num_neighbors, config.with_edge = next(iter(fan_outs.values())) if schema.edge_types is None else fan_outs, sampling.with_edge
     return config

@@ -13,7 +13,6 @@ from gnnkit.errors import StoreError
 from gnnkit.files import read_bounded, read_text
 from gnnkit.loader.inspection import ValueDigest, value_digests
 from gnnkit.loader.pipeline import Pipeline
-from gnnkit.sampling.schedule import Schedule
 
 VARIABLE = "GNNKIT_RECORD"
 # A file of the folder that says how many steps each rank records, at most.
@@ -87,7 +86,7 @@ def recorded(loader: Pipeline, rank: int, steps: int | None = None) -> Iterator[
         rank: The rank.
         steps: How many of its batches, at most; None: all.
     """
-    schedule = Schedule(loader.state_dict()["num_seeds"], loader.plan.batching)
+    schedule = loader.schedule()
     for step, batch in enumerate(islice(loader, steps)):
         yield RecordedBatch(rank, step, schedule.step(step).batch_index, value_digests(batch))
 

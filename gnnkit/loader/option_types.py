@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from gnnkit.arguments import Array, Dates, EdgesOption
 from gnnkit.backends import BackendName
@@ -27,8 +27,9 @@ class BesideKeywords(TypedDict, total=False):
     """Fan-out per hop, one list or ``{edge type: list}``; -1 takes all neighbours, 0 none."""
     batch_size: int
     """Seeds per batch and rank."""
-    shuffle: bool | None
-    """Whether an epoch visits the seeds in a fresh order; None shuffles the split "train" only."""
+    shuffle: bool | Literal["parts"] | None
+    """Whether an epoch visits the seeds in a fresh order; None shuffles the split "train" only. "parts": in one whose batches have
+    seeds of one part of the store each, and go to a host that holds it."""
     device: Device | None
     """The device that batches are copied to; None leaves them in memory."""
     transform: Callable[[Any], Any] | None

@@ -131,7 +131,8 @@ class LoaderOptions:
         sampler: Another way of sampling instead: ``gnnkit.Labor(...)``, ``gnnkit.PPR(...)``, ``gnnkit.HGT(...)``,
             ``gnnkit.LayerWise(...)``, ``gnnkit.Clusters(...)``, ``gnnkit.Saint(...)`` or ``gnnkit.Walks(...)``.
         batch_size: Seeds per batch and rank.
-        shuffle: Whether an epoch visits the seeds in a fresh order; None shuffles the split "train" only.
+        shuffle: Whether an epoch visits the seeds in a fresh order; None shuffles the split "train" only. "parts": in one whose batches
+            have seeds of one part of the store each, and go to a host that holds it.
         seed_weights: Numbers ``[n]``, one for each input (or for each place of a mask): an epoch draws n inputs in proportion to them, with
             replacement; "balanced" makes all classes of the labels ``y`` equally likely. None visits each input once.
         drop_last: Leaves out a last batch of fewer seeds.
@@ -171,7 +172,7 @@ class LoaderOptions:
     num_neighbors: FanOuts | None = None
     sampler: Sampler | None = None
     batch_size: int = 1024
-    shuffle: bool | None = None
+    shuffle: bool | Literal["parts"] | None = None
     seed_weights: WeightsOption = None
     drop_last: bool = False
     replace: bool = False
@@ -249,7 +250,7 @@ class LoaderOptions:
     def batching(self, inputs: Inputs, sampling: Sampling) -> Batching:
         """Batch size, order and rank."""
         is_drawn = inputs.split == "train" or inputs.weights is not None or sampling.draws_inputs
-        shuffle = is_drawn if self.shuffle is None else bool(self.shuffle)
+        shuffle = is_drawn if self.shuffle is None else self.shuffle
         remainder: Remainder = self.remainder or ("drop" if shuffle else "pad")
         rank, world_size = resolve_rank(self.rank, self.world_size)
         return Batching(sampling.batch_size or self.batch_size, shuffle, bool(self.drop_last), remainder, self.seed, rank, world_size)

@@ -477,7 +477,7 @@ class Pipeline(Controls):
 
     def schedule(self, first_batch: int = 0) -> Schedule:
         """The steps of an epoch from its batch ``first_batch`` on, of the rank that this trainer has now."""
-        return Schedule(self.batches.num_seeds, self.plan.batching, first_batch)
+        return self.batches.schedule(self.plan.batching, first_batch)
 
     # Iteration -------------------------------------------------------------------------------------------------------
 
@@ -554,7 +554,9 @@ class Pipeline(Controls):
     @functools.cached_property
     def _digests(self) -> dict[str, str]:
         """Digests of what an epoch's batches follow from, beside the values that ``state_dict`` has itself."""
-        return {"inputs": self._plan.inputs.digest(), "sampling": self._plan.sampling.digest()}
+        plan = self._plan
+        parts = {"parts": plan.store.fingerprint} if plan.batching.is_by_part and plan.store is not None else {}
+        return {"inputs": plan.inputs.digest(), "sampling": plan.sampling.digest(), **parts}
 
     # Beside and after it ----------------------------------------------------------------------------------------------------
 

@@ -211,6 +211,11 @@ def open_planned_store(plan: LoaderPlan, backend: Backend, events: EventSink) ->
                 raise
             raise StoreError(error.message, _BRING_IT) from error
     check_planned(plan.store, store.manifest, store.path)
+    if plan.batching.is_by_part and store.fingerprint != plan.store.fingerprint:
+        raise StoreError(
+            f"the plan's shuffle is 'parts', and the store {str(store.path)!r} is cut otherwise than the one that it was made for",
+            "batches have seeds of one part each: point the plan at that store, or make the plan again",
+        )
     return store
 
 

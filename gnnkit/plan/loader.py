@@ -171,7 +171,8 @@ class Batching(Record):
 
     Attributes:
         batch_size: Seeds per batch and rank, at least 1.
-        shuffle: Whether an epoch visits the seeds in a fresh order.
+        shuffle: Whether an epoch visits the seeds in a fresh order; "parts": in one whose batches have seeds of one part of the store each,
+            see ``gnnkit.sampling.schedule``.
         drop_last: Whether a last batch of fewer seeds is left out.
         remainder: Handling of a number of batches that is no multiple of ``world_size``; see ``gnnkit.sampling.schedule``.
         seed: Random seed, ``[0, 2**64)``.
@@ -182,7 +183,7 @@ class Batching(Record):
     takes_defaults = True
 
     batch_size: int
-    shuffle: bool = False
+    shuffle: bool | Literal["parts"] = False
     drop_last: bool = False
     remainder: Remainder = "pad"
     seed: int = 0
@@ -199,12 +200,18 @@ class Batching(Record):
             raise PlanError(f"batch_size must be at {limit}, got {shown(self.batch_size)}", "1024 is a usual choice")
         if not 0 <= self.seed < 1 << 64:
             raise PlanError(f"seed must be between 0 and 2**64 - 1, got {shown(self.seed)}")
-        for name in ("shuffle", "drop_last"):
-            check_flag(name, getattr(self, name))
+        if not isinstance(self.shuffle, (bool, np.bool_, str)) or self.shuffle not in (True, False, "parts"):
+            raise PlanError(f"shuffle must be True, False or 'parts', got {shown(self.shuffle)}")
+        check_flag("drop_last", self.drop_last)
         check_choice("remainder", self.remainder, Remainder)
         if not 1 <= self.world_size <= LARGEST or not 0 <= self.rank < self.world_size:
             given = f"got rank {shown(self.rank)} of world_size {shown(self.world_size)}"
             raise PlanError(f"rank must be between 0 and world_size - 1, {given}", "ranks count from 0: the last one is world_size - 1")
+
+    @property
+    def is_by_part(self) -> bool:
+        """Whether batches have seeds of one part each."""
+        return self.shuffle == "parts"
 
 
 def num_batches(num_seeds: int, batch_size: int, drop_last: bool) -> int:
@@ -385,6 +392,9 @@ class LoaderPlan(Record):
 
     def __post_init__(self) -> None:
         self.sampling.check_inputs(self.inputs)
+        if self.batching.is_by_part and (self.sampling.rows or self.inputs.weights is not None):
+            what = "seed_weights" if self.inputs.weights is not None else f"{self.sampling.kind} sampling"
+            raise PlanError(f"shuffle='parts' says which seeds are in a batch, and so does {what}", "shuffle=True, or leave it out")
 
     def save(self, path: str | Path) -> None:
         """Writes the plan into a file, all at once. ``LoaderPlan.load`` and ``GraphLoader.from_plan`` read it.

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.kernels.keys import batch_key, stream_key
-from gnnkit.plan import InputAnchors, InputLinks, InputNodes, Inputs, LoaderPlan, NeighborSampling, named
+from gnnkit.plan import Batching, InputAnchors, InputLinks, InputNodes, Inputs, LoaderPlan, NeighborSampling, named
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.sampling.owners import Variates
-from gnnkit.sampling.schedule import Schedule, epoch_order
+from gnnkit.sampling.schedule import PartOrder, Schedule, epoch_order
 from gnnkit.sampling.seeders.links import integer_weights
 from gnnkit.sampling.subgraph import VERIFY_HINT, SampleRequest
 from gnnkit.schema import EdgeType
@@ -305,7 +305,7 @@ class BatchList:
 
     def __init__(self, plan: LoaderPlan, graph: GraphHandle) -> None:
         rows = plan.sampling.rows
-        self._plan = plan
+        self._plan, self._arrays = plan, graph.arrays
         self._inputs: InputRows = named(rows)(plan, graph) if rows else input_rows(plan.inputs, graph)
         self._stream = stream_key(plan.batching.seed, plan.inputs.stream)
         self._now_stream = stream_key(plan.batching.seed, f"{plan.inputs.stream}/sample")
@@ -338,9 +338,26 @@ class BatchList:
     def _whole(self) -> Schedule:
         return self.schedule()
 
-    def schedule(self) -> Schedule:
-        """The steps of an epoch of the rank that the plan was opened with."""
-        return Schedule(self.num_seeds, self._plan.batching)
+    @cached_property
+    def _by_part(self) -> PartOrder | None:
+        """The parts of the inputs, of links those of their sources, where batches have seeds of one part each."""
+        plan = self._plan
+        if not plan.batching.is_by_part:
+            return None
+        arrays, ids = self._arrays, next(iter(self._inputs.arrays(np.arange(self.num_seeds)).values()))
+        node_type = plan.inputs.edge_type[0] if isinstance(plan.inputs, InputLinks) else plan.inputs.node_type
+        table = arrays.checked(node_type).store_id[node_type]
+        parts = np.searchsorted(arrays.node_bounds[node_type], ids if table is None else table[ids], side="right") - 1
+        return PartOrder(parts.astype(np.min_scalar_type(arrays.num_parts)), arrays.num_parts, plan.batching.batch_size)
+
+    def schedule(self, batching: Batching | None = None, first_batch: int = 0) -> Schedule:
+        """The steps of an epoch.
+
+        Args:
+            batching: The plan's, with the rank that is asked for; None is the one that the plan was opened with.
+            first_batch: The first batch that is left of it.
+        """
+        return Schedule(self.num_seeds, batching or self._plan.batching, first_batch, self._by_part)
 
     def request(self, epoch: int, batch_index: int) -> SampleRequest:
         """Returns the request that batch ``batch_index`` of ``epoch`` is sampled from.
@@ -371,7 +388,8 @@ class BatchList:
                 known, order = self._order
                 if known != epoch:
                     self._inputs.arrays(np.empty(0, np.int64))
-                    order = epoch_order(self._stream, epoch, self.num_seeds, self._plan.batching.shuffle, self._weight_sums)
+                    is_shuffled = bool(self._plan.batching.shuffle)
+                    order = epoch_order(self._stream, epoch, self.num_seeds, is_shuffled, self._weight_sums, self._by_part)
                     self._order = epoch, order
         return order
 

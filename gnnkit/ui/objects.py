@@ -38,7 +38,8 @@ def loader_card(
         error: See ``History.last_error``.
     """
     schema, batching, sampling = graph.arrays.schema, plan.batching, plan.sampling
-    order = "drawn by weight" if plan.inputs.weights is not None else "shuffled" if batching.shuffle else "in order"
+    shuffled = "shuffled by part" if batching.is_by_part else "shuffled" if batching.shuffle else "in order"
+    order = shuffled if plan.inputs.weights is None else "drawn by weight"
     rows = [
         ("nodes", format_short(schema.num_nodes)),
         ("edges", format_short(schema.num_edges)),

@@ -20,7 +20,7 @@ from gnnkit.cluster.namespaces import host_address
 from gnnkit.datasets.synthetic import GeneratedSource, papers_like, products_like
 from gnnkit.events import EventSink, Stage
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE
-from gnnkit.storage.layout import FEATURE_NAME, FeatureDtype, Order
+from gnnkit.storage.layout import FEATURE_NAME, FeatureDtype, Order, Partitioner
 from tools.bench.kinds import (
     HGT_SAMPLES,
     KINDS,
@@ -95,16 +95,23 @@ class BenchGraph:
         return path
 
     def store(
-        self, *, feature_dtype: FeatureDtype = "float32", with_edge: bool = False, num_parts: int = 1, cache_ratio: float = 0.0
+        self,
+        *,
+        feature_dtype: FeatureDtype = "float32",
+        with_edge: bool = False,
+        num_parts: int = 1,
+        partition: Partitioner = "contiguous",
+        cache_ratio: float = 0.0,
     ) -> Path:
         """A store, in one part unless it is told otherwise."""
         from gnnkit.storage.build import build_store
         from gnnkit.storage.layout import BuildOptions
 
         parts = f"-{num_parts}-parts" if num_parts > 1 else ""
+        parts += "" if partition == "contiguous" else f"-{partition}"
         parts += f"-{cache_ratio:g}-hot" if cache_ratio else ""
         path = self.folder / f"store-{feature_dtype}{'-edge-ids' if with_edge else ''}{parts}"
-        options = BuildOptions(num_parts, feature_dtype=feature_dtype, with_edge=with_edge, cache_ratio=cache_ratio)
+        options = BuildOptions(num_parts, partition, feature_dtype=feature_dtype, with_edge=with_edge, cache_ratio=cache_ratio)
         if not (path / "manifest.json").exists():
             build_store(self.source, path, options, self.events)
         return path
@@ -333,10 +340,15 @@ class Arena:
         """A command on several hosts at the same time."""
         return [sys.executable, "-m", "tools.bench.namespaces", "--hosts", str(count), *command]
 
-    def ranks(self, count: int, placement: str, cache_ratio: float = 0.0) -> list[str]:
+    def ranks(self, count: int, placement: str) -> list[str]:
         """Epochs of so many hosts with one trainer and one sampling process each."""
-        store = self.graph.store(num_parts=2, cache_ratio=cache_ratio)
+        store = self.graph.store(num_parts=2)
         return self.on_hosts(self.own("host_epoch", store, *self.in_processes(1, 1), "--placement", placement), count)
+
+    def by_part(self, task: str, *more: str) -> list[str]:
+        """The same with batches of one part each, of a graph that METIS has cut, with a fifth of all rows beside each part."""
+        store = self.graph.store(num_parts=2, partition="metis", cache_ratio=0.2)
+        return self.own(task, store, "--by-part", *more)
 
     def wire(self, *more: str) -> list[str]:
         """Epochs of a trainer on one host, sampled by servers on another."""
@@ -413,7 +425,10 @@ CONTENDERS = {
         lambda a: a.own("epoch", a.graph.store(num_parts=2), *a.settle, *a.in_processes(a.options.num_threads, 1))
     ),
     "hosts": Contender(lambda a: a.ranks(2, "partition"), on_hosts=True),
-    "hosts-features": Contender(lambda a: a.ranks(2, "features", 0.2), on_hosts=True),
+    "hosts-features": Contender(
+        lambda a: a.on_hosts(a.by_part("host_epoch", *a.in_processes(1, 1), "--placement", "features")), on_hosts=True
+    ),
+    "colocated-by-part": Contender(lambda a: a.by_part("epoch", *a.settle, *a.in_processes(a.options.num_threads, 1))),
     "hosts-replicated": Contender(lambda a: a.ranks(2, "replicate"), on_hosts=True),
     "one-rank": Contender(lambda a: a.ranks(1, "replicate"), on_hosts=True),
     "glt-hosts": Contender(lambda a: a.on_hosts(a.peer("glt", "glt_loader", a.graph.arrays, "--workers", "1")), "glt", on_hosts=True),

@@ -46,7 +46,8 @@ def make_loader(options: argparse.Namespace, **more: Any) -> Any:
         backend = Colocated(num_workers=options.workers, threads_per_worker=options.threads)
     sampled: dict[str, Any] = {"sampler": Labor(options.fanout)} if options.labor else {"num_neighbors": options.fanout}
     own = {**sampled, "batch_size": options.batch_size, "input_nodes": "train", "backend": backend}
-    return GraphLoader.from_store(options.path, **{**own, "shuffle": True, "drop_last": True, "progress": False, **more})
+    own["shuffle"] = "parts" if options.by_part else True
+    return GraphLoader.from_store(options.path, **{**own, "drop_last": True, "progress": False, **more})
 
 
 def time_epochs(loader: Any, options: argparse.Namespace) -> tuple[int, float]:

@@ -251,6 +251,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=1024)
     parser.add_argument("--fanout", type=int, nargs="+", default=[15, 10, 5])
+    parser.add_argument("--by-part", action="store_true", help="batches with seeds of one part each")
     parser.add_argument("--labor", action="store_true", help="neighbours by LABOR, as many")
     parser.add_argument("--settle", type=float, default=0.0)
     options = parser.parse_args()
