@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from gnnkit import BuildOptions, GraphLoader, InProcess, Store, datasets
-from gnnkit.capacity import Cluster, PageReads, Rates, StoreDisk, asked, batch_of, estimate, sized_graph
+from gnnkit.capacity import Cluster, Estimate, PageReads, Rates, asked, estimate, sized_graph
+from gnnkit.storage.disk import DiskRate
 from tests.helpers.system import pretend_free_memory
 from tools.bench.memory_groups import memory_group
 
@@ -111,20 +112,19 @@ def test_pages_that_are_missed_are_predicted(tmp_path: Path) -> None:
     assert float(done.stdout) == pytest.approx(PageReads.of(Store.open(path), "node", FAN_OUT, BATCH_SIZE).missed(room), rel=0.2)
 
 
-def test_a_store_that_does_not_fit_is_limited_by_its_disk(tmp_path: Path) -> None:
+def test_a_store_that_does_not_fit_is_limited_by_its_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = built(tmp_path, 0.01)
     graph = sized_graph(str(store.path), BuildOptions())
-    wanted = asked(graph, FAN_OUT, BATCH_SIZE)
-    disk = StoreDisk(PageReads.of(store, "node", FAN_OUT, BATCH_SIZE), 1000.0, 4)
-    rates, batch = Rates(1e9, 1e12, "made up for a test"), batch_of(graph, wanted)
-    calls = []
+    wanted, rates, calls = asked(graph, FAN_OUT, BATCH_SIZE), Rates(1e9, 1e12, "made up for a test"), list[Path]()
 
-    def probed() -> StoreDisk:
-        calls.append(1)
-        return disk
+    def probed(path: Path) -> DiskRate:
+        calls.append(path)
+        return DiskRate(path, {1: 100.0, 4: 1000.0})
 
-    def found(memory: int) -> object:
-        return estimate(graph, Cluster(1, 1, 0, memory, None, 1), batch, rates, BATCH_SIZE, False, probed)
+    monkeypatch.setattr("gnnkit.capacity.probe_disk", probed)
+
+    def found(memory: int) -> Estimate:
+        return estimate(graph, Cluster(1, 1, 0, memory, None, 1), wanted, rates)
 
     roomy = found(1 << 40)
     assert not calls and not roomy.reads and "disk" not in roomy.limits
