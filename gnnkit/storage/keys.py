@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from gnnkit.storage.files import FileSpec
 from gnnkit.storage.layout import index_dtype, keys_file
 
 # {node type: ({column: kind}, {file: dtype and shape})}
-KeySpecs = Mapping[NodeType, tuple[Mapping[str, str], Mapping[str, FileSpec]]]
+KeySpecs = dict[NodeType, tuple[dict[str, str], dict[str, FileSpec]]]
 INTEGER, TEXT = "int64", "string"
 
 
@@ -194,7 +194,19 @@ class NodeKeys:
 
 def key_files(specs: KeySpecs) -> dict[str, FileSpec]:
     """Returns the dtype and shape of every file of the keys, by path."""
-    return {keys_file(node_type, name): spec for node_type, (_, files) in specs.items() for name, spec in files.items()}
+    found = {}
+    for node_type, (_, files) in specs.items():
+        for name, spec in files.items():
+            number, _, what = name.partition(".")
+            holds: tuple[Any, ...] = ()
+            if what == "end":
+                holds = "offsets", *files[f"{number}.text"].shape
+            elif what == "text":
+                holds = "texts", keys_file(node_type, f"{number}.end")
+            elif name in ("word", "row"):
+                holds = ("ascending",) if name == "word" else ("ids", *spec.shape)
+            found[keys_file(node_type, name)] = replace(spec, holds=holds)
+    return found
 
 
 def keys_to_json(specs: KeySpecs) -> dict[str, Any]:
@@ -208,18 +220,16 @@ def keys_to_json(specs: KeySpecs) -> dict[str, Any]:
     }
 
 
-def keys_from_json(
-    value: Mapping[str, Any], num_nodes: Mapping[NodeType, int]
-) -> dict[NodeType, tuple[dict[str, str], dict[str, FileSpec]]]:
+def keys_from_json(value: Mapping[str, Any], num_nodes: Mapping[NodeType, int]) -> KeySpecs:
     """Reverses ``keys_to_json``; raises whatever a wrong value causes.
 
     Args:
         value: The JSON form.
         num_nodes: Nodes of each type.
     """
-    specs: dict[NodeType, tuple[dict[str, str], dict[str, FileSpec]]] = {}
+    specs: KeySpecs = {}
     for node_type, own in value.items():
-        count, columns, files = num_nodes[node_type], {str(k): str(v) for k, v in own["columns"].items()}, {}
+        count, columns, files = num_nodes[node_type], {str(k): str(v) for k, v in own["columns"].items()}, dict[str, FileSpec]()
         for number, kind in enumerate(columns.values()):
             if kind == INTEGER:
                 files[f"{number}.value"] = FileSpec(np.dtype(np.int64), (count,))

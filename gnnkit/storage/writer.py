@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,9 @@ from gnnkit.errors import DatasetError, PlanError
 from gnnkit.events import EventSink, Stage
 from gnnkit.schema import ArraySpec, EdgeType, GraphSchema, NodeType
 from gnnkit.storage.arrays import GraphArrays
-from gnnkit.storage.convert import bytes_to_measure, convert_rows
+from gnnkit.storage.convert import convert_rows
 from gnnkit.storage.edge_values import TIME_NAME, as_times, check_weights, time_order, timed_edge_types, weight_exponent, weight_prefix
-from gnnkit.storage.files import ArrayWriter, FileEntry, FileSpec, StoreFiles
+from gnnkit.storage.files import ArrayWriter, FileSpec, StoreFiles
 from gnnkit.storage.inputs import BucketSpool, BuildInput, EdgeBatch, RowReader, SortedEdgesInput, edges_only, with_quantizations
 from gnnkit.storage.kernels import bucket_order, count_degrees, count_parts, place_edges
 from gnnkit.storage.layout import (
@@ -28,7 +28,7 @@ from gnnkit.storage.layout import (
     StoreNumbering,
     book_file,
     cache_file,
-    contiguous,
+    contiguous_numbering,
     edge_file,
     from_assignment,
     index_dtype,
@@ -40,7 +40,7 @@ from gnnkit.storage.layout import (
     store_schema,
     weighted_edge_types,
 )
-from gnnkit.storage.link_splits import check_ids, check_range, check_specs, spec_of
+from gnnkit.storage.link_splits import check_range, check_specs, id_rows, spec_of
 from gnnkit.storage.manifest import Manifest, write_manifest
 from gnnkit.storage.partition import assign_parts, needs_topology
 from gnnkit.storage.partition.hotness import hot_nodes, hotness_levels
@@ -52,19 +52,6 @@ from gnnkit.storage.store import Store
 BLOCK_BYTES = 8 << 20
 
 
-@dataclass(frozen=True)
-class Tables:
-    """The tables of the manifest that fill up during the build; the draft manifest holds these very objects."""
-
-    edge_counts: dict[EdgeType, tuple[int, ...]] = field(default_factory=dict)
-    cuts: dict[EdgeType, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
-    weight_exponents: dict[EdgeType, int] = field(default_factory=dict)
-    cached: dict[NodeType, tuple[int, ...]] = field(default_factory=dict)
-    link_splits: dict[EdgeType, dict[str, dict[str, FileSpec]]] = field(default_factory=dict)
-    keys: dict[NodeType, tuple[dict[str, str], dict[str, FileSpec]]] = field(default_factory=dict)
-    files: dict[str, FileEntry] = field(default_factory=dict)
-
-
 @dataclass
 class BuildContext:
     """The state of one build.
@@ -73,8 +60,7 @@ class BuildContext:
         files: What is written.
         scratch: Folder for the builder's own files, removed before the store is published.
         graph: What is read.
-        draft: The manifest so far.
-        tables: Its tables, to be filled in as counts become known.
+        draft: The manifest so far; counts are filled in as they become known.
         numbering: Store ids of each node type.
         pool: Runs the kernels and writes; the calling thread reads and reports.
         num_threads: Threads of ``pool``.
@@ -86,7 +72,6 @@ class BuildContext:
     scratch: Path
     graph: BuildInput
     draft: Manifest
-    tables: Tables
     numbering: dict[NodeType, StoreNumbering]
     pool: ThreadPoolExecutor
     num_threads: int
@@ -227,31 +212,22 @@ def build_nodes(context: BuildContext, node_type: NodeType, hot: list[Mapping[No
         context.files.writer(file, context.draft.node_specs(node_type)[file]).write(0, numbering.store_id)
 
 
-@dataclass(frozen=True)
-class _CachedRows:
-    """The features that one part replicates: ascending dataset ids, and where their rows go."""
-
-    ids: NDArray[np.int64]
-    writer: ArrayWriter
-
-    def within(self, first: int, last: int) -> tuple[int, NDArray[np.int64]]:
-        """The first of those with dataset ids in ``[first, last)``, and their ids less ``first``."""
-        low, high = np.searchsorted(self.ids, [first, last])
-        return int(low), self.ids[low:high] - first
+# The features that one part replicates: ascending dataset ids, and where their rows go.
+_CachedRows: TypeAlias = tuple[NDArray[np.int64], ArrayWriter]
 
 
 def _cached_rows(context: BuildContext, node_type: NodeType, hot: list[Mapping[NodeType, NDArray[np.int64]]]) -> list[_CachedRows]:
     """Returns the rows of a node type that the written parts replicate; writes their ids."""
     if not any(len(ids.get(node_type, ())) for ids in hot):
         return []
-    context.tables.cached[node_type] = tuple(len(ids.get(node_type, ())) for ids in hot)
+    context.draft.cached[node_type] = tuple(len(ids.get(node_type, ())) for ids in hot)
     specs, found = context.draft.node_specs(node_type), []
     for part in context.parts:
         ids = hot[part].get(node_type, np.empty(0, np.int64))
         names = [cache_file(part, node_type, name) for name in ("global_id", FEATURE_NAME)]
-        files = [context.files.writer(name, specs[name]) for name in names]
-        files[0].write(0, ids)
-        found.append(_CachedRows(ids, files[1]))
+        global_id, features = (context.files.writer(name, specs[name]) for name in names)
+        global_id.write(0, ids)
+        found.append((ids, features))
     return found
 
 
@@ -288,8 +264,9 @@ def build_link_splits(context: BuildContext) -> None:
             specs = {name: spec_of(what, name, values) for name, values in arrays.items()}
             check_specs(what, specs)
             for name, values in arrays.items():
-                check_ids(context.graph.schema, edge_type, name, values, what)
-            context.tables.link_splits.setdefault(edge_type, {})[split] = specs
+                for ids, count in id_rows(context.graph.schema, edge_type, name, values):
+                    check_range(ids, count, f"{name!r} of {what}")
+            context.draft.link_splits.setdefault(edge_type, {})[split] = specs
             for name, spec in specs.items():
                 file = link_split_file(edge_type, split, name)
                 if file in written:
@@ -301,7 +278,7 @@ def build_keys(context: BuildContext) -> None:
     """Writes the keys of all node types, verbatim."""
     for node_type, keys in context.graph.keys.items():
         specs = {name: FileSpec(rows.dtype, rows.shape) for name, rows in keys.arrays.items()}
-        context.tables.keys[node_type] = (dict(keys.columns), specs)
+        context.draft.keys[node_type] = (dict(keys.columns), specs)
         for name, spec in specs.items():
             context.files.writer(keys_file(node_type, name), spec).write(0, keys.arrays[name])
 
@@ -346,10 +323,10 @@ def _scatter_block(
 ) -> None:
     """Writes the rows of the dataset ids from ``first`` on, each to its part, and to those that replicate it."""
     bounds, last = numbering.bounds, first + len(rows)
-    for each in cached:
-        position, picked = each.within(first, last)
-        if len(picked):
-            context.write_rows(each.writer, position, rows[picked], specs, label)
+    for ids, writer in cached:
+        low, high = np.searchsorted(ids, [first, last])
+        if high > low:
+            context.write_rows(writer, int(low), rows[ids[low:high] - first], specs, label)
     if numbering.store_id is None:
         for part, writer in writers.items():
             start, end = max(first, int(bounds[part])), min(last, int(bounds[part + 1]))
@@ -460,11 +437,8 @@ class EdgeTypeBuild:
             self._fill_by_rereading(ranges)
         else:
             self._fill_by_buckets(ranges)
-        self.context.tables.cuts[self.edge_type] = tuple(tuple(map(int, row)) for row in self.cut)
+        self.context.draft.cuts[self.edge_type] = tuple(tuple(map(int, row)) for row in self.cut)
         self.context.files.finish()
-
-    def _ends(self, batch: EdgeBatch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        return (batch.target, batch.source) if self.options.edge_dir == "in" else (batch.source, batch.target)
 
     def _count(self) -> None:
         context, largest = self.context, 0.0
@@ -472,7 +446,7 @@ class EdgeTypeBuild:
         owner_map, num_owners, num_others = self.owners.map, self.owners.num_nodes, self.others.num_nodes
         bounds = [num_owners * k // threads for k in range(threads + 1)]
         for batch in context.graph.edge_batches(self.edge_type, [self.weight] if self.weight else []):
-            owner, other = self._ends(batch)
+            owner, other = batch.ends(self.options.edge_dir)
             jobs = [
                 context.pool.submit(count_degrees, owner, other, owner_map, num_owners, num_others, low, high, self._cursor)
                 for low, high in zip(bounds, bounds[1:], strict=False)
@@ -486,14 +460,14 @@ class EdgeTypeBuild:
         if (totals := context.graph.totals) is not None:
             largest = totals.edges[self.edge_type].largest_weight
         if self.weight:
-            context.tables.weight_exponents[self.edge_type] = weight_exponent(largest)
+            context.draft.weight_exponents[self.edge_type] = weight_exponent(largest)
 
     def _plan(self) -> list[OwnerRange]:
         """Turns degrees into positions, writes the ``indptr`` of the parts that are written and cuts their owners into ranges."""
         bounds = self.owners.bounds
         parts = [self._cursor[low:high] for low, high in zip(bounds[:-1], bounds[1:], strict=True)]
         totals, own = self.context.graph.totals, tuple(int(part.sum()) for part in parts)
-        self.context.tables.edge_counts[self.edge_type] = own if totals is None else totals.edges[self.edge_type].counts
+        self.context.draft.edge_counts[self.edge_type] = own if totals is None else totals.edges[self.edge_type].counts
         specs = self.context.draft.edge_specs(self.edge_type)
         files = self.context.files
         self._writers = {name: files.writer(name, spec) for name, spec in specs.items() if part_of(name) in files.roots}
@@ -560,7 +534,7 @@ class EdgeTypeBuild:
         left = np.array([r.last - r.first for r in ranges], np.int64)
         buffers: dict[int, RangeBuffers] = {}
         for batch in self.context.graph.edge_batches(self.edge_type, self.names):
-            owner, _ = self._ends(batch)
+            owner, _ = batch.ends(self.options.edge_dir)
             which = np.searchsorted(lows, owner, side="right") - 1
             counts = np.bincount(which[(which >= 0) & (owner < highs[which])], minlength=len(ranges))
             touched = np.flatnonzero(counts).tolist()
@@ -590,7 +564,7 @@ class EdgeTypeBuild:
             spool.close()
 
     def _spool_batch(self, spool: BucketSpool, bounds: NDArray[np.int64], batch: EdgeBatch) -> None:
-        owner, other = self._ends(batch)
+        owner, other = batch.ends(self.options.edge_dir)
         if self.owners.store_id is not None:
             owner = self.owners.store_id[owner].astype(np.int64)
         if self.others.store_id is not None:
@@ -632,7 +606,7 @@ class EdgeTypeBuild:
         )
 
     def _place(self, batch: EdgeBatch, maps: tuple[NDArray[Any], NDArray[Any]], owner_range: OwnerRange, buffers: RangeBuffers) -> None:
-        owner, other = self._ends(batch)
+        owner, other = batch.ends(self.options.edge_dir)
         place = np.empty(len(owner) if self.names else 0, np.int64)
         place_edges(
             owner, other, NO_IDS if batch.edge_id is None else batch.edge_id, batch.first, *maps, owner_range.low, owner_range.high,
@@ -661,7 +635,7 @@ class EdgeTypeBuild:
             specs = (spec, self.context.draft.schema.edge_types[self.edge_type].arrays[name])
             self.context.write_rows(self._writer(part, name), first, values, specs, f"{name!r} of {self.edge_type}")
         if self.weight:
-            exponent = self.context.tables.weight_exponents[self.edge_type]
+            exponent = self.context.draft.weight_exponents[self.edge_type]
             self._writer(part, "weight_prefix").write(first, weight_prefix(indptr, buffers.arrays[self.weight], exponent))
 
     def _sort_by_time(self, indptr: NDArray[np.int64], buffers: RangeBuffers) -> NDArray[np.int64]:
@@ -682,17 +656,8 @@ class EdgeTypeBuild:
         return self._writers[edge_file(part, self.edge_type, name)]
 
 
-@dataclass(frozen=True)
-class Written:
-    """The result of writing parts of a store.
-
-    Attributes:
-        manifest: The store's manifest, with the files and the cuts of the parts that were written; they are on the disk.
-        numbering: Store ids of each node type.
-    """
-
-    manifest: Manifest
-    numbering: Mapping[NodeType, StoreNumbering]
+# The manifest, with the files and the cuts of the parts that were written, which are on the disk; and the store ids of each node type.
+Written: TypeAlias = tuple[Manifest, Mapping[NodeType, StoreNumbering]]
 
 
 @dataclass(frozen=True)
@@ -700,48 +665,44 @@ class StoreWriter:
     """Writes the files of a store, or of some of its parts, into folders that exist.
 
     Attributes:
+        graph: The graph.
         options: How to build it, in canonical form.
+        fingerprint: Fingerprint of the result.
+        roots: See ``StoreFiles``.
+        scratch: Folder for temporary files.
         events: Receives the stages.
         stage: Name of the stage that writes.
         budget_bytes: Memory for buffers of edges.
     """
 
+    graph: BuildInput
     options: BuildOptions
+    fingerprint: str
+    roots: Mapping[int | None, Path]
+    scratch: Path
     events: EventSink
     stage: str
     budget_bytes: int
 
-    def write(
-        self,
-        graph: BuildInput,
-        roots: Mapping[int | None, Path],
-        scratch: Path,
-        fingerprint: str,
-        topology: GraphArrays | None,
-        parts: Mapping[NodeType, NDArray[Any]] | None = None,
-    ) -> Written:
+    def write(self, topology: GraphArrays | None, parts: Mapping[NodeType, NDArray[Any]] | None = None) -> Written:
         """Assigns nodes to parts and writes everything but the manifest.
 
         Args:
-            graph: The graph.
-            roots: See ``StoreFiles``.
-            scratch: Folder for temporary files.
-            fingerprint: Fingerprint of the result.
             topology: See ``BuildJob``.
             parts: See ``BuildJob``.
         """
-        options = self.options
-        self._preflight(graph, roots)
-        caches, by_hotness, stage = options.cache_ratio > 0.0, options.order == "hotness", self.stage
+        options, graph, writer = self.options, self.graph, self
+        self._preflight()
+        caches, by_hotness = options.cache_ratio > 0.0, options.order == "hotness"
         if topology is None and (caches or by_hotness or needs_topology(options.partition)):
-            whole = self._sort_edges(edges_only(graph), scratch)
-            graph, topology = SortedEdgesInput(graph, whole), whole.arrays()
+            whole = self._sort_edges()
+            topology = whole.arrays()
             # What is left is cutting: the dataset's edges are not read again.
-            stage = "partition"
+            writer = replace(self, graph=SortedEdgesInput(graph, whole), stage="partition")
         numbering: dict[NodeType, StoreNumbering] = {}
         hot: list[Mapping[NodeType, NDArray[np.int64]]] = []
         if options.partition == "contiguous" and not caches and not by_hotness:
-            numbering = {t: contiguous(nodes.num_nodes, options.num_parts) for t, nodes in graph.schema.node_types.items()}
+            numbering = contiguous_numbering(graph.schema, options.num_parts)
         else:
             if parts is None:
                 parts = assign_parts(graph.schema, topology, options, self.events, graph.splits, graph)
@@ -753,64 +714,56 @@ class StoreWriter:
                 if t not in assignment:
                     raise PlanError(f"nothing says which parts the nodes of type {t!r} are in", "give a partition book for every node type")
                 numbering[t] = from_assignment(t, nodes.num_nodes, options.num_parts, assignment.pop(t), levels.pop(t, None))
-        return replace(self, stage=stage)._write_parts(graph, roots, scratch, numbering, hot, fingerprint)
+        return writer._write_parts(numbering, hot), numbering
 
-    def _sort_edges(self, graph: BuildInput, scratch: Path) -> Store:
+    def _sort_edges(self) -> Store:
         """A temporary store of one part, so that partitioners see the topology and nothing is parsed twice."""
         options = BuildOptions(edge_dir=self.options.edge_dir, with_edge=self.options.with_edge)
-        root, own_scratch = scratch / "whole", scratch / "sorting"
+        root, scratch = self.scratch / "whole", self.scratch / "sorting"
         root.mkdir()
-        own_scratch.mkdir()
-        numbering = {t: contiguous(nodes.num_nodes, 1) for t, nodes in graph.schema.node_types.items()}
-        written = replace(self, options=options)._write_parts(graph, {None: root, 0: root}, own_scratch, numbering, [], "")
-        write_manifest(root, written.manifest)
+        scratch.mkdir()
+        graph, roots = edges_only(self.graph), {None: root, 0: root}
+        sorting = replace(self, graph=graph, options=options, fingerprint="", roots=roots, scratch=scratch)
+        write_manifest(root, sorting._write_parts(contiguous_numbering(graph.schema, 1), []))
         return Store.open(root)
 
-    def _write_parts(
-        self,
-        graph: BuildInput,
-        roots: Mapping[int | None, Path],
-        scratch: Path,
-        numbering: dict[NodeType, StoreNumbering],
-        hot: list[Mapping[NodeType, NDArray[np.int64]]],
-        fingerprint: str,
-    ) -> Written:
-        files, threads = StoreFiles(roots), default_threads()
-        tables = Tables(files=files.entries)
-        schema = store_schema(graph.schema, self.options, graph.metadata)
-        if (total := bytes_to_measure(graph.schema, schema)) is not None:
-            with Stage(self.events, "quantize", label=graph.name, total=float(total), unit="B") as stage:
-                schema = with_quantizations(graph, schema, stage)
+    def _write_parts(self, numbering: dict[NodeType, StoreNumbering], hot: list[Mapping[NodeType, NDArray[np.int64]]]) -> Manifest:
+        graph, threads, files = self.graph, default_threads(), StoreFiles(self.roots)
+        schema = with_quantizations(graph, store_schema(graph.schema, self.options, graph.metadata), self.events)
         draft = Manifest(
             name=graph.name,
             notice=graph.notice,
-            fingerprint=fingerprint,
+            fingerprint=self.fingerprint,
             source_fingerprint=graph.fingerprint(),
             schema=schema,
             options=self.options,
             node_bounds={t: tuple(map(int, n.bounds)) for t, n in numbering.items()},
+            edge_counts={},
+            cuts={},
+            weight_exponents={},
             renumbered=frozenset(t for t, n in numbering.items() if n.store_id is not None),
             hotness={t: n.hotness for t, n in numbering.items() if n.hotness is not None},
             splits={t: {split: len(ids) for split, ids in splits.items()} for t, splits in graph.splits.items()},
             metadata=checked_metadata(graph.metadata),
             append_state=graph.append_state,
-            **vars(tables),
+            files=files.entries,
         )
         stage = Stage(self.events, self.stage, label=graph.name, total=_work(graph.schema), unit="B")
         with stage, ThreadPoolExecutor(threads, "gnnkit-build") as pool, files:
-            context = BuildContext(files, scratch, graph, draft, tables, numbering, pool, threads, self.budget_bytes, stage)
+            context = BuildContext(files, self.scratch, graph, draft, numbering, pool, threads, self.budget_bytes, stage)
             for edge_type in graph.schema.edge_types:
                 EdgeTypeBuild(context, edge_type).build()
             for node_type in graph.schema.node_types:
                 build_nodes(context, node_type, hot)
-            if None in roots:
+            if None in self.roots:
                 build_splits(context)
                 build_link_splits(context)
                 build_keys(context)
-        return Written(draft, numbering)
+        return draft
 
-    def _preflight(self, graph: BuildInput, roots: Mapping[int | None, Path]) -> None:
-        options, schema = self.options, store_schema(graph.schema, self.options, graph.metadata)
+    def _preflight(self) -> None:
+        graph, roots, options = self.graph, self.roots, self.options
+        schema = store_schema(graph.schema, options, graph.metadata)
         by_hotness = options.order == "hotness"
         renumbers = by_hotness or (options.num_parts > 1 and options.partition != "contiguous")
         nodes = sum(t.num_nodes * sum(spec.row_nbytes for spec in t.arrays.values()) for t in schema.node_types.values())
