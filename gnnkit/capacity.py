@@ -28,7 +28,7 @@ from gnnkit.plan import InputLinks, InputNodes, LoaderPlan, NeighborSampling, Pl
 from gnnkit.plan.sampling import BatchSize, most, resolve_fan_outs
 from gnnkit.runtime.limits import start_memory
 from gnnkit.runtime.ring import HEADROOM, LEASED
-from gnnkit.schema import GraphSchema, NodeType
+from gnnkit.schema import NodeType
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.disk import probe_disk
 from gnnkit.storage.layout import (
@@ -37,14 +37,9 @@ from gnnkit.storage.layout import (
     MANIFEST_NAME,
     TRAIN,
     BuildOptions,
-    check_buildable,
-    contiguous,
-    contiguous_numbering,
     part_of,
-    store_schema,
-    weighted_edge_types,
 )
-from gnnkit.storage.manifest import Manifest, canonical_options, read_manifest
+from gnnkit.storage.manifest import Manifest, planned_manifest, read_manifest
 from gnnkit.storage.partition.hotness import expected_frontiers, input_seeds
 from gnnkit.storage.store import Store
 from gnnkit.units import format_bytes
@@ -299,7 +294,7 @@ def sized_graph(source: str, options: BuildOptions) -> SizedGraph:
     if (path / MANIFEST_NAME).is_file() or "/" in source:
         return _of_store(str(path), options, None)
     graph = published_graph(source)
-    return SizedGraph(planned(source, graph.schema, graph.splits, options, {}), "sizes that OGB publishes")
+    return SizedGraph(planned_manifest(source, graph.schema, graph.splits, options, {}), "sizes that OGB publishes")
 
 
 def _of_store(place: str, options: BuildOptions, plan: LoaderPlan | None) -> SizedGraph:
@@ -307,34 +302,9 @@ def _of_store(place: str, options: BuildOptions, plan: LoaderPlan | None) -> Siz
     manifest, source = url_manifest(place) if path is None else read_manifest(path), f"the store {place}"
     if manifest.num_parts != options.num_parts:
         cut = replace(manifest.options, num_parts=options.num_parts, partition=options.partition)
-        manifest = planned(manifest.name, manifest.schema, manifest.splits, cut, manifest.metadata)
+        manifest = planned_manifest(manifest.name, manifest.schema, manifest.splits, cut, manifest.metadata)
         source += ", cut anew"
     return SizedGraph(manifest, source, path, plan)
-
-
-def planned(
-    name: str,
-    schema: GraphSchema,
-    splits: Mapping[NodeType, Mapping[str, int]],
-    options: BuildOptions,
-    metadata: Mapping[str, Any],
-) -> Manifest:
-    """A store whose parts have the same share of nodes and edges: its size is exact in sum, but for the width of offsets."""
-    check_buildable(schema, options, metadata)
-    options, stored = canonical_options(options), store_schema(schema, options, metadata)
-    parts = options.num_parts
-    renumbers = (parts > 1 and options.partition != "contiguous") or options.order == "hotness"
-    caches = [t for t, nodes in stored.node_types.items() if options.cache_ratio > 0 and FEATURE_NAME in nodes.arrays]
-    return Manifest(
-        name, None, "", "", stored, options,
-        node_bounds={t: tuple(map(int, numbers.bounds)) for t, numbers in contiguous_numbering(stored, parts).items()},
-        edge_counts={t: tuple(map(int, np.diff(contiguous(edges.num_edges, parts).bounds))) for t, edges in stored.edge_types.items()},
-        cuts={},
-        weight_exponents=dict.fromkeys(weighted_edge_types(schema, options), 0),
-        renumbered=frozenset(stored.node_types if renumbers else ()),
-        cached={t: (int(options.cache_ratio * stored.node_types[t].num_nodes),) * parts for t in caches},
-        splits=splits,
-    )  # fmt: skip
 
 
 # Large enough that batches do not cover the graph, small enough to be made in seconds.
@@ -662,7 +632,7 @@ def estimate(graph: SizedGraph, cluster: Cluster, wanted: Asked, rates: Rates) -
 
 
 def _reads_of(graph: SizedGraph, wanted: Asked, room: int) -> dict[str, float]:
-    """See ``Estimate.reads``; empty where there is no store, or its disk cannot be probed."""
+    """The values of ``Estimate.reads``; none where there is no store, or its disk cannot be probed."""
     if graph.store is None or wanted.seeds_each != 1:
         return {}
     try:

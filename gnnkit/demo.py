@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -38,8 +38,6 @@ MARGIN_OVER_MAJORITY = 20.0
 MARGIN_OVER_MLP = 5.0
 # Writes a line of the report.
 Say: TypeAlias = Callable[[str], None]
-# Gives the logits of a batch's seeds.
-Forward: TypeAlias = Callable[[nn.Module, Any], Tensor]
 
 
 def run_demo(
@@ -147,46 +145,32 @@ class Sage(nn.Module):
         self.convs = nn.ModuleList(SAGEConv(width, next_width) for width, next_width in zip(widths[:-1], widths[1:], strict=True))
         self.dropout = dropout
 
-    def forward(self, x: Tensor, edge_index: Tensor, num_sampled_nodes: list[int], num_sampled_edges: list[int]) -> Tensor:
-        """Logits of the seeds, ``[num_sampled_nodes[0], num_classes]``.
-
-        Args:
-            x: ``[num_nodes, num_features]``, nodes in the order in which they were sampled.
-            edge_index: ``[2, num_edges]``, likewise.
-            num_sampled_nodes: Nodes found per hop, the seeds first.
-            num_sampled_edges: Edges followed per hop.
-        """
+    def forward(self, batch: Any) -> Tensor:
+        """Logits of the seeds of a batch, ``[batch_size, num_classes]``."""
+        x, nodes, edges = batch.x, batch.num_sampled_nodes, batch.num_sampled_edges
         for layer, conv in enumerate(self.convs):
             hops = len(self.convs) - layer
-            targets, edges = sum(num_sampled_nodes[:hops]), sum(num_sampled_edges[:hops])
-            x = conv((x, x[:targets]), edge_index[:, :edges])
+            x = conv((x, x[: sum(nodes[:hops])]), batch.edge_index[:, : sum(edges[:hops])])
             if hops > 1:
                 x = nn.functional.dropout(x.relu(), self.dropout, self.training)
-        return x
+        return cast(Tensor, x)
 
 
-def sage_forward(model: nn.Module, batch: Any) -> Tensor:
-    """Logits of a batch's seeds by ``Sage``."""
-    out: Tensor = model(batch.x, batch.edge_index, batch.num_sampled_nodes, batch.num_sampled_edges)
-    return out
+class FeaturesOnly(nn.Module):
+    """A network of the same depth and width that sees no edges; see ``Sage``."""
 
+    def __init__(self, num_features: int, hidden: int, num_layers: int, num_classes: int) -> None:
+        super().__init__()
+        self.layers = MLP([num_features, *[hidden] * (num_layers - 1), num_classes], dropout=0.5, norm=None)
 
-def mlp_forward(model: nn.Module, batch: Any) -> Tensor:
-    """Logits of the seeds from their features alone."""
-    out: Tensor = model(batch.x[: batch.batch_size])
-    return out
-
-
-def make_mlp(num_features: int, hidden: int, num_layers: int, num_classes: int) -> nn.Module:
-    """A network of the same depth and width that sees no edges."""
-    mlp: nn.Module = MLP([num_features, *[hidden] * (num_layers - 1), num_classes], dropout=0.5, norm=None)
-    return mlp
+    def forward(self, batch: Any) -> Tensor:
+        """Logits of the seeds of a batch from their features alone."""
+        return cast(Tensor, self.layers(batch.x[: batch.batch_size]))
 
 
 def train(
     model: nn.Module,
     loader: GraphLoader,
-    forward: Forward,
     *,
     epochs: int,
     lr: float,
@@ -199,7 +183,6 @@ def train(
     Args:
         model: Changed in place.
         loader: Gives the batches; each epoch iterates over it once.
-        forward: Logits of a batch's seeds.
         epochs: Number of passes.
         lr: Learning rate.
         events: Receives the stage "train", all epochs in one.
@@ -212,20 +195,19 @@ def train(
         for _ in range(epochs):
             for batch in loader:
                 optimizer.zero_grad()
-                loss = nn.functional.cross_entropy(forward(model, batch), batch.y[: batch.batch_size])
+                loss = nn.functional.cross_entropy(model(batch), batch.y[: batch.batch_size])
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
                 stage.advance()
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, loader: GraphLoader, forward: Forward, *, events: EventSink, label: str) -> float:
+def accuracy(model: nn.Module, loader: GraphLoader, *, events: EventSink, label: str) -> float:
     """Share of the loader's seeds whose class the model gives.
 
     Args:
         model: Put into evaluation mode.
         loader: Gives the seeds.
-        forward: Logits of a batch's seeds.
         events: Receives the stage "test".
         label: What to call it there.
     """
@@ -233,7 +215,7 @@ def accuracy(model: nn.Module, loader: GraphLoader, forward: Forward, *, events:
     hits = seeds = 0
     with Stage(events, "test", label=label, total=len(loader), unit="batches") as stage:
         for batch in loader:
-            hits += int((forward(model, batch).argmax(1) == batch.y[: batch.batch_size]).sum())
+            hits += int((model(batch).argmax(1) == batch.y[: batch.batch_size]).sum())
             seeds += batch.batch_size
             stage.advance()
     return hits / seeds
@@ -273,15 +255,15 @@ def train_on_products_like(source: GeneratedSource, epochs: int | None, events: 
             test = test[np.arange(_TEST_NODES) * len(test) // _TEST_NODES]
         torch.manual_seed(0)
         sage = Sage(num_features, _HIDDEN, 3, num_classes, dropout=0.0)
-        train(sage, loader, sage_forward, epochs=epochs, lr=0.005, events=events, label="GraphSAGE")
+        train(sage, loader, epochs=epochs, lr=0.005, events=events, label="GraphSAGE")
         with loader.for_split(test, batch_size=_BATCH_SIZE) as test_loader:
-            sage_accuracy = accuracy(sage, test_loader, sage_forward, events=events, label="GraphSAGE")
-        mlp = make_mlp(num_features, _HIDDEN, 3, num_classes)
+            sage_accuracy = accuracy(sage, test_loader, events=events, label="GraphSAGE")
+        mlp = FeaturesOnly(num_features, _HIDDEN, 3, num_classes)
         with loader.for_split("train", num_neighbors=[0], shuffle=True) as features_only:
             mlp_epochs = math.ceil(_MLP_STEPS / len(features_only))
-            train(mlp, features_only, mlp_forward, epochs=mlp_epochs, lr=0.003, events=events, label="features-only MLP")
+            train(mlp, features_only, epochs=mlp_epochs, lr=0.003, events=events, label="features-only MLP")
         with loader.for_split(test, num_neighbors=[0], batch_size=_BATCH_SIZE) as test_features:
-            mlp_accuracy = accuracy(mlp, test_features, mlp_forward, events=events, label="features-only MLP")
+            mlp_accuracy = accuracy(mlp, test_features, events=events, label="features-only MLP")
     measured_on = f"{len(test):,} of {len(splits['test']):,} test nodes, drawn evenly; neighbours sampled as in training"
     return Scores(_share_of_largest(source.labels[test]), mlp_accuracy, sage_accuracy, measured_on)
 
@@ -302,12 +284,12 @@ def train_on_cora(events: EventSink, say: Say, *, seed: int = 0) -> Scores:
     loader = GraphLoader.from_pyg(data, input_nodes="train", num_neighbors=[10, 10], batch_size=140, seed=seed, progress=False)
     with loader, loader.for_split("test", num_neighbors=[-1, -1], batch_size=1000) as test_loader:
 
-        def learn(model: nn.Module, forward: Forward, label: str) -> float:
-            train(model, loader, forward, epochs=100, lr=0.01, weight_decay=5e-4, events=events, label=label)
-            return accuracy(model, test_loader, forward, events=events, label=label)
+        def learn(model: nn.Module, label: str) -> float:
+            train(model, loader, epochs=100, lr=0.01, weight_decay=5e-4, events=events, label=label)
+            return accuracy(model, test_loader, events=events, label=label)
 
-        sage = learn(Sage(data.num_features, 64, 2, num_classes, dropout=0.5), sage_forward, "GraphSAGE")
-        mlp = learn(make_mlp(data.num_features, 64, 2, num_classes), mlp_forward, "features-only MLP")
+        sage = learn(Sage(data.num_features, 64, 2, num_classes, dropout=0.5), "GraphSAGE")
+        mlp = learn(FeaturesOnly(data.num_features, 64, 2, num_classes), "features-only MLP")
     return Scores(_share_of_largest(data.y[data.test_mask].numpy()), mlp, sage, "all 1,000 test nodes")
 
 

@@ -36,10 +36,14 @@ from gnnkit.storage.layout import (
     book_file,
     cache_file,
     check_buildable,
+    contiguous,
+    contiguous_numbering,
     edge_file,
     index_dtype,
     node_file,
     split_file,
+    store_schema,
+    weighted_edge_types,
 )
 from gnnkit.storage.link_splits import LinkSplitSpecs, link_split_files, specs_from_json
 
@@ -224,6 +228,44 @@ def store_fingerprint(source_fingerprint: str, options: BuildOptions, kept_parts
     value: list[Any] = [FORMAT, FORMAT_VERSION, source_fingerprint, canonical_options(options).to_json()]
     value += [] if kept_parts is None else [kept_parts]
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def planned_manifest(
+    name: str,
+    schema: GraphSchema,
+    splits: Mapping[NodeType, Mapping[str, int]],
+    options: BuildOptions,
+    metadata: Mapping[str, Any],
+) -> Manifest:
+    """The manifest of a store that is not built yet, whose parts have the same share of nodes and edges; it lists no files.
+
+    The sizes of its files, see ``file_specs``, are exact in sum, but for the width of offsets.
+
+    Args:
+        name: Name of the dataset.
+        schema: The source's schema.
+        splits: ``{node type: {split: number of ids}}``.
+        options: How it is to be built.
+        metadata: The source's.
+
+    Raises:
+        PlanError: See ``check_buildable``.
+    """
+    check_buildable(schema, options, metadata)
+    options, stored = canonical_options(options), store_schema(schema, options, metadata)
+    parts = options.num_parts
+    renumbers = (parts > 1 and options.partition != "contiguous") or options.order == "hotness"
+    caches = [t for t, nodes in stored.node_types.items() if options.cache_ratio > 0 and FEATURE_NAME in nodes.arrays]
+    return Manifest(
+        name, None, "", "", stored, options,
+        node_bounds={t: tuple(map(int, numbers.bounds)) for t, numbers in contiguous_numbering(stored, parts).items()},
+        edge_counts={t: tuple(map(int, np.diff(contiguous(edges.num_edges, parts).bounds))) for t, edges in stored.edge_types.items()},
+        cuts={},
+        weight_exponents=dict.fromkeys(weighted_edge_types(schema, options), 0),
+        renumbered=frozenset(stored.node_types if renumbers else ()),
+        cached={t: (int(options.cache_ratio * stored.node_types[t].num_nodes),) * parts for t in caches},
+        splits=splits,
+    )  # fmt: skip
 
 
 def write_manifest(root: Path, manifest: Manifest) -> None:

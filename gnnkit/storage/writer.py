@@ -41,7 +41,7 @@ from gnnkit.storage.layout import (
     weighted_edge_types,
 )
 from gnnkit.storage.link_splits import check_range, check_specs, id_rows, spec_of
-from gnnkit.storage.manifest import Manifest, write_manifest
+from gnnkit.storage.manifest import Manifest, planned_manifest, write_manifest
 from gnnkit.storage.partition import assign_parts, needs_topology
 from gnnkit.storage.partition.hotness import hot_nodes, hotness_levels
 from gnnkit.storage.partition.topology import edge_rows
@@ -78,7 +78,6 @@ class BuildContext:
     budget_bytes: int
     stage: Stage
     _times: dict[NodeType, NDArray[np.int64]] = field(default_factory=dict)
-    _reading: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def parts(self) -> list[int]:
@@ -87,16 +86,15 @@ class BuildContext:
 
     def node_times(self, node_type: NodeType, name: str) -> NDArray[np.int64]:
         """Times of a type's nodes by store id, int64 ``[num_nodes]``; read when first asked for, and kept."""
-        with self._reading:
-            if node_type not in self._times:
-                nodes, store_id = self.graph.schema.node_types[node_type], self.numbering[node_type].store_id
-                chunks = self.graph.node_array_chunks(node_type, name)
-                reader = RowReader(chunks, nodes.arrays[name], f"{name!r} of {node_type!r}", nodes.num_nodes)
-                times = as_times(reader.take(nodes.num_nodes))
-                by_store_id = np.empty_like(times)
-                by_store_id[slice(None) if store_id is None else store_id] = times
-                self._times[node_type] = by_store_id
-            return self._times[node_type]
+        if node_type not in self._times:
+            nodes, store_id = self.graph.schema.node_types[node_type], self.numbering[node_type].store_id
+            chunks = self.graph.node_array_chunks(node_type, name)
+            reader = RowReader(chunks, nodes.arrays[name], f"{name!r} of {node_type!r}", nodes.num_nodes)
+            times = as_times(reader.take(nodes.num_nodes))
+            by_store_id = np.empty_like(times)
+            by_store_id[slice(None) if store_id is None else store_id] = times
+            self._times[node_type] = by_store_id
+        return self._times[node_type]
 
     def write_rows(self, writer: ArrayWriter, row: int, rows: NDArray[Any], specs: tuple[ArraySpec, ArraySpec], name: str) -> None:
         """Writes rows from ``row`` on, converted from the first spec to the second, block by block."""
@@ -392,13 +390,8 @@ class OwnerRange:
     last: int
 
 
-@dataclass(frozen=True)
-class RangeBuffers:
-    """The adjacency of one range in memory; empty arrays stand for what is not stored."""
-
-    indices: NDArray[Any]
-    edge_id: NDArray[Any]
-    arrays: Mapping[str, NDArray[Any]]
+# The adjacency of one range in memory, by the names of its files; an empty array stands for edge ids that are not stored.
+RangeBuffers: TypeAlias = dict[str, NDArray[Any]]
 
 
 class EdgeTypeBuild:
@@ -417,7 +410,9 @@ class EdgeTypeBuild:
         self.owners, self.others = context.numbering[owner], context.numbering[other]
         self.weight = self.options.weight if edge_type in weighted_edge_types(context.graph.schema, self.options) else None
         self.names = list(self.schema.arrays)
-        self.timed = timed_edge_types(context.graph.schema, self.options.edge_dir, self.options.time_attr)
+        timed = timed_edge_types(context.graph.schema, self.options.edge_dir, self.options.time_attr)
+        self.timed, self.time_of = edge_type in timed, timed.get(edge_type)
+        self._node_times: NDArray[np.int64] | None = None
         self.ordered = context.graph.in_edge_order(self.options)
         self.cut = np.zeros((self.options.num_parts, self.options.num_parts), np.int64)
         self._cut_lock = threading.Lock()
@@ -429,6 +424,8 @@ class EdgeTypeBuild:
         """Reads the edges and writes everything."""
         self._count()
         ranges = self._plan()
+        if ranges and self.time_of is not None and self.options.time_attr is not None:
+            self._node_times = self.context.node_times(self.time_of, self.options.time_attr)
         waves = -(-len(ranges) // self.context.num_threads)
         reread = waves <= 1 or (waves <= MAX_REREADS and self.context.graph.cheap_to_reread(self.edge_type, self.names))
         if waves > 1 and self.ordered and self._come_in_order():
@@ -504,7 +501,7 @@ class EdgeTypeBuild:
         rows = sum(spec.row_nbytes for spec in self.schema.arrays.values())
         own = index_dtype(self.others.num_nodes).itemsize + (index_dtype(self.schema.num_edges).itemsize if self._with_id else 0) + rows
         # Beside the buffers lie one array's rows and, while edges are sorted, their times, their order and a copy of both.
-        return own + (8 if self.weight else 0) + rows + (32 if self.edge_type in self.timed else 0)
+        return own + (8 if self.weight else 0) + rows + (32 if self.timed else 0)
 
     @property
     def _with_id(self) -> bool:
@@ -548,12 +545,11 @@ class EdgeTypeBuild:
         if not ranges:
             return
         starts = np.cumsum([0] + [r.last - r.first for r in ranges], dtype=np.int64)
-        columns = {"owner": ArraySpec(index_dtype(self.owners.num_nodes).name), "other": ArraySpec(index_dtype(self.others.num_nodes).name)}
-        if self._with_id:
-            columns["edge_id"] = ArraySpec(index_dtype(self.schema.num_edges).name)
-        # Arrays may be called anything, so their columns are numbered.
-        columns |= {f"array{k}": self.schema.arrays[name] for k, name in enumerate(self.names)}
-        spool = BucketSpool(self.context.scratch, columns, starts)
+        # Arrays may be called anything but what the store uses itself: owners are the column "indptr".
+        counts = {"indptr": self.owners.num_nodes, "indices": self.others.num_nodes}
+        counts |= {"edge_id": self.schema.num_edges} if self._with_id else {}
+        columns = {name: ArraySpec(index_dtype(count).name) for name, count in counts.items()}
+        spool = BucketSpool(self.context.scratch, {**columns, **self.schema.arrays}, starts)
         try:
             bounds = np.array([0] + [r.low for r in ranges[1:]] + [self.owners.num_nodes], np.int64)
             for batch in self.context.graph.edge_batches(self.edge_type, self.names):
@@ -575,18 +571,18 @@ class EdgeTypeBuild:
             owner, other = owner[mine], other[mine]
         order, starts = np.empty(len(owner), np.int64), np.empty(len(bounds), np.int64)
         bucket_order(owner, bounds, order, starts)
-        columns: dict[str, NDArray[Any]] = {"owner": owner, "other": other}
+        columns: dict[str, NDArray[Any]] = {"indptr": owner, "indices": other}
         if self._with_id:
             columns["edge_id"] = (np.arange(batch.first, batch.first + len(batch.source)) if batch.edge_id is None else batch.edge_id)[mine]
-        columns |= {f"array{k}": batch.rows[name][mine] for k, name in enumerate(self.names)}
+        columns |= {name: batch.rows[name][mine] for name in self.names}
         wait_all(self.context.pool.submit(spool.put_column, name, order, starts, values) for name, values in columns.items())
         spool.advance(starts)
 
     def _fill_bucket(self, spool: BucketSpool, bucket: int, owner_range: OwnerRange) -> None:
-        owner, other = spool.take(bucket, "owner"), spool.take(bucket, "other")
+        owner, other = spool.take(bucket, "indptr"), spool.take(bucket, "indices")
         edge_id = spool.take(bucket, "edge_id") if self._with_id else NO_IDS
         order = None if self.ordered else np.argsort(edge_id, kind="stable")
-        rows = {name: spool.take(bucket, f"array{k}") for k, name in enumerate(self.names)}
+        rows = {name: spool.take(bucket, name) for name in self.names}
         buffers = self._allocate(owner_range)
         for first in range(0, len(owner), _SPOOL_ROWS):
             pick = slice(first, first + _SPOOL_ROWS) if order is None else order[first : first + _SPOOL_ROWS]
@@ -599,55 +595,55 @@ class EdgeTypeBuild:
 
     def _allocate(self, owner_range: OwnerRange) -> RangeBuffers:
         count = owner_range.last - owner_range.first
-        return RangeBuffers(
-            np.empty(count, index_dtype(self.others.num_nodes)),
-            np.empty(count if self.options.with_edge else 0, index_dtype(self.schema.num_edges)),
-            {name: np.empty((count, *spec.stored_shape), spec.numpy_dtype) for name, spec in self.schema.arrays.items()},
-        )
+        return {
+            "indices": np.empty(count, index_dtype(self.others.num_nodes)),
+            "edge_id": np.empty(count if self.options.with_edge else 0, index_dtype(self.schema.num_edges)),
+            **{name: np.empty((count, *spec.stored_shape), spec.numpy_dtype) for name, spec in self.schema.arrays.items()},
+        }
 
     def _place(self, batch: EdgeBatch, maps: tuple[NDArray[Any], NDArray[Any]], owner_range: OwnerRange, buffers: RangeBuffers) -> None:
         owner, other = batch.ends(self.options.edge_dir)
         place = np.empty(len(owner) if self.names else 0, np.int64)
         place_edges(
             owner, other, NO_IDS if batch.edge_id is None else batch.edge_id, batch.first, *maps, owner_range.low, owner_range.high,
-            self._cursor, owner_range.first, buffers.indices, buffers.edge_id, place,
+            self._cursor, owner_range.first, buffers["indices"], buffers["edge_id"], place,
         )  # fmt: skip
         if self.names:
             mine = np.flatnonzero(place >= 0)
-            for name, values in buffers.arrays.items():
-                values[place[mine]] = batch.rows[name][mine]
+            for name in self.names:
+                buffers[name][place[mine]] = batch.rows[name][mine]
 
     def _write(self, owner_range: OwnerRange, buffers: RangeBuffers) -> None:
         part, first = owner_range.part, owner_range.first
         # Every owner's cursor has arrived at the end of its edges.
         indptr = np.concatenate([[first], self._cursor[owner_range.low : owner_range.high]]) - first
-        if self.edge_type in self.timed:
+        if self.timed:
             self._writer(part, TIME_NAME).write(first, self._sort_by_time(indptr, buffers))
         counts = np.zeros(self.options.num_parts, np.int64)
-        count_parts(buffers.indices, self.others.bounds, counts)
+        count_parts(buffers["indices"], self.others.bounds, counts)
         with self._cut_lock:
             self.cut[part] += counts
-        self._writer(part, "indices").write(first, buffers.indices)
+        self._writer(part, "indices").write(first, buffers["indices"])
         if self.options.with_edge:
-            self._writer(part, "edge_id").write(first, buffers.edge_id)
-        for name, values in buffers.arrays.items():
+            self._writer(part, "edge_id").write(first, buffers["edge_id"])
+        for name in self.names:
             spec = self.schema.arrays[name]
             specs = (spec, self.context.draft.schema.edge_types[self.edge_type].arrays[name])
-            self.context.write_rows(self._writer(part, name), first, values, specs, f"{name!r} of {self.edge_type}")
+            self.context.write_rows(self._writer(part, name), first, buffers[name], specs, f"{name!r} of {self.edge_type}")
         if self.weight:
             exponent = self.context.draft.weight_exponents[self.edge_type]
-            self._writer(part, "weight_prefix").write(first, weight_prefix(indptr, buffers.arrays[self.weight], exponent))
+            self._writer(part, "weight_prefix").write(first, weight_prefix(indptr, buffers[self.weight], exponent))
 
     def _sort_by_time(self, indptr: NDArray[np.int64], buffers: RangeBuffers) -> NDArray[np.int64]:
         """Brings the edges of each owner into the order of their times, and returns these."""
-        name, node_type = self.options.time_attr, self.timed[self.edge_type]
+        name = self.options.time_attr
         assert name is not None
-        times = as_times(buffers.arrays[name]) if node_type is None else self.context.node_times(node_type, name)[buffers.indices]
+        times = as_times(buffers[name]) if self._node_times is None else self._node_times[buffers["indices"]]
         order = time_order(indptr, times)
         if order is None:
             return times
         times = times[order]
-        for values in (buffers.indices, buffers.edge_id, *buffers.arrays.values()):
+        for values in buffers.values():
             if len(values):
                 values[:] = values[order]
         return times
@@ -762,30 +758,23 @@ class StoreWriter:
         return draft
 
     def _preflight(self) -> None:
-        graph, roots, options = self.graph, self.roots, self.options
-        schema = store_schema(graph.schema, options, graph.metadata)
-        by_hotness = options.order == "hotness"
-        renumbers = by_hotness or (options.num_parts > 1 and options.partition != "contiguous")
-        nodes = sum(t.num_nodes * sum(spec.row_nbytes for spec in t.arrays.values()) for t in schema.node_types.values())
-        ids = sum(2 * t.num_nodes * index_dtype(t.num_nodes).itemsize for t in schema.node_types.values()) if renumbers else 0
-        timed = timed_edge_types(schema, options.edge_dir, options.time_attr)
-        edges, spool = 0, 0
-        for edge_type, t in schema.edge_types.items():
-            rows = sum(spec.row_nbytes for spec in t.arrays.values())
-            adjacency = t.num_edges * (4 + rows + (4 if options.with_edge else 0))
-            owners = schema.node_types[edge_type[2] if options.edge_dir == "in" else edge_type[0]].num_nodes
-            edges += 4 * owners + adjacency + 8 * t.num_edges * ((options.weight in t.arrays) + (edge_type in timed))
-            spool = max(spool, adjacency + 4 * t.num_edges if adjacency > MAX_REREADS * self.budget_bytes else 0)
-        sorted_edges = edges if needs_topology(options.partition) or options.cache_ratio or by_hotness else 0
-        cached = int(options.cache_ratio * options.num_parts * nodes)
-        share = sum(part is not None for part in roots) / options.num_parts
-        written = share * (nodes + edges + cached) + max(share * spool, sorted_edges) + ids
-        check_disk(next(iter(roots.values())), int(written), f"the store of {graph.name}")
-        largest = max(t.num_nodes for t in schema.node_types.values())
+        """Refuses to begin where disk or memory are too small."""
+        graph, options = self.graph, self.options
+        splits = {t: {split: len(ids) for split, ids in own.items()} for t, own in graph.splits.items()}
+        planned = planned_manifest(graph.name, graph.schema, splits, options, graph.metadata)
+        of_edges = [sum(spec.file_nbytes for spec in planned.edge_specs(edge_type).values()) for edge_type in planned.schema.edge_types]
+        share = sum(part is not None for part in self.roots) / options.num_parts
+        written = sum(spec.file_nbytes for name, spec in planned.file_specs().items() if part_of(name) in self.roots)
+        sorts = needs_topology(options.partition) or options.cache_ratio or options.order == "hotness"
+        spool = max((nbytes for nbytes in of_edges if nbytes > MAX_REREADS * self.budget_bytes), default=0)
+        beside = max(share * spool, sum(of_edges) if sorts else 0)
+        check_disk(next(iter(self.roots.values())), int(written + beside), f"the store of {graph.name}")
+        counts = {t: nodes.num_nodes for t, nodes in graph.schema.node_types.items()}
         # Expected visits are counted with three numbers of 8 bytes for each node.
-        numbering = sum(t.num_nodes * (24 * renumbers + 24 * by_hotness) for t in schema.node_types.values())
-        times = sum(16 * schema.node_types[owner].num_nodes for owner in set(timed.values()) if owner is not None)
-        check_memory(8 * largest + numbering + times + self.budget_bytes, f"building the store of {graph.name}", schema)
+        numbering = sum(24 * counts[t] for t in planned.renumbered) + (24 * sum(counts.values()) if options.order == "hotness" else 0)
+        timed = timed_edge_types(graph.schema, options.edge_dir, options.time_attr)
+        times = sum(16 * counts[owner] for owner in set(timed.values()) if owner is not None)
+        check_memory(8 * max(counts.values()) + numbering + times + self.budget_bytes, f"building the store of {graph.name}", graph.schema)
 
 
 def checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
