@@ -31,14 +31,7 @@ from gnnkit.runtime.ring import HEADROOM, LEASED
 from gnnkit.schema import NodeType
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.disk import probe_disk
-from gnnkit.storage.layout import (
-    EDGE_FEATURE_NAME,
-    FEATURE_NAME,
-    MANIFEST_NAME,
-    TRAIN,
-    BuildOptions,
-    part_of,
-)
+from gnnkit.storage.layout import EDGE_FEATURE_NAME, FEATURE_NAME, MANIFEST_NAME, TRAIN, BuildOptions
 from gnnkit.storage.manifest import Manifest, planned_manifest, read_manifest
 from gnnkit.storage.partition.hotness import expected_frontiers, input_seeds
 from gnnkit.storage.store import Store
@@ -215,20 +208,6 @@ class SizedGraph:
     def nbytes(self) -> int:
         """Bytes of the whole store, its manifest left out."""
         return sum(self.sizes.values())
-
-    @property
-    def shared_bytes(self) -> int:
-        """Bytes of the files that every host has."""
-        return sum(size for name, size in self.sizes.items() if part_of(name) is None)
-
-    @property
-    def part_bytes(self) -> list[int]:
-        """Bytes of each part's files."""
-        return [sum(size for name, size in self.sizes.items() if part_of(name) == part) for part in range(self.manifest.num_parts)]
-
-    def held(self, word: PlacementWord, num_hosts: int) -> int:
-        """Bytes of the store on the machine that has most, where so many hold it."""
-        return held_nbytes(self.sizes, word, self.manifest.num_parts, num_hosts)
 
     def crossing(self, word: PlacementWord, num_hosts: int, batch: BatchSize, with_edge: bool) -> float:
         """Bytes that machines ask each other for and answer, for a batch: the mean over machines, the text around arrays left out.
@@ -591,7 +570,7 @@ def estimate(graph: SizedGraph, cluster: Cluster, wanted: Asked, rates: Rates) -
     if placement != "replicate" and manifest.num_parts < holders:
         raise PlanError(f"{manifest.num_parts} parts for {holders} machines that hold the graph", f"cut it into {holders} or more")
     known = get_args(PlacementWord) if 1 < holders <= manifest.num_parts else (placement,)
-    holding = {word: graph.held(word, holders) for word in known}
+    holding = {word: held_nbytes(graph.sizes, word, manifest.num_parts, holders) for word in known}
     crossing = {word: graph.crossing(word, holders, batch, with_edge) for word in known}
     held = holding[placement]
     samplers = max(1, cluster.cpus - 1) if cluster.storage_nodes else cluster.procs_per_node * _workers(cluster)

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any, cast
 
 import typer
 
 from gnnkit.bounds import size_in_bytes
-from gnnkit.capacity import (
-    Asked,
-    Cluster,
-    Estimate,
-    Rates,
-    SizedGraph,
-    asked,
-    estimate,
-    from_bench,
-    measure,
-    sized_graph,
-)
+from gnnkit.capacity import Asked, Cluster, Estimate, Rates, SizedGraph, asked, estimate, from_bench, measure, sized_graph
 from gnnkit.cli.output import FEATURE_DTYPE, OK, WARNING, fan_outs, feature_dtypes, show_json, show_line, show_rows
 from gnnkit.errors import PlanError
 from gnnkit.host import available_cpus, total_memory
-from gnnkit.storage.layout import BuildOptions
+from gnnkit.storage.layout import BuildOptions, part_of
 from gnnkit.units import format_bytes, format_count, format_rate
 
 _BITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
@@ -93,14 +83,17 @@ def _bytes_per_s(text: str) -> float:
 
 
 def _facts(graph: SizedGraph) -> dict[str, Any]:
+    of_parts: Counter[int | None] = Counter()
+    for name, size in graph.sizes.items():
+        of_parts[part_of(name)] += size
     return {
         "name": graph.manifest.name,
         "source": graph.source,
         "num_nodes": graph.manifest.schema.num_nodes,
         "num_edges": graph.manifest.schema.num_edges,
         "nbytes": graph.nbytes,
-        "part_bytes": graph.part_bytes,
-        "shared_bytes": graph.shared_bytes,
+        "part_bytes": [of_parts[part] for part in range(graph.manifest.num_parts)],
+        "shared_bytes": of_parts[None],
     }
 
 

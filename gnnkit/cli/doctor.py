@@ -15,6 +15,7 @@ import threading
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -199,9 +200,9 @@ def torch() -> Check:
     return Check("torch", row.value, "error", "pip install --upgrade 'torch>=2.3'") if is_old else row
 
 
-def torch_geometric() -> Check:
-    """PyG's version."""
-    return _package("torch_geometric", "error", "pip install torch_geometric")
+torch_geometric = partial(_package, "torch_geometric", "error", "pip install torch_geometric")
+# OGB has the table of datasets.
+ogb = partial(_package, "ogb", "warning", "needed for GraphLoader.from_ogb: pip install ogb")
 
 
 def kernels() -> Check:
@@ -254,11 +255,6 @@ def _glt_status(timeout_s: float) -> GltStatus | str:
     if done.returncode == 0:
         return GltStatus(**json.loads(done.stdout))
     return (done.stderr.strip().splitlines() or [f"looking for it ended with code {done.returncode}"])[-1]
-
-
-def ogb() -> Check:
-    """Whether OGB's table of datasets is there."""
-    return _package("ogb", "warning", "needed for GraphLoader.from_ogb: pip install ogb")
 
 
 def installation() -> Check:

@@ -250,11 +250,9 @@ class PartRecord:
 
     def write(self, folder: Path) -> None:
         """Writes the record, all at once: from then on the piece counts as built."""
-        value = {**self.manifest.to_json(), "part": self.part, "assignment": self.assignment}
-        value["checksum"] = checksum(value)
         records = folder / _RECORDS
         records.mkdir(exist_ok=True)
-        write_whole(records / f"{piece_name(self.part)}.json", json.dumps(value, indent=1) + "\n")
+        write_manifest(records, self.manifest, f"{piece_name(self.part)}.json", part=self.part, assignment=self.assignment)
         sync(records)
 
 

@@ -15,11 +15,7 @@ from numpy.typing import NDArray
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.kernels.jit import helper, kernel
 from gnnkit.kernels.native import byte_at, float_at, set_float
-from gnnkit.schema import (
-    ArraySpec,
-    Quantization,
-    element_type,
-)
+from gnnkit.schema import ArraySpec, Quantization, element_type
 
 
 def convert_rows(rows: NDArray[Any], source: ArraySpec, target: ArraySpec, name: str) -> NDArray[Any]:

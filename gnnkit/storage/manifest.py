@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import GnnkitError, PlanError, StoreError
-from gnnkit.files import read_bounded, why_unwritable
+from gnnkit.files import read_bounded, why_unwritable, write_whole
 from gnnkit.schema import EdgeType, GraphSchema, NodeType, edge_type_name, plain
 from gnnkit.storage.edge_values import TIME_NAME, timed_edge_types
-from gnnkit.storage.files import FileEntry, FileSpec, as_count, damaged, file_crc32, sync
+from gnnkit.storage.files import FileEntry, FileSpec, as_count, damaged, file_crc32
 from gnnkit.storage.keys import KeySpecs, key_files, keys_from_json, keys_to_json
 from gnnkit.storage.layout import (
     FEATURE_NAME,
@@ -268,15 +268,10 @@ def planned_manifest(
     )  # fmt: skip
 
 
-def write_manifest(root: Path, manifest: Manifest) -> None:
-    """Writes and syncs ``manifest.json``, with a checksum of itself."""
-    value = manifest.to_json()
-    value["checksum"] = checksum(value)
-    path = root / MANIFEST_NAME
-    with path.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1)
-        file.write("\n")
-    sync(path)
+def write_manifest(root: Path, manifest: Manifest, name: str = MANIFEST_NAME, **beside: Any) -> None:
+    """Writes ``manifest.json`` all at once, or a file of another name with more in it, with a checksum of itself."""
+    value = {**manifest.to_json(), **beside}
+    write_whole(root / name, json.dumps({**value, "checksum": checksum(value)}, indent=1) + "\n")
 
 
 def read_manifest(root: Path) -> Manifest:
