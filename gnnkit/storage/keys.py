@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,13 @@ def text_column(values: Iterable[Any]) -> tuple[NDArray[np.int64], NDArray[np.ui
     return end, np.frombuffer(b"".join(encoded), np.uint8)
 
 
+def _texts(end: NDArray[np.int64], text: NDArray[np.uint8]) -> NDArray[Any]:
+    """Reverses ``text_column``."""
+    found = np.empty(len(end) - 1, object)
+    found[:] = [bytes(text[first:last]).decode() for first, last in pairwise(end.tolist())]
+    return found
+
+
 def key_index(words: NDArray[np.uint64]) -> dict[str, NDArray[Any]]:
     """The arrays by which ``NodeKeys.ids`` finds nodes, of their words ``[n, 1 or 2]``."""
     order = np.argsort(words[:, 0], kind="stable")
@@ -102,10 +110,9 @@ class NodeKeys:
         if flat.size and not 0 <= int(flat.min()) <= int(flat.max()) < len(self):
             wrong = int(flat[(flat < 0) | (flat >= len(self))][0])
             raise PlanError(f"there is no {self.node_type!r} node {wrong}", f"ids go from 0 to {len(self) - 1}")
-        parts = [self._values(number, kind, flat) for number, kind in enumerate(self.columns.values())]
-        if len(parts) == 1:
-            found = parts[0]
-        else:
+        parts = [_texts(*column) if isinstance(column, tuple) else column for column in self._columns(flat)]
+        found: Any = parts[0]
+        if len(parts) > 1:
             found = np.empty(len(flat), object)
             found[:] = list(zip(*(part.tolist() for part in parts), strict=True))
         return found[0] if rows.ndim == 0 else found
@@ -153,6 +160,10 @@ class NodeKeys:
 
     def words(self, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
         """The words of the keys of nodes, by their ids; see ``words_of``."""
+        return words_of(self._columns(rows))
+
+    def _columns(self, rows: NDArray[np.int64]) -> list[Any]:
+        """The columns of the keys of nodes, as ``words_of`` takes them."""
         columns: list[Any] = []
         for number, kind in enumerate(self.columns.values()):
             if kind == INTEGER:
@@ -162,7 +173,7 @@ class NodeKeys:
             end = np.concatenate([[0], np.cumsum(ends - starts)])
             places = np.arange(end[-1]) + np.repeat(starts - end[:-1], ends - starts)
             columns.append((end, self.arrays[f"{number}.text"][places]))
-        return words_of(columns)
+        return columns
 
     def _columns_of(self, keys: list[Any]) -> list[Any]:
         if len(self.columns) > 1 and any(not isinstance(key, tuple) or len(key) != len(self.columns) for key in keys):
@@ -173,19 +184,10 @@ class NodeKeys:
             if kind == TEXT:
                 columns.append(text_column(values))
                 continue
-            if any(isinstance(value, bool) or not isinstance(value, int) for value in values):
-                wrong = next(value for value in values if isinstance(value, bool) or not isinstance(value, int))
-                raise PlanError(f"{name!r} of {self.node_type!r} nodes is an integer, got {wrong!r}")
+            if wrong := [value for value in values if isinstance(value, bool) or not isinstance(value, int)]:
+                raise PlanError(f"{name!r} of {self.node_type!r} nodes is an integer, got {wrong[0]!r}")
             columns.append(np.array(values, np.int64))
         return columns
-
-    def _values(self, number: int, kind: str, rows: NDArray[np.int64]) -> NDArray[Any]:
-        if kind == INTEGER:
-            return np.asarray(self.arrays[f"{number}.value"][rows])
-        end, text = self.arrays[f"{number}.end"], self.arrays[f"{number}.text"]
-        found = np.empty(len(rows), object)
-        found[:] = [bytes(text[first:last]).decode() for first, last in zip(end[rows].tolist(), end[rows + 1].tolist(), strict=True)]
-        return found
 
     def __repr__(self) -> str:
         columns = ", ".join(f"{name} {kind}" for name, kind in self.columns.items())
