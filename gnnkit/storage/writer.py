@@ -695,12 +695,14 @@ class StoreWriter:
         graph, options = self.graph, self.options
         splits = {t: {split: len(ids) for split, ids in own.items()} for t, own in graph.splits.items()}
         planned = planned_manifest(graph.name, graph.schema, splits, options, graph.metadata)
-        of_edges = [sum(spec.file_nbytes for spec in planned.edge_specs(edge_type).values()) for edge_type in planned.schema.edge_types]
+        of_edges = {t: sum(spec.file_nbytes for spec in planned.edge_specs(t).values()) for t in planned.schema.edge_types}
         share = sum(part is not None for part in self.roots) / options.num_parts
         written = sum(spec.file_nbytes for name, spec in planned.file_specs().items() if part_of(name) in self.roots)
         sorts = needs_topology(options.partition) or options.cache_ratio or options.order == "hotness"
-        spool = max((nbytes for nbytes in of_edges if nbytes > MAX_REREADS * self.budget_bytes), default=0)
-        beside = max(share * spool, sum(of_edges) if sorts else 0)
+        # A spool holds the owners of edges, too.
+        spools = [nbytes + 4 * planned.schema.edge_types[t].num_edges for t, nbytes in of_edges.items()]
+        spool = max((nbytes for nbytes in spools if nbytes > MAX_REREADS * self.budget_bytes), default=0)
+        beside = max(share * spool, sum(of_edges.values()) if sorts else 0)
         check_disk(next(iter(self.roots.values())), int(written + beside), f"the store of {graph.name}")
         counts = {t: nodes.num_nodes for t, nodes in graph.schema.node_types.items()}
         # Expected visits are counted with three numbers of 8 bytes for each node.
