@@ -97,7 +97,7 @@ class BuildInput(ABC):
     """A graph that the builder can read, front to back, several times.
 
     Args:
-        of: What its name, notice, schema, splits and metadata are those of.
+        of: The source, store or input whose name, notice, schema, splits and metadata it has.
         keys: See ``GraphSource``.
         append_state: See ``Manifest``.
 
