@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -74,7 +74,12 @@ def run_demo(
         say(f"{source.name} once more, in other places")
         passed.append(compare_places(partial(_training_loader, source, **kept), say))
         passed.append(verdict(train_on_cora(events, say), say))
-    say(f"{'passed' if all(passed) else 'FAILED'} in {time.perf_counter() - started:.0f} s")
+    return conclude(passed, time.perf_counter() - started, say)
+
+
+def conclude(passed: Sequence[bool], seconds: float, say: Say) -> int:
+    """Says whether all has passed and how long it took; the exit code, 0 or 1."""
+    say(f"{'passed' if all(passed) else 'FAILED'} in {seconds:.0f} s")
     return 0 if all(passed) else 1
 
 
