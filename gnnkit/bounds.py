@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from typing import Any, TypeGuard, get_args
 
 import numpy as np
@@ -116,16 +115,13 @@ def check_choice(name: str, value: Any, choices: Any) -> None:
     Raises:
         PlanError: It is none of them.
     """
-    *others, last = map(repr, get_args(choices))
-    if not isinstance(value, str) or value not in get_args(choices):
-        raise PlanError(f"{name} must be {', '.join(others)} or {last}, got {shown(value)}", nearest(name, value, get_args(choices)))
-
-
-def nearest(name: str, value: Any, choices: Sequence[str]) -> str:
-    """Advice on a text that is none of the known ones: the one that is most like it, or else the first."""
     import difflib
 
-    return f"for example {name}={(difflib.get_close_matches(str(value), choices, 1, 0.5) or choices)[0]!r}"
+    known = get_args(choices)
+    *others, last = map(repr, known)
+    if not isinstance(value, str) or value not in known:
+        near = (difflib.get_close_matches(str(value), known, 1, 0.5) or known)[0]
+        raise PlanError(f"{name} must be {', '.join(others)} or {last}, got {shown(value)}", f"for example {name}={near!r}")
 
 
 def check_seconds(name: str, value: Any, least: float = 0.0) -> None:

@@ -6,8 +6,9 @@ import mmap
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
@@ -27,22 +28,11 @@ from gnnkit.plan import InputLinks, InputNodes, LoaderPlan, NeighborSampling, Pl
 from gnnkit.plan.sampling import BatchSize, most, resolve_fan_outs
 from gnnkit.runtime.limits import start_memory
 from gnnkit.runtime.ring import HEADROOM, LEASED
-from gnnkit.schema import EdgeType, GraphSchema, NodeType
+from gnnkit.schema import NodeType
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.disk import probe_disk
-from gnnkit.storage.layout import (
-    EDGE_FEATURE_NAME,
-    FEATURE_NAME,
-    MANIFEST_NAME,
-    TRAIN,
-    BuildOptions,
-    check_buildable,
-    contiguous,
-    part_of,
-    store_schema,
-    weighted_edge_types,
-)
-from gnnkit.storage.manifest import Manifest, canonical_options, read_manifest
+from gnnkit.storage.layout import EDGE_FEATURE_NAME, FEATURE_NAME, MANIFEST_NAME, TRAIN, BuildOptions
+from gnnkit.storage.manifest import Manifest, planned_manifest, read_manifest
 from gnnkit.storage.partition.hotness import expected_frontiers, input_seeds
 from gnnkit.storage.store import Store
 from gnnkit.units import format_bytes
@@ -120,40 +110,6 @@ class PageReads:
         return float((-np.expm1(-self.rate) * np.exp(-self.rate * low)).sum())
 
 
-@dataclass(frozen=True)
-class StoreDisk:
-    """A store that may not fit in memory, and its disk.
-
-    Attributes:
-        reads: The pages of its batches.
-        pages_per_s: The most that the disk reads in a second.
-        depth: Reads under way at once that give it.
-    """
-
-    reads: PageReads
-    pages_per_s: float
-    depth: int
-
-    @classmethod
-    def probed(
-        cls, store: Store, seed_type: NodeType, num_neighbors: Sequence[int], batch_size: int, inputs: InputNodes | None = None
-    ) -> StoreDisk | None:
-        """Works the reads out, and probes the disk; None where the disk cannot be probed.
-
-        Args:
-            store: See ``PageReads.of``.
-            seed_type: See ``PageReads.of``.
-            num_neighbors: See ``PageReads.of``.
-            batch_size: See ``PageReads.of``.
-            inputs: See ``PageReads.of``.
-        """
-        try:
-            rate = probe_disk(store.path)
-        except OSError:  # a file system in memory, or one that cannot read past its cache
-            return None
-        return cls(PageReads.of(store, seed_type, num_neighbors, batch_size, inputs), rate.best, rate.best_depth)
-
-
 Hops = list[dict[NodeType, NDArray[np.float64]]]
 
 
@@ -171,19 +127,15 @@ def _of_nodes(graph: GraphArrays, hops: Hops) -> Iterator[NDArray[np.float64]]:
 def _of_edges(graph: GraphArrays, hops: Hops, num_neighbors: Sequence[int]) -> Iterator[NDArray[np.float64]]:
     """Rates of the pages of adjacency."""
     for edge_type in graph.schema.edge_types:
-        yield from _of_edge_type(graph, edge_type, hops, num_neighbors)
-
-
-def _of_edge_type(graph: GraphArrays, edge_type: EdgeType, hops: Hops, num_neighbors: Sequence[int]) -> Iterator[NDArray[np.float64]]:
-    owner = graph.frontier_type(edge_type)
-    bounds = graph.node_bounds[owner]
-    for part, edges in enumerate(graph.checked(edge_type).edges[edge_type]):
-        degree = np.diff(edges.indptr).astype(np.int64)
-        expanded = [_reached(hop[owner][bounds[part] : bounds[part + 1]]) for hop, _ in zip(hops, num_neighbors, strict=False)]
-        yield _page_rates(edges.indptr, sum(expanded, np.zeros(len(degree))))
-        drawn = [degree if fan_out < 0 else np.minimum(degree, fan_out) for fan_out in num_neighbors]
-        for array in (edges.indices, *edges.arrays.values(), *([] if edges.edge_id is None else [edges.edge_id])):
-            yield _adjacency_rates(array, edges.indptr, expanded, drawn)
+        owner = graph.frontier_type(edge_type)
+        bounds = graph.node_bounds[owner]
+        for part, edges in enumerate(graph.checked(edge_type).edges[edge_type]):
+            degree = np.diff(edges.indptr).astype(np.int64)
+            expanded = [_reached(hop[owner][bounds[part] : bounds[part + 1]]) for hop, _ in zip(hops, num_neighbors, strict=False)]
+            yield _page_rates(edges.indptr, sum(expanded, np.zeros(len(degree))))
+            drawn = [degree if fan_out < 0 else np.minimum(degree, fan_out) for fan_out in num_neighbors]
+            for array in (edges.indices, *edges.arrays.values(), *([] if edges.edge_id is None else [edges.edge_id])):
+                yield _adjacency_rates(array, edges.indptr, expanded, drawn)
 
 
 def _adjacency_rates(
@@ -236,45 +188,26 @@ class SizedGraph:
     """A graph and its store.
 
     Attributes:
-        name: What it is called.
+        manifest: The store's manifest; of one that is not built yet, what is known of it.
         source: Where its sizes come from, in words.
-        schema: The graph as stored.
-        splits: ``{node type: {split: number of ids}}``.
-        sizes: Bytes of each file.
-        num_parts: Parts.
-        renumbered: The node types whose nodes have other numbers in the store.
         store: The store's folder; None where there is none yet.
         plan: The plan that named it; None without one.
     """
 
-    name: str
+    manifest: Manifest
     source: str
-    schema: GraphSchema
-    splits: Mapping[NodeType, Mapping[str, int]]
-    sizes: Mapping[str, int]
-    num_parts: int
-    renumbered: Set[NodeType]
     store: Path | None = None
     plan: LoaderPlan | None = None
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each file."""
+        return {name: spec.file_nbytes for name, spec in self.manifest.file_specs().items()}
 
     @property
     def nbytes(self) -> int:
         """Bytes of the whole store, its manifest left out."""
         return sum(self.sizes.values())
-
-    @property
-    def shared_bytes(self) -> int:
-        """Bytes of the files that every host has."""
-        return sum(size for name, size in self.sizes.items() if part_of(name) is None)
-
-    @property
-    def part_bytes(self) -> list[int]:
-        """Bytes of each part's files."""
-        return [sum(size for name, size in self.sizes.items() if part_of(name) == part) for part in range(self.num_parts)]
-
-    def held(self, word: PlacementWord, num_hosts: int) -> int:
-        """Bytes of the store on the machine that has most, where so many hold it."""
-        return held_nbytes(self.sizes, word, self.num_parts, num_hosts)
 
     def crossing(self, word: PlacementWord, num_hosts: int, batch: BatchSize, with_edge: bool) -> float:
         """Bytes that machines ask each other for and answer, for a batch: the mean over machines, the text around arrays left out.
@@ -284,26 +217,26 @@ class SizedGraph:
         """
         if word == "replicate":
             return 0.0
-        walks, total, share = word == "partition", 0.0, (num_hosts - 1) / num_hosts
+        walks, total, share, schema = word == "partition", 0.0, (num_hosts - 1) / num_hosts, self.manifest.schema
         for t, count in batch.nodes.items():
-            arrays, width = self.schema.node_types[t].arrays, _id_nbytes(self.schema.node_types[t].num_nodes)
+            arrays, width = schema.node_types[t].arrays, _id_nbytes(schema.node_types[t].num_nodes)
             features = arrays[FEATURE_NAME].row_nbytes if FEATURE_NAME in arrays else 0
             found = share * count - batch.kept.get(t, 0.0)
             total += found * (features + width * bool(features))
             if walks:
-                others = sum(spec.row_nbytes for spec in arrays.values()) - features + width * (t in self.renumbered)
+                others = sum(spec.row_nbytes for spec in arrays.values()) - features + width * (t in self.manifest.renumbered)
                 # Features that are replicated are listed by themselves.
                 total += share * count * (others + width * (bool(others) and not (features and not batch.kept.get(t))))
-                relations = sum(t == e[2] for e in self.schema.edge_types)
+                relations = sum(t == e[2] for e in schema.edge_types)
                 total += share * batch.drawn.get(t, count) * (width + _COUNT_NBYTES * relations)
         for e, count in batch.edges.items():
-            arrays, width = self.schema.edge_types[e].arrays, _id_nbytes(self.schema.edge_types[e].num_edges)
+            arrays, width = schema.edge_types[e].arrays, _id_nbytes(schema.edge_types[e].num_edges)
             rows = sum(spec.row_nbytes for name, spec in arrays.items() if walks or name == EDGE_FEATURE_NAME) + width * (
                 walks and with_edge
             )
             total += share * count * (rows + width * bool(rows))
             if walks:
-                total += share * count * (_id_nbytes(self.schema.node_types[e[0]].num_nodes) + width * (bool(arrays) or with_edge))
+                total += share * count * (_id_nbytes(schema.node_types[e[0]].num_nodes) + width * (bool(arrays) or with_edge))
         return total
 
 
@@ -340,53 +273,17 @@ def sized_graph(source: str, options: BuildOptions) -> SizedGraph:
     if (path / MANIFEST_NAME).is_file() or "/" in source:
         return _of_store(str(path), options, None)
     graph = published_graph(source)
-    return planned(source, "sizes that OGB publishes", graph.schema, graph.splits, options, {})
+    return SizedGraph(planned_manifest(source, graph.schema, graph.splits, options, {}), "sizes that OGB publishes")
 
 
 def _of_store(place: str, options: BuildOptions, plan: LoaderPlan | None) -> SizedGraph:
     path = None if is_url(place) else Path(place)
-    manifest = url_manifest(place) if path is None else read_manifest(path)
+    manifest, source = url_manifest(place) if path is None else read_manifest(path), f"the store {place}"
     if manifest.num_parts != options.num_parts:
         cut = replace(manifest.options, num_parts=options.num_parts, partition=options.partition)
-        found = planned(manifest.name, f"the store {place}, cut anew", manifest.schema, manifest.splits, cut, manifest.metadata)
-        return replace(found, store=path, plan=plan)
-    own = manifest.schema, manifest.splits, manifest.sizes, manifest.num_parts, manifest.renumbered
-    return SizedGraph(manifest.name, f"the store {place}", *own, path, plan)
-
-
-def planned(
-    name: str,
-    source: str,
-    schema: GraphSchema,
-    splits: Mapping[NodeType, Mapping[str, int]],
-    options: BuildOptions,
-    metadata: Mapping[str, Any],
-) -> SizedGraph:
-    """The sizes that a store would have if its parts had the same share of nodes and edges: exact in sum, but for the width of offsets."""
-    check_buildable(schema, options, metadata)
-    options, stored = canonical_options(options), store_schema(schema, options, metadata)
-    parts = options.num_parts
-    manifest = Manifest(
-        name, None, "", "", stored, options,
-        node_bounds={t: tuple(map(int, contiguous(nodes.num_nodes, parts).bounds)) for t, nodes in stored.node_types.items()},
-        edge_counts={t: _even(edges.num_edges, parts) for t, edges in stored.edge_types.items()},
-        cuts={},
-        weight_exponents=dict.fromkeys(weighted_edge_types(schema, options), 0),
-        renumbered=frozenset(stored.node_types if (parts > 1 and options.partition != "contiguous") or options.order == "hotness" else ()),
-        cached={t: (int(options.cache_ratio * stored.node_types[t].num_nodes),) * parts for t in _cached_types(stored, options)},
-        splits=splits,
-    )  # fmt: skip
-    sizes = {name: spec.file_nbytes for name, spec in manifest.file_specs().items()}
-    return SizedGraph(name, source, stored, splits, sizes, parts, manifest.renumbered)
-
-
-def _cached_types(schema: GraphSchema, options: BuildOptions) -> list[NodeType]:
-    """The node types of which parts replicate features."""
-    return [t for t, nodes in schema.node_types.items() if options.cache_ratio > 0 and FEATURE_NAME in nodes.arrays]
-
-
-def _even(count: int, parts: int) -> tuple[int, ...]:
-    return tuple(count * (part + 1) // parts - count * part // parts for part in range(parts))
+        manifest = planned_manifest(manifest.name, manifest.schema, manifest.splits, cut, manifest.metadata)
+        source += ", cut anew"
+    return SizedGraph(manifest, source, path, plan)
 
 
 # Large enough that batches do not cover the graph, small enough to be made in seconds.
@@ -481,7 +378,7 @@ def asked(graph: SizedGraph, num_neighbors: Sequence[int] | None, batch_size: in
     Raises:
         PlanError: The plan samples in a way that is not counted here.
     """
-    links, with_edge = graph.name.startswith("ogbl-"), False
+    links, with_edge = graph.manifest.name.startswith("ogbl-"), False
     if graph.plan is not None:
         sampling = graph.plan.sampling
         links, with_edge = isinstance(graph.plan.inputs, InputLinks), sampling.with_edge
@@ -499,20 +396,21 @@ def batch_of(graph: SizedGraph, wanted: Asked, num_hosts: int = 1) -> BatchSize:
     """The size of a batch: the mean of some that are sampled, or a bound where there is no store; of so many machines that share it."""
     if graph.store is not None and (graph.plan is not None or wanted.seeds_each == 1):
         return _sampled(graph, graph.store, wanted, num_hosts)
-    fan_outs = resolve_fan_outs(list(wanted.num_neighbors), graph.schema)
-    return most(graph.schema, fan_outs, _seed_type(graph), wanted.seeds_each * wanted.batch_size, "in")
+    schema = graph.manifest.schema
+    fan_outs = resolve_fan_outs(list(wanted.num_neighbors), schema)
+    return most(schema, fan_outs, _seed_type(graph), wanted.seeds_each * wanted.batch_size, "in")
 
 
 def _seed_type(graph: SizedGraph) -> NodeType:
     """The node type that a plan starts from, or the one with a training split, else the first one."""
     if graph.plan is not None and isinstance(graph.plan.inputs, InputNodes):
         return graph.plan.inputs.node_type
-    return next((t for t, splits in graph.splits.items() if "train" in splits), next(iter(graph.schema.node_types)))
+    return next((t for t, splits in graph.manifest.splits.items() if TRAIN in splits), next(iter(graph.manifest.schema.node_types)))
 
 
 def _sampled(graph: SizedGraph, path: Path, wanted: Asked, num_hosts: int) -> BatchSize:
     store = Store.open(path)
-    are_kept = _replicated(store, num_hosts) if num_hosts > 1 and store.num_parts == graph.num_parts else {}
+    are_kept = _replicated(store, num_hosts) if num_hosts > 1 and store.num_parts == graph.manifest.num_parts else {}
     with _sampling(path, wanted, _seed_type(graph), graph.plan) as loader:
         schema = loader.schema
         nodes, drawn, kept = (dict.fromkeys(schema.node_types, 0.0) for _ in range(3))
@@ -652,59 +550,41 @@ class Estimate:
         return {**asdict(self), "seeds_per_s": self.seeds_per_s, "notes": list(self.notes)}
 
 
-def disk_of(graph: SizedGraph, wanted: Asked) -> StoreDisk | None:
-    """Returns the disk of a store that is here, and the pages that batches read of it; None where there is no store."""
-    if graph.store is None or wanted.seeds_each != 1:
-        return None
-    inputs = None if graph.plan is None or not isinstance(graph.plan.inputs, InputNodes) else graph.plan.inputs
-    return StoreDisk.probed(Store.open(graph.store), _seed_type(graph), wanted.num_neighbors, wanted.batch_size, inputs)
-
-
-def estimate(
-    graph: SizedGraph,
-    cluster: Cluster,
-    batch: BatchSize,
-    rates: Rates,
-    batch_size: int,
-    with_edge: bool,
-    disk: Callable[[], StoreDisk | None] = lambda: None,
-) -> Estimate:
+def estimate(graph: SizedGraph, cluster: Cluster, wanted: Asked, rates: Rates) -> Estimate:
     """Works out what a run needs.
 
     Args:
         graph: The graph, in as many parts as it will have.
         cluster: The machines.
-        batch: Its batches.
+        wanted: The sampling.
         rates: What one thread does.
-        batch_size: Seeds of a batch.
-        with_edge: Whether batches carry edge ids.
-        disk: Gives the store's disk; called where the store does not fit in memory, only.
 
     Raises:
-        PlanError: There are fewer parts than machines that hold some.
+        PlanError: There are fewer parts than machines that hold some, or batches cannot be counted.
     """
-    nbytes, holders = batch.nbytes(graph.schema, batch_size, with_edge), cluster.holders
+    manifest, batch, batch_size, with_edge = graph.manifest, batch_of(graph, wanted, cluster.holders), wanted.batch_size, wanted.with_edge
+    nbytes, holders = batch.nbytes(manifest.schema, batch_size, with_edge), cluster.holders
     placement: PlacementWord = "replicate" if holders == 1 else "partition"
     if holders > 1 and not cluster.storage_nodes:
-        placement = fitting_placement(graph.sizes, graph.num_parts, holders, cluster.memory)
-    if placement != "replicate" and graph.num_parts < holders:
-        raise PlanError(f"{graph.num_parts} parts for {holders} machines that hold the graph", f"cut it into {holders} or more")
-    known = get_args(PlacementWord) if 1 < holders <= graph.num_parts else (placement,)
-    holding = {word: graph.held(word, holders) for word in known}
+        placement = fitting_placement(graph.sizes, manifest.num_parts, holders, cluster.memory)
+    if placement != "replicate" and manifest.num_parts < holders:
+        raise PlanError(f"{manifest.num_parts} parts for {holders} machines that hold the graph", f"cut it into {holders} or more")
+    known = get_args(PlacementWord) if 1 < holders <= manifest.num_parts else (placement,)
+    holding = {word: held_nbytes(graph.sizes, word, manifest.num_parts, holders) for word in known}
     crossing = {word: graph.crossing(word, holders, batch, with_edge) for word in known}
     held = holding[placement]
     samplers = max(1, cluster.cpus - 1) if cluster.storage_nodes else cluster.procs_per_node * _workers(cluster)
     fork_servers = 1 if cluster.storage_nodes else cluster.procs_per_node
-    processes = start_memory(samplers, 1, graph.schema) + fork_servers * _FORK_SERVER_BYTES
+    processes = start_memory(samplers, 1, manifest.schema) + fork_servers * _FORK_SERVER_BYTES
     # A service of this machine's parts is a process like those that sample.
-    processes += start_memory(1, 1, graph.schema) if placement != "replicate" else 0
+    processes += start_memory(1, 1, manifest.schema) if placement != "replicate" else 0
     ring = int((samplers / cluster.procs_per_node + _AHEAD_AND_HELD) * cluster.procs_per_node * nbytes * (1 + HEADROOM))
     graph_and_samplers = {"graph": held, "sampling processes": processes}
     memory = {"trainers": cluster.procs_per_node * _TRAINER_BYTES, "batches under way": ring} | (
         {} if cluster.storage_nodes else graph_and_samplers
     )
     storage = graph_and_samplers | {"batches under way": 2 * samplers * nbytes} if cluster.storage_nodes else {}
-    own = batch_size / rates.seconds(batch.num_edges, batch.row_bytes(graph.schema)) * min(samplers, cluster.cpus)
+    own = batch_size / rates.seconds(batch.num_edges, batch.row_bytes(manifest.schema)) * min(samplers, cluster.cpus)
     sampled = own * cluster.storage_nodes / cluster.nodes if cluster.storage_nodes else own
     # All of a batch travels from storage machines.
     travels = (nbytes if cluster.storage_nodes else crossing[placement]) / batch_size
@@ -716,11 +596,9 @@ def estimate(
         limits["training"] = cluster.train_rate * cluster.procs_per_node
     reads: dict[str, float] = {}
     room = cluster.memory - sum(memory.values()) + held
-    found = disk() if placement == "replicate" and not cluster.storage_nodes and 0 < room < held else None
-    if found is not None:
-        missed, touched = found.reads.missed(room), found.reads.touched
-        reads = {"touched": touched, "missed": missed, "room": room, "pages_per_s": found.pages_per_s, "depth": found.depth}
-        limits |= {"disk": batch_size * found.pages_per_s / missed} if missed else {}
+    if placement == "replicate" and not cluster.storage_nodes and 0 < room < held:
+        reads = _reads_of(graph, wanted, room)
+        limits |= {"disk": batch_size * reads["pages_per_s"] / reads["missed"]} if reads.get("missed") else {}
     bottleneck = min(limits, key=lambda name: limits[name])
     for where, needs in (("a machine with trainers", memory), ("a storage machine", storage)):
         total = sum(needs.values())
@@ -730,6 +608,20 @@ def estimate(
             notes.append(f"{what}: what of the graph does not fit is read from disk whenever it is wanted, and no rate here holds")
     sizes = {"nodes": batch.num_nodes, "edges": batch.num_edges, "bytes": nbytes, "source": batch.source}
     return Estimate(placement, crossing, holding, sizes, held, memory, storage, sampled, travels, limits, bottleneck, tuple(notes), reads)
+
+
+def _reads_of(graph: SizedGraph, wanted: Asked, room: int) -> dict[str, float]:
+    """The values of ``Estimate.reads``; none where there is no store, or its disk cannot be probed."""
+    if graph.store is None or wanted.seeds_each != 1:
+        return {}
+    try:
+        rate = probe_disk(graph.store)
+    except OSError:  # a file system in memory, or one that cannot read past its cache
+        return {}
+    inputs = None if graph.plan is None or not isinstance(graph.plan.inputs, InputNodes) else graph.plan.inputs
+    pages = PageReads.of(Store.open(graph.store), _seed_type(graph), wanted.num_neighbors, wanted.batch_size, inputs)
+    missed = pages.missed(room)
+    return {"touched": pages.touched, "missed": missed, "room": room, "pages_per_s": rate.best, "depth": rate.best_depth}
 
 
 def _workers(cluster: Cluster) -> int:

@@ -8,18 +8,18 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, TypeAlias, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch_geometric.nn import SAGEConv
+from torch_geometric.nn import MLP, SAGEConv
 from torch_geometric.transforms import NormalizeFeatures
 
 from gnnkit.backends.base import Backend
@@ -36,6 +36,8 @@ from gnnkit.ui.progress import make_sink
 # What GraphSAGE must be better by, in points of test accuracy.
 MARGIN_OVER_MAJORITY = 20.0
 MARGIN_OVER_MLP = 5.0
+# Writes a line of the report.
+Say: TypeAlias = Callable[[str], None]
 
 
 def run_demo(
@@ -64,15 +66,21 @@ def run_demo(
     Raises:
         GnnkitError: The graph could not be generated, stored or sampled.
     """
-    source, report = products_like(scale), TrainingReport(sys.stdout if stream is None else stream)
-    started = time.perf_counter()
+    source, started = products_like(scale), time.perf_counter()
+    say: Say = partial(print, file=sys.stdout if stream is None else stream, flush=True)
+    kept: dict[str, Any] = {"store_dir": store_dir, "progress": progress}
     with make_sink(progress) as events, torch.random.fork_rng(devices=[]), _a_core_left_for_sampling():
-        passed = [
-            report.verdict(train_on_products_like(source, epochs, store_dir, progress, events, report)),
-            compare_on_products_like(source, store_dir, progress, report),
-            report.verdict(train_on_cora(events, report)),
-        ]
-    return report.conclude(passed, time.perf_counter() - started)
+        passed = [verdict(train_on_products_like(source, epochs, events, say, **kept), say)]
+        say(f"{source.name} once more, in other places")
+        passed.append(compare_places(partial(_training_loader, source, **kept), say))
+        passed.append(verdict(train_on_cora(events, say), say))
+    return conclude(passed, time.perf_counter() - started, say)
+
+
+def conclude(passed: Sequence[bool], seconds: float, say: Say) -> int:
+    """Says whether all has passed and how long it took; the exit code, 0 or 1."""
+    say(f"{'passed' if all(passed) else 'FAILED'} in {seconds:.0f} s")
+    return 0 if all(passed) else 1
 
 
 @contextmanager
@@ -108,38 +116,18 @@ class Scores:
         return 100 * (self.sage - self.majority) >= MARGIN_OVER_MAJORITY and 100 * (self.sage - self.mlp) >= MARGIN_OVER_MLP
 
 
-class TrainingReport:
-    """Writes lines to a stream, each at once."""
-
-    def __init__(self, stream: IO[str]) -> None:
-        self._stream = stream
-
-    def line(self, text: str = "") -> None:
-        """Writes one line."""
-        self._stream.write(f"{text}\n")
-        self._stream.flush()
-
-    def conclude(self, passed: Sequence[bool], seconds: float) -> int:
-        """Writes whether all has passed and how long it took; the exit code, 0 or 1."""
-        self.line(f"{'passed' if all(passed) else 'FAILED'} in {seconds:.0f} s")
-        return 0 if all(passed) else 1
-
-    def verdict(self, scores: Scores) -> bool:
-        """Writes the accuracies and whether they are good enough, which it returns."""
-        self.line(f"  test accuracy on {scores.measured_on}")
-        for name, value in (("majority class", scores.majority), ("features-only MLP", scores.mlp), ("GraphSAGE", scores.sage)):
-            self.line(f"    {name:<18} {100 * value:5.1f} %")
-        over_majority, over_mlp = 100 * (scores.sage - scores.majority), 100 * (scores.sage - scores.mlp)
-        needs_majority, needs_mlp = f"(needed: {MARGIN_OVER_MAJORITY:g})", f"(needed: {MARGIN_OVER_MLP:g})"
-        outcome = "ok" if scores.passed else "NOT ENOUGH"
-        self.line(
-            f"  {outcome}: {over_majority:+.1f} points over the majority class {needs_majority}, {over_mlp:+.1f} over the MLP {needs_mlp}"
-        )
-        self.line()
-        return scores.passed
-
-
-Forward = Callable[[nn.Module, Any], Tensor]
+def verdict(scores: Scores, say: Say) -> bool:
+    """Says the accuracies and whether they are good enough, which it returns."""
+    say(f"  test accuracy on {scores.measured_on}")
+    for name, value in (("majority class", scores.majority), ("features-only MLP", scores.mlp), ("GraphSAGE", scores.sage)):
+        say(f"    {name:<18} {100 * value:5.1f} %")
+    over_majority, over_mlp = 100 * (scores.sage - scores.majority), 100 * (scores.sage - scores.mlp)
+    outcome = "ok" if scores.passed else "NOT ENOUGH"
+    say(
+        f"  {outcome}: {over_majority:+.1f} points over the majority class (needed: {MARGIN_OVER_MAJORITY:g}), "
+        f"{over_mlp:+.1f} over the MLP (needed: {MARGIN_OVER_MLP:g})\n"
+    )
+    return scores.passed
 
 
 class Sage(nn.Module):
@@ -162,49 +150,32 @@ class Sage(nn.Module):
         self.convs = nn.ModuleList(SAGEConv(width, next_width) for width, next_width in zip(widths[:-1], widths[1:], strict=True))
         self.dropout = dropout
 
-    def forward(self, x: Tensor, edge_index: Tensor, num_sampled_nodes: list[int], num_sampled_edges: list[int]) -> Tensor:
-        """Logits of the seeds, ``[num_sampled_nodes[0], num_classes]``.
-
-        Args:
-            x: ``[num_nodes, num_features]``, nodes in the order in which they were sampled.
-            edge_index: ``[2, num_edges]``, likewise.
-            num_sampled_nodes: Nodes found per hop, the seeds first.
-            num_sampled_edges: Edges followed per hop.
-        """
+    def forward(self, batch: Any) -> Tensor:
+        """Logits of the seeds of a batch, ``[batch_size, num_classes]``."""
+        x, nodes, edges = batch.x, batch.num_sampled_nodes, batch.num_sampled_edges
         for layer, conv in enumerate(self.convs):
             hops = len(self.convs) - layer
-            targets, edges = sum(num_sampled_nodes[:hops]), sum(num_sampled_edges[:hops])
-            x = conv((x, x[:targets]), edge_index[:, :edges])
+            x = conv((x, x[: sum(nodes[:hops])]), batch.edge_index[:, : sum(edges[:hops])])
             if hops > 1:
                 x = nn.functional.dropout(x.relu(), self.dropout, self.training)
-        return x
+        return cast(Tensor, x)
 
 
-def sage_forward(model: nn.Module, batch: Any) -> Tensor:
-    """Logits of a batch's seeds by ``Sage``."""
-    out: Tensor = model(batch.x, batch.edge_index, batch.num_sampled_nodes, batch.num_sampled_edges)
-    return out
+class FeaturesOnly(nn.Module):
+    """A network of the same depth and width that sees no edges; see ``Sage``."""
 
+    def __init__(self, num_features: int, hidden: int, num_layers: int, num_classes: int) -> None:
+        super().__init__()
+        self.layers = MLP([num_features, *[hidden] * (num_layers - 1), num_classes], dropout=0.5, norm=None)
 
-def mlp_forward(model: nn.Module, batch: Any) -> Tensor:
-    """Logits of the seeds from their features alone."""
-    out: Tensor = model(batch.x[: batch.batch_size])
-    return out
-
-
-def make_mlp(num_features: int, hidden: int, num_layers: int, num_classes: int, dropout: float) -> nn.Module:
-    """A network of the same depth and width that sees no edges."""
-    widths = [num_features] + [hidden] * (num_layers - 1)
-    layers: list[nn.Module] = []
-    for width, next_width in zip(widths[:-1], widths[1:], strict=True):
-        layers += [nn.Linear(width, next_width), nn.ReLU(), nn.Dropout(dropout)]
-    return nn.Sequential(*layers, nn.Linear(widths[-1], num_classes))
+    def forward(self, batch: Any) -> Tensor:
+        """Logits of the seeds of a batch from their features alone."""
+        return cast(Tensor, self.layers(batch.x[: batch.batch_size]))
 
 
 def train(
     model: nn.Module,
     loader: GraphLoader,
-    forward: Forward,
     *,
     epochs: int,
     lr: float,
@@ -217,7 +188,6 @@ def train(
     Args:
         model: Changed in place.
         loader: Gives the batches; each epoch iterates over it once.
-        forward: Logits of a batch's seeds.
         epochs: Number of passes.
         lr: Learning rate.
         events: Receives the stage "train", all epochs in one.
@@ -230,20 +200,19 @@ def train(
         for _ in range(epochs):
             for batch in loader:
                 optimizer.zero_grad()
-                loss = nn.functional.cross_entropy(forward(model, batch), batch.y[: batch.batch_size])
+                loss = nn.functional.cross_entropy(model(batch), batch.y[: batch.batch_size])
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
                 stage.advance()
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, loader: GraphLoader, forward: Forward, *, events: EventSink, label: str) -> float:
+def accuracy(model: nn.Module, loader: GraphLoader, *, events: EventSink, label: str) -> float:
     """Share of the loader's seeds whose class the model gives.
 
     Args:
         model: Put into evaluation mode.
         loader: Gives the seeds.
-        forward: Logits of a batch's seeds.
         events: Receives the stage "test".
         label: What to call it there.
     """
@@ -251,7 +220,7 @@ def accuracy(model: nn.Module, loader: GraphLoader, forward: Forward, *, events:
     hits = seeds = 0
     with Stage(events, "test", label=label, total=len(loader), unit="batches") as stage:
         for batch in loader:
-            hits += int((forward(model, batch).argmax(1) == batch.y[: batch.batch_size]).sum())
+            hits += int((model(batch).argmax(1) == batch.y[: batch.batch_size]).sum())
             seeds += batch.batch_size
             stage.advance()
     return hits / seeds
@@ -267,159 +236,110 @@ _MLP_STEPS = 300
 _TEST_NODES = 20_480
 
 
-def train_on_products_like(
-    source: GeneratedSource,
-    epochs: int | None,
-    store_dir: str | Path | None,
-    progress: bool | str,
-    events: EventSink,
-    report: TrainingReport,
-) -> Scores:
+def train_on_products_like(source: GeneratedSource, epochs: int | None, events: EventSink, say: Say, **kept: Any) -> Scores:
     """Trains a 3-layer GraphSAGE of width 256 on a graph that is like OGBN-Products.
 
     Args:
         source: The graph, see ``products_like``.
         epochs: Passes over the training nodes; None is as many as make about 80 steps.
-        store_dir: See ``GraphLoader.from_source``.
-        progress: How the store's building is drawn.
         events: Receives the progress of training.
-        report: Receives the facts.
+        say: Receives the facts.
+        **kept: Where the graph's store is kept, and how its building is drawn: see ``GraphLoader.from_source``.
     """
-    report.line(f"{source.name}: {source.notice}")
-    report.line(
-        f"  {source.num_nodes:,} nodes, {source.schema.num_edges:,} edges, {PRODUCTS.num_features} features, {PRODUCTS.num_classes} classes"
-    )
-    splits = source.splits["node"]
+    num_features, num_classes, splits = PRODUCTS.num_features, PRODUCTS.num_classes, source.splits["node"]
+    say(f"{source.name}: {source.notice}")
+    say(f"  {source.num_nodes:,} nodes, {source.schema.num_edges:,} edges, {num_features} features, {num_classes} classes")
     started = time.perf_counter()
-    with _training_loader(source, store_dir, progress) as loader:
+    with _training_loader(source, **kept) as loader:
         assert loader.store is not None, "from_source builds one"
-        report.line(f"  store ready after {time.perf_counter() - started:.1f} s: {loader.store.path}")
+        say(f"  store ready after {time.perf_counter() - started:.1f} s: {loader.store.path}")
         epochs = max(1, math.ceil(_STEPS / len(loader))) if epochs is None else epochs
-        report.line(f"  training on {len(splits['train']):,} nodes: {epochs} epochs of {len(loader)} batches, fan-out {_NUM_NEIGHBORS}")
-        test = _some_of(splits["test"])
+        say(f"  training on {len(splits['train']):,} nodes: {epochs} epochs of {len(loader)} batches, fan-out {_NUM_NEIGHBORS}")
+        test = splits["test"]
+        if len(test) > _TEST_NODES:  # so many, evenly spread over all of them
+            test = test[np.arange(_TEST_NODES) * len(test) // _TEST_NODES]
         torch.manual_seed(0)
-        sage = Sage(PRODUCTS.num_features, _HIDDEN, 3, PRODUCTS.num_classes, dropout=0.0)
-        train(sage, loader, sage_forward, epochs=epochs, lr=0.005, events=events, label="GraphSAGE")
+        sage = Sage(num_features, _HIDDEN, 3, num_classes, dropout=0.0)
+        train(sage, loader, epochs=epochs, lr=0.005, events=events, label="GraphSAGE")
         with loader.for_split(test, batch_size=_BATCH_SIZE) as test_loader:
-            sage_accuracy = accuracy(sage, test_loader, sage_forward, events=events, label="GraphSAGE")
-        mlp = make_mlp(PRODUCTS.num_features, _HIDDEN, 3, PRODUCTS.num_classes, dropout=0.5)
+            sage_accuracy = accuracy(sage, test_loader, events=events, label="GraphSAGE")
+        mlp = FeaturesOnly(num_features, _HIDDEN, 3, num_classes)
         with loader.for_split("train", num_neighbors=[0], shuffle=True) as features_only:
             mlp_epochs = math.ceil(_MLP_STEPS / len(features_only))
-            train(mlp, features_only, mlp_forward, epochs=mlp_epochs, lr=0.003, events=events, label="features-only MLP")
+            train(mlp, features_only, epochs=mlp_epochs, lr=0.003, events=events, label="features-only MLP")
         with loader.for_split(test, num_neighbors=[0], batch_size=_BATCH_SIZE) as test_features:
-            mlp_accuracy = accuracy(mlp, test_features, mlp_forward, events=events, label="features-only MLP")
+            mlp_accuracy = accuracy(mlp, test_features, events=events, label="features-only MLP")
     measured_on = f"{len(test):,} of {len(splits['test']):,} test nodes, drawn evenly; neighbours sampled as in training"
     return Scores(_share_of_largest(source.labels[test]), mlp_accuracy, sage_accuracy, measured_on)
 
 
-def compare_on_products_like(source: GeneratedSource, store_dir: str | Path | None, progress: bool | str, report: TrainingReport) -> bool:
-    """Samples what GraphSAGE was trained on once more, and in two parts by background processes and by servers.
-
-    Args:
-        source: The graph, see ``products_like``.
-        store_dir: See ``GraphLoader.from_source``.
-        progress: How the building of the store in two parts is drawn.
-        report: Receives the figures.
-
-    Returns:
-        Whether the batches are the same; see ``compare_places``.
-    """
-    report.line(f"{source.name} once more, in other places")
-    return compare_places(
-        lambda num_parts, backend: _training_loader(source, store_dir, progress, num_parts=num_parts, backend=backend), report
-    )
-
-
-def train_on_cora(events: EventSink, report: TrainingReport, *, seed: int = 0) -> Scores:
+def train_on_cora(events: EventSink, say: Say, *, seed: int = 0) -> Scores:
     """Trains a 2-layer GraphSAGE on Cora's public split.
 
     Args:
         events: Receives the progress.
-        report: Receives the facts.
+        say: Receives the facts.
         seed: Random seed of the model and of the loader.
     """
     data = NormalizeFeatures()(cora())
     num_classes = int(data.y.max()) + 1
-    report.line("cora: citations between papers, real data")
-    report.line(f"  {data.num_nodes:,} nodes, {data.num_edges:,} edges, {data.num_features:,} features, {num_classes} classes")
+    say("cora: citations between papers, real data")
+    say(f"  {data.num_nodes:,} nodes, {data.num_edges:,} edges, {data.num_features:,} features, {num_classes} classes")
     torch.manual_seed(seed)
     loader = GraphLoader.from_pyg(data, input_nodes="train", num_neighbors=[10, 10], batch_size=140, seed=seed, progress=False)
     with loader, loader.for_split("test", num_neighbors=[-1, -1], batch_size=1000) as test_loader:
-        sage = Sage(data.num_features, 64, 2, num_classes, dropout=0.5)
-        train(sage, loader, sage_forward, epochs=100, lr=0.01, weight_decay=5e-4, events=events, label="GraphSAGE")
-        sage_accuracy = accuracy(sage, test_loader, sage_forward, events=events, label="GraphSAGE")
-        mlp = make_mlp(data.num_features, 64, 2, num_classes, dropout=0.5)
-        train(mlp, loader, mlp_forward, epochs=100, lr=0.01, weight_decay=5e-4, events=events, label="features-only MLP")
-        mlp_accuracy = accuracy(mlp, test_loader, mlp_forward, events=events, label="features-only MLP")
-    return Scores(_share_of_largest(data.y[data.test_mask].numpy()), mlp_accuracy, sage_accuracy, "all 1,000 test nodes")
+
+        def learn(model: nn.Module, label: str) -> float:
+            train(model, loader, epochs=100, lr=0.01, weight_decay=5e-4, events=events, label=label)
+            return accuracy(model, test_loader, events=events, label=label)
+
+        sage = learn(Sage(data.num_features, 64, 2, num_classes, dropout=0.5), "GraphSAGE")
+        mlp = learn(FeaturesOnly(data.num_features, 64, 2, num_classes), "features-only MLP")
+    return Scores(_share_of_largest(data.y[data.test_mask].numpy()), mlp, sage, "all 1,000 test nodes")
 
 
-def _training_loader(source: GeneratedSource, store_dir: str | Path | None, progress: bool | str, **options: Any) -> GraphLoader:
+def _training_loader(source: GeneratedSource, **options: Any) -> GraphLoader:
     batch_size = max(1, min(_BATCH_SIZE, len(source.splits["node"]["train"]) // _MIN_BATCHES))
-    return GraphLoader.from_source(
-        source, num_neighbors=_NUM_NEIGHBORS, batch_size=batch_size, store_dir=store_dir, progress=cast(Any, progress), **options
-    )
-
-
-def _some_of(ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """At most ``_TEST_NODES`` ids, evenly spread over all of them."""
-    if len(ids) <= _TEST_NODES:
-        return ids
-    return ids[np.arange(_TEST_NODES) * len(ids) // _TEST_NODES]
+    return GraphLoader.from_source(source, num_neighbors=_NUM_NEIGHBORS, batch_size=batch_size, **options)
 
 
 def _share_of_largest(labels: NDArray[Any]) -> float:
     return float(np.bincount(labels).max() / len(labels))
 
 
-_NUM_PARTS = 2
-_NUM_WORKERS = 2
-_NUM_SERVERS = 2
 _TIMED_EPOCHS = 3
+# The places that sample the same batches, each with a number of parts and a backend.
+_PLACES: Mapping[str, tuple[int, Backend]] = {
+    "InProcess(2)": (1, InProcess(num_threads=2)),
+    "Colocated(2)": (2, Colocated(num_workers=2)),
+    "GraphStore(2)": (2, GraphStore(num_servers=2)),
+}
 
-MakeLoader = Callable[[int, Backend], GraphLoader]
 
-
-def compare_places(make_loader: MakeLoader, report: TrainingReport) -> bool:
+def compare_places(make_loader: Callable[..., GraphLoader], say: Say) -> bool:
     """Samples an epoch by threads of this process from a whole graph, and by processes and by servers from the same graph in parts.
 
     Args:
-        make_loader: The loader for a number of parts and a backend, everything else being equal.
-        report: Receives seeds per second of each and whether their batches are the same.
+        make_loader: The loader for ``num_parts`` and a ``backend``, everything else being equal.
+        say: Receives seeds per second of each and whether their batches are the same.
 
     Returns:
         Whether they are; also where there are no sampling processes, which the report says then.
     """
     if sys.platform != "linux":
-        report.line(f"  sampling processes need Linux, this is {sys.platform}: the same batches from processes are not shown")
+        say(f"  sampling processes need Linux, this is {sys.platform}: the same batches from processes are not shown")
         return True
-    places = (
-        (f"InProcess({_NUM_WORKERS})", 1, InProcess(num_threads=_NUM_WORKERS)),
-        (f"Colocated({_NUM_WORKERS})", _NUM_PARTS, Colocated(num_workers=_NUM_WORKERS)),
-        (f"GraphStore({_NUM_SERVERS})", _NUM_PARTS, GraphStore(num_servers=_NUM_SERVERS)),
-    )
-    found = [_sample(name, partial(make_loader, parts, backend), report) for name, parts, backend in places]
-    digests = [digest for digest, _ in found]
-    same = len({count for _, count in found}) == len(set(digests)) == 1
-    verdict = f"yes, all {found[0][1]} of an epoch ({digests[0]})" if same else f"NO ({', '.join(digests)})"
-    report.line(f"  identical batches: {verdict}")
-    report.line()
+    digests, counts = [], []
+    for name, (num_parts, backend) in _PLACES.items():
+        started = time.perf_counter()
+        with make_loader(num_parts=num_parts, backend=backend) as loader:  # nothing of it is left when the next place's turn comes
+            ready_s = time.perf_counter() - started
+            digests.append(batches_digest(loader))
+            counts.append(len(loader))
+            started = time.perf_counter()
+            seeds = sum(int(batch.batch_size) for _ in range(_TIMED_EPOCHS) for batch in loader)
+            say(f"    {name:<14} ready after {ready_s:4.1f} s {seeds / (time.perf_counter() - started):10,.0f} seeds/s")
+    same = len(set(counts)) == len(set(digests)) == 1
+    found = f"yes, all {counts[0]} of an epoch ({digests[0]})" if same else f"NO ({', '.join(digests)})"
+    say(f"  identical batches: {found}\n")
     return same
-
-
-def _sample(name: str, make: Callable[[], GraphLoader], report: TrainingReport) -> tuple[str, int]:
-    """The digest and number of batches of an epoch in one place; nothing of it is left when the next one's turn comes."""
-    started = time.perf_counter()
-    with make() as loader:
-        ready_s = time.perf_counter() - started
-        digest = batches_digest(loader)
-        report.line(f"    {name:<14} ready after {ready_s:4.1f} s {_seeds_per_second(loader):10,.0f} seeds/s")
-        return digest, len(loader)
-
-
-def _seeds_per_second(loader: GraphLoader) -> float:
-    started, seeds = time.perf_counter(), 0
-    for _ in range(_TIMED_EPOCHS):
-        for batch in loader:
-            seeds += int(batch.batch_size)
-    return seeds / (time.perf_counter() - started)

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from gnnkit.datasets.tables.hosts import TableEngine
-    from gnnkit.storage.build import BuildJob
 
     AnyGraph: TypeAlias = GraphSource | Store | str | Path | Data | HeteroData
 
@@ -186,9 +185,11 @@ def partition(  # noqa: PLR0913
     if engine is not None:
         assert builder is not None, "an engine is one, or was refused"
         return builder.build(graph, path, options, events)
-    from gnnkit.storage.build import build_parts, publish  # numba
+    from gnnkit.storage.build import build_job, build_parts, publish  # numba
 
-    job = _job(graph, store, path, options)
+    if store is None:  # one of the same graph is read sooner than the dataset
+        graph = next(stores_of_graph(graph, options, default_store_dir(), but=path), graph)
+    job = build_job(graph, path, options)
     return publish(job, events) if parts is None and not finish else build_parts(job, parts or (), events, finish=finish)
 
 
@@ -220,15 +221,6 @@ def find_engine(engine: BuildEngine | str) -> BuildEngine:
     if isinstance(engine, BuildEngine):
         return engine
     return find_plugin(engine, BuildEngine, "engine")  # type: ignore[type-abstract]
-
-
-def _job(graph: Any, store: Store | None, path: Path, options: BuildOptions) -> BuildJob:
-    """Makes the job that builds a store: from a store of the same graph where there is one, else from the graph."""
-    from gnnkit.storage.build import repartition_job, source_job  # numba
-
-    if store is None:
-        store = next(stores_of_graph(graph, options, default_store_dir(), but=path), None)
-    return source_job(graph, path, options) if store is None else repartition_job(store, path, options)
 
 
 def _refuse_another_graph(path: Path, fingerprint: str) -> None:

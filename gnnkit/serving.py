@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
@@ -192,23 +192,22 @@ class _EndRequested(BaseException):
     """This process was asked to end."""
 
 
-@dataclass
-class _Signals:
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
     """Turns SIGINT and SIGTERM into ``_EndRequested``, once: the second one changes nothing."""
+    before: dict[int, Any] = {}
 
-    _before: dict[int, Any] = field(default_factory=dict)
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        for each in self._before:
+    def ask(number: int, frame: FrameType | None) -> None:
+        for each in before:
             signal.signal(each, signal.SIG_IGN)
         raise _EndRequested("this process was asked to end")
 
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+    if threading.current_thread() is threading.main_thread():
+        before |= {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
             signal.signal(number, handler)
 
 
@@ -223,7 +222,7 @@ def run_in_foreground(servers: GraphStoreServers, say: Callable[[str], None] = l
         GnnkitError: They could not be started, or the last of them has died.
     """
     servers.note_foreground()
-    with _Signals():
+    with _ended_by_signals():
         try:
             say(f"address: {servers.address}")
             if servers.token_file is not None:

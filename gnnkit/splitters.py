@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -48,31 +48,13 @@ def _view_of(value: Any) -> _PyGView | _StoreView | None:
     return _PyGView(value) if hasattr(value, "stores") else None
 
 
-class _GraphView:
-    """The types of a graph, whatever it is kept in.
+def _one_of(given: Any, types: Iterable[Any], what: str) -> Any:
+    """The type that is meant; None means the only one.
 
-    Attributes:
-        node_types: Its node types.
-        edge_types: Its edge types.
+    Raises:
+        PlanError: There is no such type, or several.
     """
-
-    node_types: Sequence[NodeType]
-    edge_types: Sequence[EdgeType]
-
-    def node_type(self, given: NodeType | None) -> NodeType:
-        """The type that is meant; None means the only one.
-
-        Raises:
-            PlanError: There is no such type, or several.
-        """
-        return _one_of(given, list(self.node_types), "node")  # type: ignore[no-any-return]
-
-    def edge_type(self, given: EdgeType | None) -> EdgeType:
-        """The type that is meant; see ``node_type``."""
-        return _one_of(given if given is None else tuple(given), list(self.edge_types), "edge")  # type: ignore[no-any-return]
-
-
-def _one_of(given: Any, known: list[Any], what: str) -> Any:
+    known = list(types)
     if given is None and len(known) == 1:
         return known[0]
     if given is None:
@@ -82,7 +64,7 @@ def _one_of(given: Any, known: list[Any], what: str) -> Any:
     return given
 
 
-class _PyGView(_GraphView):
+class _PyGView:
     """A ``Data`` or ``HeteroData``."""
 
     def __init__(self, data: Any) -> None:
@@ -112,21 +94,21 @@ class _PyGView(_GraphView):
         return _array(self._of(edge_type).edge_index).astype(np.int64, copy=False)
 
 
-class _StoreView(_GraphView):
+class _StoreView:
     """A store."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self.node_types, self.edge_types = list(store.schema.node_types), list(store.schema.edge_types)
+        self.node_types, self.edge_types = store.schema.node_types, store.schema.edge_types
 
     def num_nodes(self, node_type: NodeType) -> int:
-        return int(self._store.schema.node_types[node_type].num_nodes)
+        return self.node_types[node_type].num_nodes
 
     def num_edges(self, edge_type: EdgeType) -> int:
-        return int(self._store.schema.edge_types[edge_type].num_edges)
+        return self.edge_types[edge_type].num_edges
 
     def node_array(self, node_type: NodeType, name: str) -> NDArray[Any]:
-        known = self._store.schema.node_types[node_type].arrays
+        known = self.node_types[node_type].arrays
         if name not in known:
             raise PlanError(f"{node_type!r} nodes have no array {name!r}", f"they have {list(known)}")
         return node_values(self._store.require().arrays(), node_type, name)
@@ -182,7 +164,7 @@ def split_nodes(
     """
     graph = _view_of(nodes)
     if graph is not None:
-        owner = graph.node_type(node_type)
+        owner = _one_of(node_type, graph.node_types, "node")
         ids = np.arange(graph.num_nodes(owner))
         classes = graph.node_array(owner, stratify) if isinstance(stratify, str) else stratify
     else:
@@ -226,7 +208,7 @@ def split_links(
         ends = _ends_of(links)
         num_edges = ends.shape[1]
     else:
-        chosen = graph.edge_type(edge_type)
+        chosen = _one_of(edge_type if edge_type is None else tuple(edge_type), graph.edge_types, "edge")
         if undirected and chosen[0] != chosen[2]:
             raise PlanError(f"undirected=True, and {chosen} leads from one node type to another", "leave it out: no two edges are reverses")
         ends, num_edges = graph.edge_ends(chosen) if undirected else np.empty((2, 0), np.int64), graph.num_edges(chosen)

@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any, cast
 
 import typer
 
 from gnnkit.bounds import size_in_bytes
-from gnnkit.capacity import (
-    Asked,
-    Cluster,
-    Estimate,
-    Rates,
-    SizedGraph,
-    asked,
-    batch_of,
-    disk_of,
-    estimate,
-    from_bench,
-    measure,
-    sized_graph,
-)
+from gnnkit.capacity import Asked, Cluster, Estimate, Rates, SizedGraph, asked, estimate, from_bench, measure, sized_graph
 from gnnkit.cli.output import FEATURE_DTYPE, OK, WARNING, fan_outs, feature_dtypes, show_json, show_line, show_rows
 from gnnkit.errors import PlanError
 from gnnkit.host import available_cpus, total_memory
-from gnnkit.plan import PlacementWord
-from gnnkit.storage.layout import BuildOptions
+from gnnkit.storage.layout import BuildOptions, part_of
 from gnnkit.units import format_bytes, format_count, format_rate
 
 _BITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
@@ -67,8 +54,7 @@ def plan_capacity(
     graph = sized_graph(source, options)
     wanted = asked(graph, None if num_neighbors is None else fan_outs(num_neighbors), batch_size)
     rates = measure(wanted.num_neighbors) if bench is None else from_bench(bench)
-    batch = batch_of(graph, wanted, cluster.holders)
-    found = estimate(graph, cluster, batch, rates, wanted.batch_size, wanted.with_edge, lambda: disk_of(graph, wanted))
+    found = estimate(graph, cluster, wanted, rates)
     if as_json:
         show_json({"graph": _facts(graph), "cluster": vars(cluster), "rates": vars(rates), **found.to_json()})
     else:
@@ -97,21 +83,18 @@ def _bytes_per_s(text: str) -> float:
 
 
 def _facts(graph: SizedGraph) -> dict[str, Any]:
+    of_parts: Counter[int | None] = Counter()
+    for name, size in graph.sizes.items():
+        of_parts[part_of(name)] += size
     return {
-        "name": graph.name,
+        "name": graph.manifest.name,
         "source": graph.source,
-        "num_nodes": graph.schema.num_nodes,
-        "num_edges": graph.schema.num_edges,
+        "num_nodes": graph.manifest.schema.num_nodes,
+        "num_edges": graph.manifest.schema.num_edges,
         "nbytes": graph.nbytes,
-        "part_bytes": list(graph.part_bytes),
-        "shared_bytes": graph.shared_bytes,
+        "part_bytes": [of_parts[part] for part in range(graph.manifest.num_parts)],
+        "shared_bytes": of_parts[None],
     }
-
-
-def _choice(word: PlacementWord, found: Estimate) -> str:
-    """Describes the needs of a placement."""
-    crosses = f"{format_bytes(found.crossing[word])} of a batch cross between machines"
-    return f"{word}: {format_bytes(found.holding[word])} on each, {crosses}"
 
 
 def _show(graph: SizedGraph, cluster: Cluster, rates: Rates, found: Estimate, wanted: Asked) -> None:
@@ -120,14 +103,18 @@ def _show(graph: SizedGraph, cluster: Cluster, rates: Rates, found: Estimate, wa
         each = ", ".join(f"{name} {format_bytes(count, 1024)}" for name, count in needs.items())
         return f"{format_bytes(sum(needs.values()), 1024)} of {format_bytes(cluster.memory, 1024)} ({each})"
 
-    schema, batch, storage = graph.schema, found.batch, cluster.storage_nodes
+    manifest, schema, batch, storage = graph.manifest, graph.manifest.schema, found.batch, cluster.storage_nodes
+    choices = [
+        f"{word}: {format_bytes(found.holding[word])} on each, {format_bytes(crossing)} of a batch cross between machines"
+        for word, crossing in found.crossing.items()
+    ]
     rows = [
         ("graph", f"{format_count(schema.num_nodes)} nodes, {format_count(schema.num_edges)} edges; {graph.source}"),
-        ("store", f"{format_bytes(graph.nbytes)} in {graph.num_parts} part{'s' if graph.num_parts > 1 else ''}"),
+        ("store", f"{format_bytes(graph.nbytes)} in {manifest.num_parts} part{'s' if manifest.num_parts > 1 else ''}"),
         ("a batch", f"{format_count(batch['nodes'])} nodes, {format_count(batch['edges'])} edges, {format_bytes(batch['bytes'])}"),
         ("", batch["source"]),
         ("placement", f"{found.placement}, {format_bytes(found.disk)} of disk on each {'storage machine' if storage else 'machine'}"),
-        *[("", _choice(word, found)) for word in found.crossing if not storage and len(found.crossing) > 1],
+        *[("", choice) for choice in choices if not storage and len(choices) > 1],
         ("memory", f"{sizes(found.memory)}; model and optimizer come on top"),
         *([("storage memory", sizes(found.storage_memory))] if storage else []),
         (
@@ -147,6 +134,6 @@ def _show(graph: SizedGraph, cluster: Cluster, rates: Rates, found: Estimate, wa
         rows.insert(6, ("from disk", f"{pages} {format_bytes(reads['room'])} for pages of a store of {format_bytes(graph.nbytes)}"))
         rows.insert(7, ("", f"{format_rate(reads['pages_per_s'], 'pages')}, probed with {reads['depth']:.0f} reads under way"))
     trainers = f"{cluster.nodes} x {cluster.procs_per_node} trainers of {wanted.batch_size} seeds"
-    show_rows(f"{graph.name}, {trainers}, num_neighbors {','.join(map(str, wanted.num_neighbors))}", rows)
+    show_rows(f"{manifest.name}, {trainers}, num_neighbors {','.join(map(str, wanted.num_neighbors))}", rows)
     for note in found.notes:
         show_line(note)

@@ -12,13 +12,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Literal
+from typing import IO, Literal
 
 import psutil
 import typer
@@ -199,9 +200,9 @@ def torch() -> Check:
     return Check("torch", row.value, "error", "pip install --upgrade 'torch>=2.3'") if is_old else row
 
 
-def torch_geometric() -> Check:
-    """PyG's version."""
-    return _package("torch_geometric", "error", "pip install torch_geometric")
+torch_geometric = partial(_package, "torch_geometric", "error", "pip install torch_geometric")
+# OGB has the table of datasets.
+ogb = partial(_package, "ogb", "warning", "needed for GraphLoader.from_ogb: pip install ogb")
 
 
 def kernels() -> Check:
@@ -256,11 +257,6 @@ def _glt_status(timeout_s: float) -> GltStatus | str:
     return (done.stderr.strip().splitlines() or [f"looking for it ended with code {done.returncode}"])[-1]
 
 
-def ogb() -> Check:
-    """Whether OGB's table of datasets is there."""
-    return _package("ogb", "warning", "needed for GraphLoader.from_ogb: pip install ogb")
-
-
 def installation() -> Check:
     """Which gnnkit this is and where it lies."""
     return Check("gnnkit", f"{__version__} in {Path(__file__).resolve().parents[1]}")
@@ -283,9 +279,9 @@ def backends(broken: list[Check], glt: Check) -> Iterator[Check]:
         glt: The row about graphlearn-torch, whose own engine one backend runs.
     """
     found = {name: without_trial(name, broken, glt) for name in BACKENDS}
-    with trials([name for name, row in found.items() if row is None]) as outcomes:
-        for name, row in found.items():
-            yield row if row is not None else outcomes.row(name)
+    with closing(trials([name for name, row in found.items() if row is None])) as outcomes:
+        for row in found.values():
+            yield row if row is not None else next(outcomes)
 
 
 def _title(name: str) -> str:
@@ -304,62 +300,8 @@ def without_trial(name: str, broken: list[Check], glt: Check) -> Check | None:
     return None
 
 
-class Trials:
-    """Reads what a process of trials says, each line within a deadline.
-
-    Args:
-        process: The process.
-        errors: The file that its standard error goes to.
-        timeout_s: How long one trial may take.
-    """
-
-    def __init__(self, process: subprocess.Popen[str], errors: Any, timeout_s: float) -> None:
-        self._process, self._errors, self._timeout_s = process, errors, timeout_s
-        self._lines: SimpleQueue[str | None] = SimpleQueue()
-        self._reader = threading.Thread(target=self._read, name="gnnkit-doctor", daemon=True)
-        self._reader.start()
-
-    def row(self, name: str) -> Check:
-        """The outcome of the next trial, which is ``name``'s."""
-        row = _title(name)
-        try:
-            line = self._lines.get(timeout=self._timeout_s)
-        except Empty:
-            self._process.kill()
-            return Check(row, f"no: its trial did not end within {self._timeout_s:g} s", "error", _REPORT)
-        if line is None:
-            self._lines.put(None)  # for the rows that follow
-            return Check(row, f"no: its trial {self._end()}", "error", _REPORT)
-        outcome = json.loads(line)
-        if outcome["ok"]:
-            return Check(row, f"yes: {outcome['value']}")
-        return Check(row, f"no: {outcome['value']}", "error", _REPORT)
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._lines.put(line)
-        self._lines.put(None)
-
-    def _end(self) -> str:
-        code = self._process.wait(self._timeout_s)
-        self._errors.seek(0)
-        tail = (self._errors.read().strip().splitlines() or [""])[-1]
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        return f"{how}: {tail}" if tail else how
-
-    def close(self) -> None:
-        """Ends the process, if it still runs."""
-        self._process.kill()
-        self._process.wait()
-        self._reader.join()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
-
-
-@contextmanager
-def trials(names: Sequence[str], *, timeout_s: float = TRIAL_TIMEOUT_S, module: str = "gnnkit.cli.trial") -> Iterator[Trials]:
-    """Starts a process that makes some trials, and ends it.
+def trials(names: Sequence[str], *, timeout_s: float = TRIAL_TIMEOUT_S, module: str = "gnnkit.cli.trial") -> Generator[Check, None, None]:
+    """Yields the rows of trials, which a process makes one after the other; it ends when the rows are closed.
 
     Args:
         names: See ``trial.TRIALS``.
@@ -370,12 +312,45 @@ def trials(names: Sequence[str], *, timeout_s: float = TRIAL_TIMEOUT_S, module: 
         # Its temporary files lie where they go with the folder, also when it is killed.
         environment = {**os.environ, "TMPDIR": folder}
         command = [sys.executable, "-m", module, *names]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
-        found = Trials(process, errors, timeout_s)
-        try:
-            yield found
-        finally:
-            found.close()
+        lines = SimpleQueue[str | None]()
+        with subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
+        ) as process:
+
+            def read() -> None:
+                for line in process.stdout or ():
+                    lines.put(line)
+                for _ in names:  # there are no more lines for the rows that follow
+                    lines.put(None)
+
+            reader = threading.Thread(target=read, name="gnnkit-doctor", daemon=True)
+            reader.start()
+            try:
+                for name in names:
+                    row = _title(name)
+                    try:
+                        line = lines.get(timeout=timeout_s)
+                    except Empty:
+                        process.kill()
+                        yield Check(row, f"no: its trial did not end within {timeout_s:g} s", "error", _REPORT)
+                        continue
+                    if line is None:
+                        yield Check(row, f"no: its trial {_end(process.wait(timeout_s), errors)}", "error", _REPORT)
+                    else:
+                        outcome = json.loads(line)
+                        said = f"{'yes' if outcome['ok'] else 'no'}: {outcome['value']}"
+                        yield Check.judged(row, said, "ok" if outcome["ok"] else "error", _REPORT)
+            finally:
+                process.kill()
+                reader.join()
+
+
+def _end(code: int, errors: IO[str]) -> str:
+    """The end of a process in words, with the last line that it has written to its standard error."""
+    errors.seek(0)
+    tail = (errors.read().strip().splitlines() or [""])[-1]
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    return f"{how}: {tail}" if tail else how
 
 
 _EXIT = {"ok": OK, "no": OK, "warning": WARNING, "error": ERROR}

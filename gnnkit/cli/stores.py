@@ -39,37 +39,29 @@ def info(
 
     What a store holds and how it is cut; what OGB says about a dataset.
     """
-    if is_url(target):
-        _at_url(target, verify=verify, as_json=as_json)
-        return
-    store = open_store_or_none(target, root)
-    if store is None:
-        _dataset(target, root, verify=verify, as_json=as_json)
-        return
-    damage = _damage(store, quiet=as_json) if verify else None
+    damage, place = None, target
+    if is_url(target):  # nothing but the manifest is fetched
+        if verify:
+            hint = "from_store(url) compares what it fetches with its checksums"
+            raise PlanError(f"--verify reads arrays, and those at {target!r} are not here", hint)
+        manifest = url_manifest(target)
+    else:
+        store = open_store_or_none(target, root)
+        if store is None:
+            _dataset(target, root, verify=verify, as_json=as_json)
+            return
+        damage = _damage(store, quiet=as_json) if verify else None
+        manifest, place = store.manifest, str(store.path)
     if as_json:
-        facts = store_facts(store.manifest, store.path)
+        facts = store_facts(manifest, place)
         show_json({**facts, "verified": damage is None, "damage": damage} if verify else facts)
     else:
-        show_store(store.manifest, store.path)
+        show_store(manifest, place)
         if verify and damage is None:
             show_line("verified: every array matches its checksum", "green")
     if damage is not None:
         show_error(damage, "remove it (gnnkit stores rm) and build it again")
         raise typer.Exit(WARNING)
-
-
-def _at_url(url: str, *, verify: bool, as_json: bool) -> None:
-    """Shows what the manifest of a store at a URL says; nothing else is fetched."""
-    if verify:
-        raise PlanError(
-            f"--verify reads arrays, and those at {url!r} are not here", "from_store(url) compares what it fetches with its checksums"
-        )
-    manifest = url_manifest(url)
-    if as_json:
-        show_json(store_facts(manifest, url))
-    else:
-        show_store(manifest, url)
 
 
 def open_store_or_none(

@@ -19,10 +19,11 @@ from gnnkit.export.job import PLAN, TRAIN
 from gnnkit.export.recording import VARIABLE, recorder
 from gnnkit.graph_loader import GraphLoader
 from gnnkit.host import without_collections
-from gnnkit.jobs.context import Logged, LogLines, TrainContext
+from gnnkit.jobs.context import LogLines, TrainContext
 from gnnkit.jobs.environment import find_node, find_place
 from gnnkit.jobs.meeting import keep_meeting
-from gnnkit.jobs.running import find_plan_role, load_train, prepare, run_training
+from gnnkit.jobs.running import find_plan_role, load_train, run_training
+from gnnkit.jobs.running import prepare as prepare_node
 from gnnkit.plan import LoaderPlan
 from gnnkit.plan.config import read_config
 from gnnkit.runtime.entry import die_with_parent
@@ -53,7 +54,7 @@ def run(
         hint = f"gnnkit run {plan / PLAN} --train {plan / TRAIN}; README.md of an exported job says what starts its ranks"
         raise PlanError(f"{str(plan)!r} is a folder, and a plan is a file", hint)
     if prepare:
-        _prepare(plan)
+        show_line(prepare_node(plan, *find_node(), make_sink("auto")))
         return
     if meet is not None:
         keep_meeting(meet)
@@ -73,10 +74,6 @@ def run(
         _train(plan, train, record, directory=directory, device=device, config=config, takes_over=take_over)
 
 
-def _prepare(plan: Path) -> None:
-    show_line(prepare(plan, *find_node(), make_sink("auto")))
-
-
 def _train(plan: Path, train: Path | None, record: str | None, **options: Any) -> None:
     with without_collections():  # what the train function's file would load itself
         load_batch_classes()
@@ -94,7 +91,7 @@ def _train(plan: Path, train: Path | None, record: str | None, **options: Any) -
             signal.signal(signal.SIGUSR1, lambda number, frame: ctx.save_soon())
             return function(loader, ctx)
 
-        run_training(plan, entered, place, report=lines if place.rank == 0 else _silent, **options)
+        run_training(plan, entered, place, report=lines if place.rank == 0 else lambda logged: None, **options)
         lines.flush()
     except Exception as error:
         # As after a traceback: who waits at the end of a process for other hosts sees that this one has failed, and does not.
@@ -118,7 +115,3 @@ def _from_file(trace: TracebackType | None, path: Path | None) -> TracebackType 
     while shorter is not None and shorter.tb_frame.f_code.co_filename not in names:
         shorter = shorter.tb_next
     return shorter or trace
-
-
-def _silent(logged: Logged) -> None:
-    """Ignores what ranks other than rank 0 log."""

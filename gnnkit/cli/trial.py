@@ -31,7 +31,7 @@ from gnnkit.graph_loader import GraphLoader
 from gnnkit.loader.inspection import batches_digest
 from gnnkit.partitioning import partition
 
-_NUM_NODES, _NUM_PARTS, _NUM_WORKERS, _NUM_SERVERS = 64, 2, 2, 2
+_NUM_NODES, _NUM_PARTS = 64, 2
 _HOST, _ADDRESSES = "--host", ("127.0.0.2", "127.0.0.3")
 # What one wait of a loader may take; the process as a whole has a deadline of the doctor's.
 _WAIT_S = 60.0
@@ -54,14 +54,13 @@ def _options(backend: Any) -> dict[str, Any]:
 @cache
 def batches_here() -> list[Any]:
     """An epoch's batches, sampled by threads of this process and checked against the graph."""
-    with GraphLoader.from_pyg(_graph(), **_options(InProcess(num_threads=1))) as loader:
+    return checked_batches(InProcess(num_threads=1))
+
+
+def checked_batches(backend: Any) -> list[Any]:
+    """An epoch's batches of a backend, compared with the graph: features, edges, and every node a seed once."""
+    with GraphLoader.from_pyg(_graph(), **_options(backend)) as loader:
         batches = list(loader)
-    _check(batches)
-    return batches
-
-
-def _check(batches: list[Any]) -> None:
-    """Compares batches with the graph: features, edges, and every node a seed once."""
     for batch in batches:
         ends = batch.n_id[batch.edge_index]
         steps = (ends[1] - ends[0]) % _NUM_NODES
@@ -70,27 +69,7 @@ def _check(batches: list[Any]) -> None:
     seeds = torch.cat([batch.n_id[: batch.batch_size] for batch in batches])
     if sorted(seeds.tolist()) != list(range(_NUM_NODES)):
         raise RuntimeError("an epoch does not have every node as a seed once")
-
-
-def try_in_process() -> str:
-    """Samples an epoch by threads of this process."""
-    return f"{len(batches_here())} batches sampled and checked"
-
-
-def try_colocated() -> str:
-    """Samples the same epoch from a store in parts by background processes, and compares."""
-    return compare(Colocated(num_workers=_NUM_WORKERS), f"{_NUM_WORKERS} processes", batches_here())
-
-
-def try_on_device() -> str:
-    """Samples it on the GPU, or with the same operations here, and compares."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return compare(OnDevice(device), f"the device {device}", batches_here())
-
-
-def try_graph_store() -> str:
-    """Samples it by servers of its own, and compares."""
-    return compare(GraphStore(num_servers=_NUM_SERVERS), f"{_NUM_SERVERS} servers", batches_here())
+    return batches
 
 
 def compare(backend: Any, whose: str, batches: list[Any]) -> str:
@@ -145,21 +124,15 @@ def _free_port(address: str) -> int:
         return int(probe.getsockname()[1])
 
 
-def try_glt() -> str:
-    """Has graphlearn-torch sample an epoch, whose draws are its own, and checks it against the graph."""
-    with GraphLoader.from_pyg(_graph(), **_options(Glt(num_workers=1))) as loader:
-        batches = list(loader)
-    _check(batches)
-    return f"{len(batches)} batches drawn by graphlearn-torch and checked"
-
-
+_DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TRIALS: dict[str, Callable[[], str]] = {
-    "InProcess": try_in_process,
-    "OnDevice": try_on_device,
-    "Colocated": try_colocated,
+    "InProcess": lambda: f"{len(batches_here())} batches sampled and checked",
+    "OnDevice": lambda: compare(OnDevice(_DEVICE), f"the device {_DEVICE}", batches_here()),
+    "Colocated": lambda: compare(Colocated(num_workers=2), "2 processes", batches_here()),
     "several hosts": try_hosts,
-    "Glt": try_glt,
-    "GraphStore": try_graph_store,
+    # Its draws are its own.
+    "Glt": lambda: f"{len(checked_batches(Glt(num_workers=1)))} batches drawn by graphlearn-torch and checked",
+    "GraphStore": lambda: compare(GraphStore(num_servers=2), "2 servers", batches_here()),
 }
 
 

@@ -28,7 +28,7 @@ from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.runs import RunFolder, new_run
 from gnnkit.schema import HOMOGENEOUS_NODE_TYPE, NodeType, is_label_edge_type
 from gnnkit.storage.arrays import dtype_name
-from gnnkit.storage.files import ArrayWriter, FileEntry, FileSpec, map_array, sync
+from gnnkit.storage.files import ArrayWriter, FileEntry, FileSpec, open_array, sync
 from gnnkit.storage.layout import file_name
 
 _INCOMPLETE = ".incomplete"
@@ -51,7 +51,7 @@ class Embeddings(Mapping[NodeType, NDArray[Any]]):
 
     def __init__(self, path: Path, entries: Mapping[NodeType, tuple[str, FileEntry]], owned: RunFolder | None = None) -> None:
         self.path = path
-        self._arrays = {node_type: map_array(path, name, entry) for node_type, (name, entry) in entries.items()}
+        self._arrays = {node_type: open_array(path, name, entry)[0] for node_type, (name, entry) in entries.items()}
         for array in self._arrays.values():
             array.flags.writeable = False
         if owned is not None:
@@ -127,7 +127,7 @@ class LayerFiles:
 
     def arrays(self) -> dict[NodeType, NDArray[Any]]:
         """The finished files, mapped."""
-        return {node_type: map_array(self.root, name, entry) for node_type, (name, entry) in self.entries.items()}
+        return {node_type: open_array(self.root, name, entry)[0] for node_type, (name, entry) in self.entries.items()}
 
     def remove(self) -> None:
         """Gives the disk space back; arrays that map the files stay valid."""

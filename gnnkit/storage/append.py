@@ -25,10 +25,10 @@ from gnnkit.schema import ArraySpec, EdgeType, NodeType
 from gnnkit.source import GraphSource
 from gnnkit.storage.arrays import EdgePart
 from gnnkit.storage.build import put_in_place
-from gnnkit.storage.convert import ColumnRange, convert_rows, unmeasured
+from gnnkit.storage.convert import convert_rows, unmeasured
 from gnnkit.storage.edge_values import TIME_NAME, as_times, check_weights, timed_edge_types, weight_exponent, weight_prefix
 from gnnkit.storage.files import ArrayWriter, FileSpec, StoreFiles, sync
-from gnnkit.storage.inputs import EdgeBatch, RowReader, SourceInput
+from gnnkit.storage.inputs import EdgeBatch, RowReader, SourceInput, measured
 from gnnkit.storage.kernels import count_degrees, count_parts, insert_rows, places_by_time
 from gnnkit.storage.layout import (
     EDGE_FILES,
@@ -95,26 +95,19 @@ class _NewEdges:
 
     Attributes:
         owner: int64 ``[k]``, numbers within the part.
-        other: int64 ``[k]``, store ids.
-        edge_id: int64 ``[k]``.
         places: int64 ``[k]``: before which edge of the part they come.
-        time: int64 ``[k]``, or None.
-        arrays: ``{name: [k, *row_shape]}``, as they are stored.
+        columns: ``{array of the part: rows [k, ...]}``, those of the edges as they are stored; no sums of weights.
     """
 
     owner: NDArray[np.int64]
-    other: NDArray[np.int64]
-    edge_id: NDArray[np.int64]
     places: NDArray[np.int64]
-    time: NDArray[np.int64] | None
-    arrays: Mapping[str, NDArray[Any]]
+    columns: Mapping[str, NDArray[Any]]
 
     def between(self, low: int, high: int) -> _NewEdges:
         """Those of the owners ``[low, high)``."""
         first, last = np.searchsorted(self.owner, [low, high])
         pick = slice(int(first), int(last))
-        time, arrays = None if self.time is None else self.time[pick], {name: rows[pick] for name, rows in self.arrays.items()}
-        return _NewEdges(self.owner[pick], self.other[pick], self.edge_id[pick], self.places[pick], time, arrays)
+        return _NewEdges(self.owner[pick], self.places[pick], {name: rows[pick] for name, rows in self.columns.items()})
 
 
 class _AppendWriter:
@@ -130,6 +123,10 @@ class _AppendWriter:
             # New nodes are the last ones of the last part, so they count as its coldest.
             hotness={t: (*rows[:-1], (*rows[-1][:-1], rows[-1][-1] + self.num_new_nodes(t))) for t, rows in old.hotness.items()},
             node_bounds={t: (*bounds[:-1], graph.schema.node_types[t].num_nodes) for t, bounds in old.node_bounds.items()},
+            edge_counts=dict(old.edge_counts),
+            cuts=dict(old.cuts),
+            weight_exponents=dict(old.weight_exponents),
+            keys=dict(old.keys),
             splits={t: {split: len(ids) for split, ids in splits.items()} for t, splits in graph.splits.items()},
             metadata=checked_metadata(graph.metadata),
             append_state=graph.append_state,
@@ -154,10 +151,7 @@ class _AppendWriter:
             StoreFiles(dict.fromkeys((None, *range(self.draft.num_parts)), root)) as self.files,
         ):
             for edge_type in self.draft.schema.edge_types:
-                build = _EdgeTypeAppend(self, edge_type)
-                self.draft = build.counted()
-                build.write()
-                self.draft = build.cut()
+                _EdgeTypeAppend(self, edge_type).write()
                 self._stage.advance(self.graph.schema.edge_types[edge_type].num_edges * 16)
             self.files.finish()
             for node_type in self.draft.schema.node_types:
@@ -176,7 +170,8 @@ class _AppendWriter:
         for name in unmeasured(new):
             held = old[name].quantization
             assert held is not None
-            if old[name].row_shape != new[name].row_shape or not self._range(owner, name).fits(held):
+            found = measured(self.graph, owner, name)
+            if old[name].row_shape != new[name].row_shape or not found.fits(held):
                 raise PlanError(
                     f"{name!r} of {owner} is stored in {held.bits} bits, from the least to the largest value of each column, "
                     "and new rows go beyond",
@@ -184,14 +179,6 @@ class _AppendWriter:
                 )
             specs[name] = old[name]
         return specs
-
-    def _range(self, owner: NodeType | EdgeType, name: str) -> ColumnRange:
-        spec = self.graph.schema.arrays_of(owner)[name]
-        chunks = self.graph.edge_array_chunks(owner, name) if isinstance(owner, tuple) else self.graph.node_array_chunks(owner, name)
-        found = ColumnRange.of_none(spec.row_shape[0])
-        for rows in chunks:
-            found.add_rows(rows, spec)
-        return found
 
     def _kept_parts(self) -> str | None:
         """The division into parts that the options alone would not give; None where they do."""
@@ -295,7 +282,7 @@ class _AppendWriter:
             specs[name] = FileSpec(dtype, (total,))
             merged = _inserted(old.arrays[name].astype(dtype, copy=False), places, values.astype(dtype))
             self.files.writer(keys_file(node_type, name), specs[name]).write(0, merged)
-        self.draft = replace(self.draft, keys={**self.draft.keys, node_type: (columns, specs)})
+        self.draft.keys[node_type] = (columns, specs)
 
 
 class _EdgeTypeAppend:
@@ -315,11 +302,10 @@ class _EdgeTypeAppend:
         self.timed, self.time_of = edge_type in timed, timed.get(edge_type)
         self.exponent = self.store.manifest.weight_exponents.get(edge_type, 0)
         self.degree = np.zeros(int(self.owner_bounds[-1]), np.int64)
-        self.cuts = np.array(self.store.manifest.cuts[edge_type], np.int64)
         self._books = [partial(_to_store, arrays.checked(t).store_id[t]) for t in (self.owner_type, self.other_type)]
 
-    def counted(self) -> Manifest:
-        """Counts the new edges of each owner, and returns the draft with what follows from that."""
+    def _count(self) -> None:
+        """Counts the new edges of each owner, and enters in the draft what follows from that."""
         draft, owners, others = self.writer.draft, int(self.owner_bounds[-1]), int(self.other_bounds[-1])
         largest = 0.0
         for batch in self.graph.edge_batches(self.edge_type, [self.weight] if self.weight else []):
@@ -336,12 +322,14 @@ class _EdgeTypeAppend:
             self.exponent = min(self.exponent, exponent) if had_weights else exponent
         bounds = self.owner_bounds
         new = [int(self.degree[low:high].sum()) for low, high in zip(bounds[:-1], bounds[1:], strict=True)]
-        counts = tuple(before + more for before, more in zip(draft.edge_counts[self.edge_type], new, strict=True))
-        exponents = {**draft.weight_exponents, **({self.edge_type: self.exponent} if self.weight else {})}
-        return replace(draft, edge_counts={**draft.edge_counts, self.edge_type: counts}, weight_exponents=exponents)
+        draft.edge_counts[self.edge_type] = tuple(map(sum, zip(draft.edge_counts[self.edge_type], new, strict=True)))
+        if self.weight:
+            draft.weight_exponents[self.edge_type] = self.exponent
 
     def write(self) -> None:
         """Writes the files of this type that change."""
+        self._count()
+        cuts = np.array(self.store.manifest.cuts[self.edge_type], np.int64)
         specs = self.writer.draft.edge_specs(self.edge_type)
         for part in range(self.writer.draft.num_parts):
             low, high = int(self.owner_bounds[part]), int(self.owner_bounds[part + 1])
@@ -363,21 +351,15 @@ class _EdgeTypeAppend:
             limit = max(1, memory_budget() // (_EDGE_BYTES + 2 * sum(spec.row_nbytes for spec in self.schema.arrays.values())))
             for first, last in _cut(more, 0, len(more) - 1, limit):
                 new = self._read(part, first + low, last + low, indptr)
-                counts = np.zeros(self.options.num_parts, np.int64)
-                count_parts(new.other.astype(np.int64), self.other_bounds, counts)
-                self.cuts[part] += counts
+                count_parts(new.columns["indices"], self.other_bounds, cuts[part])
                 blocks = _cut(indptr, first, last, BLOCK_BYTES // 8)
                 wait_all(self.writer.pool.submit(self._write_block, part, writers, indptr, more, new, *block) for block in blocks)
+        self.writer.draft.cuts[self.edge_type] = tuple(map(tuple, cuts.tolist()))
 
     def _checked(self, part: int, names: list[str]) -> EdgePart:
         """The store's edges of a part, once these arrays of them have been looked through."""
         files = [edge_file(part, self.edge_type, name) for name in names]
         return self.store.checked(file for file in files if file in self.store.manifest.files).arrays().edges[self.edge_type][part]
-
-    def cut(self) -> Manifest:
-        """Returns the draft with the cuts that are known now."""
-        cuts = tuple(tuple(map(int, row)) for row in self.cuts)
-        return replace(self.writer.draft, cuts={**self.writer.draft.cuts, self.edge_type: cuts})
 
     def _dirty(self, part: int, num_new: int) -> list[str]:
         """The arrays of a part that have to be written."""
@@ -407,7 +389,6 @@ class _EdgeTypeAppend:
         places = mine.places - first
         old = self.store.arrays().edges[self.edge_type][part]
         held: dict[str, NDArray[Any] | None] = {"indices": old.indices, "edge_id": old.edge_id, TIME_NAME: old.time, **old.arrays}
-        added: dict[str, Any] = {"indices": mine.other, "edge_id": mine.edge_id, TIME_NAME: mine.time, **mine.arrays}
         merged: dict[str, NDArray[Any]] = {}
         for name, writer in writers.items():
             if name == "weight_prefix":
@@ -417,7 +398,7 @@ class _EdgeTypeAppend:
             rows, recoding = np.asarray(before[first:last]), self.recodings.get(name)
             rows = rows if recoding is None else recoding(rows)
             dtype = writer.spec.dtype
-            merged[name] = _inserted(rows.astype(dtype, copy=False), places, np.asarray(added[name]).astype(dtype, copy=False))
+            merged[name] = _inserted(rows.astype(dtype, copy=False), places, mine.columns[name].astype(dtype, copy=False))
             writer.write(row, merged[name])
         if "weight_prefix" in writers:
             assert self.weight is not None
@@ -427,35 +408,30 @@ class _EdgeTypeAppend:
 
     def _read(self, part: int, low: int, high: int, indptr: NDArray[np.int64]) -> _NewEdges:
         """Reads the new edges of the owners with store ids in ``[low, high)``, and finds their places."""
-        names, found = list(self.schema.arrays), []
-        own_times = self.options.time_attr if self.timed and self.time_of is None else None
         before = self.store.schema.edge_types[self.edge_type].num_edges
-        for batch in self.graph.edge_batches(self.edge_type, names):
+        none = {name: np.empty((0, *spec.stored_shape), spec.numpy_dtype) for name, spec in self.stored.items()}
+        of_all = ("indices", "edge_id", *([TIME_NAME] if self.timed else []))
+        owners, found = [np.empty(0, np.int64)], [dict.fromkeys(of_all, np.empty(0, np.int64)) | none]
+        for batch in self.graph.edge_batches(self.edge_type, list(self.schema.arrays)):
             owner, other = self._ends(batch)
             mine = np.flatnonzero((owner >= low) & (owner < high))
-            arrays = {}
-            for name in names:
-                spec = self.schema.arrays[name]
-                arrays[name] = convert_rows(batch.rows[name][mine], spec, self.stored[name], f"{name!r} of {self.edge_type}")
-            times = as_times(batch.rows[own_times][mine]) if own_times else np.empty(0, np.int64)
-            found.append((owner[mine] - self.owner_bounds[part], other[mine], mine + batch.first + before, arrays, times))
-        owner, other, edge_id = (np.concatenate([np.empty(0, np.int64), *(piece[k] for piece in found)]) for k in range(3))
-        none = {name: np.empty((0, *spec.stored_shape), spec.numpy_dtype) for name, spec in self.stored.items()}
-        joined = {name: np.concatenate([none[name], *(piece[3][name] for piece in found)]) for name in names}
-        time = None
-        if own_times:
-            time = np.concatenate([np.empty(0, np.int64), *(piece[4] for piece in found)])
-        elif self.timed:
-            time = self._node_times[other]
-        order = np.argsort(owner, kind="stable") if time is None else np.lexsort((time, owner))
-        owner, other, edge_id, joined = owner[order], other[order], edge_id[order], {name: rows[order] for name, rows in joined.items()}
-        if time is None:
-            return _NewEdges(owner, other, edge_id, indptr[owner + 1], None, joined)
-        time, places = time[order], np.empty(len(owner), np.int64)
-        old = self.store.arrays().edges[self.edge_type][part].time
+            owners.append(owner[mine] - self.owner_bounds[part])
+            columns: dict[str, NDArray[Any]] = {"indices": other[mine], "edge_id": mine + batch.first + before}
+            for name, spec in self.schema.arrays.items():
+                columns[name] = convert_rows(batch.rows[name][mine], spec, self.stored[name], f"{name!r} of {self.edge_type}")
+            if self.timed:
+                own = self.time_of is None
+                columns[TIME_NAME] = as_times(batch.rows[self.options.time_attr or ""][mine]) if own else self._node_times[other[mine]]
+            found.append(columns)
+        owner, columns = np.concatenate(owners), {name: np.concatenate([piece[name] for piece in found]) for name in found[0]}
+        order = np.lexsort((columns[TIME_NAME], owner)) if self.timed else np.argsort(owner, kind="stable")
+        owner, columns = owner[order], {name: rows[order] for name, rows in columns.items()}
+        if not self.timed:
+            return _NewEdges(owner, indptr[owner + 1], columns)
+        places, old = np.empty(len(owner), np.int64), self.store.arrays().edges[self.edge_type][part].time
         assert old is not None
-        places_by_time(indptr, old, owner, time, places)
-        return _NewEdges(owner, other, edge_id, places, time, joined)
+        places_by_time(indptr, old, owner, columns[TIME_NAME], places)
+        return _NewEdges(owner, places, columns)
 
     @cached_property
     def _node_times(self) -> NDArray[np.int64]:
@@ -469,8 +445,7 @@ class _EdgeTypeAppend:
 
     def _ends(self, batch: EdgeBatch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Store ids of owners and others, int64 ``[k]``."""
-        ends = (batch.target, batch.source) if self.options.edge_dir == "in" else (batch.source, batch.target)
-        owner, other = (book(ids) for book, ids in zip(self._books, ends, strict=True))
+        owner, other = (book(ids) for book, ids in zip(self._books, batch.ends(self.options.edge_dir), strict=True))
         return owner, other
 
 

@@ -48,7 +48,7 @@ _SCRATCH = ".scratch"
 
 
 def build_store(
-    source: GraphSource,
+    graph: GraphSource | Store,
     path: Path,
     options: BuildOptions,
     events: EventSink = ignore_events,
@@ -56,52 +56,61 @@ def build_store(
     wait_timeout_s: float = 0.0,
     memory_bytes: int | None = None,
 ) -> Store:
-    """Streams a dataset into a store.
+    """Streams a dataset into a store, or makes another store of the graph of one, byte for byte that of the dataset.
 
     A store of the same content and options that is already there is opened instead; any other store is replaced once the new
     one is complete.
 
     Args:
-        source: The dataset.
-        path: The store's folder.
-        options: How to build it.
-        events: Receives the stage "ingest", "partition" where nodes are assigned by topology, and "quantize" for 8-bit features.
+        graph: The dataset, or a store.
+        path: The store's folder; not that of ``graph``.
+        options: How to build it. ``feature_dtype=None`` keeps features as they are.
+        events: Receives the stage "ingest", "partition" where nodes are assigned by topology, and "quantize" for 8-bit features; of a
+            store "verify", in which its files are looked through, and "partition".
         wait_timeout_s: How long to wait for another process that builds the same store.
         memory_bytes: Memory for buffers of edges; by default a 64th of what is available, between 64 MB and 1 GB.
 
     Raises:
-        PlanError: The options do not fit the dataset.
+        PlanError: The options do not fit the dataset; or a store does not hold what they need: edge ids (also needed to turn ``edge_dir``
+            round and to leave the order of its times, because neighbours keep the dataset's edge order), or features of full width.
         DatasetError: The dataset does not hold what it announces.
-        StoreError: Disk full, no permission, another process at work, or ``path`` is something else than a store.
+        StoreError: Disk full, no permission, another process at work, or ``path`` is something else than a store; not all parts of
+            ``graph`` are open, or it is damaged.
         MemoryLimitError: The ids and degrees of the nodes would not fit memory.
     """
-    return publish(source_job(source, path, options), events, wait_timeout_s, memory_bytes)
+    return publish(build_job(graph, path, options), events, wait_timeout_s, memory_bytes)
 
 
-def source_job(source: GraphSource, path: Path, options: BuildOptions) -> BuildJob:
+def build_job(graph: GraphSource | Store, path: Path, options: BuildOptions) -> BuildJob:
     """Makes the job of ``build_store``.
 
     Raises:
-        PlanError: The options do not fit the dataset.
+        PlanError: See ``build_store``.
+        StoreError: Not all parts of a store are open.
     """
-    check_buildable(source.schema, options, source.metadata)
-    parts = source.parts if options.partition == "given" and isinstance(source, PartedSource) else None
-    _check_given(options, parts)
+    path = user_path(path)
+    if isinstance(graph, Store):
+        options = _resolved(graph, options)
+        if path == graph.path:
+            raise PlanError(f"{path} cannot be repartitioned onto itself", "give another folder with out=...")
+    check_buildable(graph.schema, options, graph.metadata)
+    parts = graph.parts if options.partition == "given" and isinstance(graph, PartedSource) else None
+    if options.partition == "given" and parts is None:
+        raise PlanError(
+            "partition='given' keeps the parts of a dataset that has some, and this one has none",
+            "a partition directory of graphlearn-torch has; else let gnnkit assign nodes, for example with partition='contiguous'",
+        )
+    if isinstance(graph, Store):
+        store, fingerprint = graph.require(), store_fingerprint(graph.manifest.source_fingerprint, options)
+        return BuildJob(lambda _, events: StoreInput(store.checked(events=events)), path, options, fingerprint, "partition", store.arrays())
+    source = graph
 
     def open_input(folder: Path, events: EventSink) -> BuildInput:
         if source.edges_are_cheap:
             return SourceInput(source)
         return KeptSourceInput(source, folder, [options.weight] if options.weight else [])
 
-    return BuildJob(open_input, Path(path), options, store_fingerprint(source.fingerprint(), options), "ingest", parts=parts)
-
-
-def _check_given(options: BuildOptions, parts: object) -> None:
-    if options.partition == "given" and parts is None:
-        raise PlanError(
-            "partition='given' keeps the parts of a dataset that has some, and this one has none",
-            "a partition directory of graphlearn-torch has; else let gnnkit assign nodes, for example with partition='contiguous'",
-        )
+    return BuildJob(open_input, path, options, store_fingerprint(source.fingerprint(), options), "ingest", parts=parts)
 
 
 @dataclass(frozen=True)
@@ -136,8 +145,9 @@ class BuildJob:
         """
         scratch = next(iter(roots.values())) / _SCRATCH
         scratch.mkdir()
-        writer = StoreWriter(canonical_options(self.options), events, self.stage, memory_bytes or memory_budget())
-        written = writer.write(self.open_input(scratch, events), roots, scratch, self.fingerprint, self.topology, self.parts)
+        graph, options = self.open_input(scratch, events), canonical_options(self.options)
+        writer = StoreWriter(graph, options, self.fingerprint, roots, scratch, events, self.stage, memory_bytes or memory_budget())
+        written = writer.write(self.topology, self.parts)
         remove_tree(scratch)
         return written
 
@@ -153,7 +163,7 @@ def publish(job: BuildJob, events: EventSink, wait_timeout_s: float = 0.0, memor
     """
 
     def write(root: Path) -> Manifest:
-        return job.write(dict.fromkeys((None, *range(job.options.num_parts)), root), events, memory_bytes).manifest
+        return job.write(dict.fromkeys((None, *range(job.options.num_parts)), root), events, memory_bytes)[0]
 
     return put_in_place(user_path(job.path), job.fingerprint, write, events, wait_timeout_s)
 
@@ -188,53 +198,6 @@ def existing(path: Path, fingerprint: str, parts: Iterable[int] | None = None) -
         logger.debug("no usable store at %s: %s", path, error)
         return None
     return store if store.fingerprint == fingerprint else None
-
-
-def repartition(
-    store: Store,
-    path: Path,
-    options: BuildOptions,
-    events: EventSink = ignore_events,
-    *,
-    wait_timeout_s: float = 0.0,
-    memory_bytes: int | None = None,
-) -> Store:
-    """Makes another store of the same graph.
-
-    The result is what ``build_store`` would make of the dataset with the same options, byte for byte.
-
-    Args:
-        store: The store to read.
-        path: The new store's folder; not that of ``store``.
-        options: How to build the new one. ``feature_dtype=None`` keeps the features as they are stored.
-        events: Receives the stage "verify", in which the files of ``store`` are looked through, and "partition".
-        wait_timeout_s: See ``build_store``.
-        memory_bytes: See ``build_store``.
-
-    Raises:
-        PlanError: The store does not hold what the options need: edge ids (also needed to turn ``edge_dir`` round and to
-            leave the order of its times, because neighbours keep the dataset's edge order), or features of full width.
-        StoreError: Not all parts of ``store`` are open, it is damaged, disk full, another process at work, or ``path`` is no store.
-    """
-    return publish(repartition_job(store, path, options), events, wait_timeout_s, memory_bytes)
-
-
-def repartition_job(store: Store, path: Path, options: BuildOptions) -> BuildJob:
-    """Makes the job of ``repartition``.
-
-    Raises:
-        PlanError: See ``repartition``.
-        StoreError: Not all parts of ``store`` are open.
-    """
-    path = user_path(path)
-    options = _resolved(store, options)
-    if path == store.path:
-        raise PlanError(f"{path} cannot be repartitioned onto itself", "give another folder with out=...")
-    check_buildable(store.schema, options, store.manifest.metadata)
-    _check_given(options, None)
-    fingerprint = store_fingerprint(store.manifest.source_fingerprint, options)
-    topology = store.require().arrays()
-    return BuildJob(lambda _, events: StoreInput(store.checked(events=events)), path, options, fingerprint, "partition", topology)
 
 
 def _resolved(store: Store, options: BuildOptions) -> BuildOptions:
@@ -287,24 +250,10 @@ class PartRecord:
 
     def write(self, folder: Path) -> None:
         """Writes the record, all at once: from then on the piece counts as built."""
-        value = {**self.manifest.to_json(), "part": self.part, "assignment": self.assignment}
-        value["checksum"] = checksum(value)
         records = folder / _RECORDS
         records.mkdir(exist_ok=True)
-        write_whole(records / f"{piece_name(self.part)}.json", json.dumps(value, indent=1) + "\n")
+        write_manifest(records, self.manifest, f"{piece_name(self.part)}.json", part=self.part, assignment=self.assignment)
         sync(records)
-
-
-def records_of(manifest: Manifest, numbering: Mapping[NodeType, StoreNumbering], parts: Mapping[int | None, Any]) -> list[PartRecord]:
-    """The records of the pieces that one host has written.
-
-    Args:
-        manifest: What it knows of the store.
-        numbering: Store ids of each node type.
-        parts: The pieces; only the keys are looked at.
-    """
-    assignment = _digest(numbering)
-    return [PartRecord(part, assignment, _only(manifest, part)) for part in parts]
 
 
 def _digest(numbering: Mapping[NodeType, StoreNumbering]) -> str:
@@ -365,17 +314,12 @@ def merged(records: Mapping[int | None, PartRecord]) -> Manifest:
     Raises:
         StoreError: They are of different graphs or assignments.
     """
-    first = records[None]
-    whole = first.manifest
-    cuts = {edge_type: list(rows) for edge_type, rows in whole.cuts.items()}
-    files = dict(whole.files)
-    for part, record in records.items():
+    first, files = records[None], {}
+    for record in records.values():
         _check_alike(first, record)
         files.update(record.manifest.files)
-        if part is not None:
-            for edge_type, rows in record.manifest.cuts.items():
-                cuts[edge_type][part] = rows[part]
-    return replace(whole, files=files, cuts={edge_type: tuple(rows) for edge_type, rows in cuts.items()})
+    cuts = {t: sum(np.array(record.manifest.cuts[t], np.int64) for record in records.values()) for t in first.manifest.cuts}
+    return replace(first.manifest, files=files, cuts={t: tuple(map(tuple, np.asarray(cut).tolist())) for t, cut in cuts.items()})
 
 
 def _check_alike(first: PartRecord, second: PartRecord) -> None:
@@ -457,15 +401,10 @@ def missing_parts(path: Path) -> list[int]:
 def _finished(path: Path, fingerprint: str, parts: list[int]) -> Store | None:
     """The store, if it has been put together: all of it, or the parts of it that are here; these include ``parts``."""
     try:
-        here = _parts_in(path)
+        here = sorted(part for entry in path.iterdir() if entry.is_dir() and (part := part_of(entry.name)) is not None)
     except OSError:
         return None
     return existing(path, fingerprint, here) if set(parts) <= set(here) else None
-
-
-def _parts_in(folder: Path) -> list[int]:
-    """The parts whose files are in a folder."""
-    return sorted(part for entry in folder.iterdir() if entry.is_dir() and (part := part_of(entry.name)) is not None)
 
 
 def join_parts(folder: Path, job: BuildJob) -> None:
@@ -511,9 +450,10 @@ def _build(job: BuildJob, folder: Path, parts: list[int], events: EventSink, wai
             restore(folder / piece_name(piece))
         with ExitStack() as stages:
             roots = {piece: stages.enter_context(staged(folder / piece_name(piece))) for piece in pieces}
-            written = job.write(roots, events, memory_bytes)
-        for record in records_of(written.manifest, written.numbering, roots):
-            record.write(folder)
+            manifest, numbering = job.write(roots, events, memory_bytes)
+        assignment = _digest(numbering)
+        for piece in pieces:
+            PartRecord(piece, assignment, _only(manifest, piece)).write(folder)
 
 
 def _put_together(job: BuildJob, path: Path, folder: Path, parts: list[int], finish: bool, events: EventSink) -> Store | None:

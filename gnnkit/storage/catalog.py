@@ -189,16 +189,13 @@ def find_or_build(
                 return store
     with contextlib.suppress(OSError):  # the build says what is wrong there
         make_store_dir(path.parent)
-    from gnnkit.storage.build import build_store, repartition  # numba
+    from gnnkit.storage.build import build_store  # numba
 
     if not isinstance(graph, Store):
         folders = (store_dir, *shared) if options.partition != "given" else ()
         others = (store for folder in folders for store in stores_of_graph(graph, options, folder, but=path))
-        other = next((store for store in others if _is_right(store, events)), None)
-        if other is None:
-            return opener(build_store(graph, path, options, events, wait_timeout_s=_WAIT_TIMEOUT_S).path)
-        graph = other
-    return opener(repartition(graph, path, options, events, wait_timeout_s=_WAIT_TIMEOUT_S).path)
+        graph = next((store for store in others if _is_right(store, events)), graph)
+    return opener(build_store(graph, path, options, events, wait_timeout_s=_WAIT_TIMEOUT_S).path)
 
 
 def stores_of_graph(source: GraphSource, options: BuildOptions, store_dir: Path, *, but: Path) -> Iterator[Store]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +15,7 @@ from numpy.typing import NDArray
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.kernels.jit import helper, kernel
 from gnnkit.kernels.native import byte_at, float_at, set_float
-from gnnkit.schema import (
-    ArraySpec,
-    EdgeTypeSchema,
-    GraphSchema,
-    NodeTypeSchema,
-    Quantization,
-    element_type,
-)
+from gnnkit.schema import ArraySpec, Quantization, element_type
 
 
 def convert_rows(rows: NDArray[Any], source: ArraySpec, target: ArraySpec, name: str) -> NDArray[Any]:
@@ -128,7 +121,6 @@ def dequantize_rows(rows: NDArray[np.uint8], quantization: Quantization, out: ND
 
 # Where a number cannot be held in the type that was asked for.
 KEEP_THEM = "scale the features, or keep them as they are with feature_dtype=None"
-T = TypeVar("T", bound=NodeTypeSchema | EdgeTypeSchema)
 _SMALLEST = np.nextafter(np.float32(0), np.float32(1))
 _LARGEST = float(np.finfo(np.float32).max)
 # Rows that are looked at at once: few enough to stay in the cache as float64.
@@ -196,18 +188,6 @@ class ColumnRange:
                 f"replace what is missing or infinite, or {KEEP_THEM}",
             )
         return replace(meant, scale=tuple(map(float, scale)), offset=tuple(map(float, offset)))
-
-
-def bytes_to_measure(source: GraphSchema, stored: GraphSchema) -> int | None:
-    """Bytes that ``with_quantizations`` reads; None where there is nothing for it to find.
-
-    Args:
-        source: The schema of what the store is built from.
-        stored: The store's.
-    """
-    nodes = [(s.num_nodes, source.node_types[t].arrays[name]) for t, s in stored.node_types.items() for name in unmeasured(s.arrays)]
-    edges = [(s.num_edges, source.edge_types[t].arrays[name]) for t, s in stored.edge_types.items() for name in unmeasured(s.arrays)]
-    return sum(count * spec.row_nbytes for count, spec in nodes + edges) if nodes or edges else None
 
 
 def quantize_rows(values: NDArray[Any], quantization: Quantization, name: str) -> NDArray[np.uint8]:

@@ -20,12 +20,13 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from isal.isal_zlib import crc32_combine
 from numpy.typing import NDArray
 
 from gnnkit.bounds import is_whole
@@ -141,7 +142,6 @@ def _check(hit: int, arrays: Callable[[], Iterable[NDArray[Any]]]) -> None:
 # What reading a damaged array file raises: NumPy tries to repair a header that Python cannot parse, and lets errors of that through.
 NPY_DAMAGE = (OSError, EOFError, ValueError, SyntaxError, tokenize.TokenError)
 _MAGIC = b"\x93NUMPY\x01\x00"
-_CRC32_POLYNOMIAL = 0xEDB88320
 _READ_BYTES = 8 << 20
 # A disk brings many small files home together far faster than one after the other.
 _SYNC_THREADS = 16
@@ -183,10 +183,17 @@ class FileIdentity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FileSpec:
-    """The dtype and shape of an array file."""
+    """The dtype and shape of an array file.
+
+    Attributes:
+        dtype: Its dtype.
+        shape: Its shape.
+        holds: What its numbers are: a word of ``gnnkit.storage.verify.OpenFiles``, and what its check takes; empty where any are right.
+    """
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    holds: tuple[Any, ...] = field(default=(), compare=False)
 
     @property
     def header(self) -> bytes:
@@ -392,11 +399,6 @@ class StoreFiles:
         self._open.clear()
 
 
-def map_array(root: Path, name: str, entry: FileEntry) -> NDArray[Any]:
-    """Maps an array file as ``open_array`` does."""
-    return open_array(root, name, entry)[0]
-
-
 def open_array(root: Path, name: str, entry: FileEntry) -> tuple[NDArray[Any], FileIdentity]:
     """Maps an array file read-only, after comparing its size and header with the manifest; returns the array and what was opened.
 
@@ -424,7 +426,8 @@ def open_array(root: Path, name: str, entry: FileEntry) -> tuple[NDArray[Any], F
     except (ValueError, OverflowError) as error:
         raise damaged(root, f"{name} cannot be mapped ({error})") from error
     except OSError as error:
-        raise StoreError(f"{path} cannot be read: {error.strerror or error}", _hint(error)) from error
+        hint = "allow more open files: a higher hard limit (ulimit -H -n tells it)" if error.errno in (errno.EMFILE, errno.ENFILE) else None
+        raise StoreError(f"{path} cannot be read: {error.strerror or error}", hint) from error
     return mapped.view(np.ndarray), identity
 
 
@@ -433,10 +436,6 @@ def _make_room_for_files(descriptor: int) -> None:
     lowest_free = os.dup(descriptor)
     os.close(lowest_free)
     allow_open_files(lowest_free + _SPARE_FILES)
-
-
-def _hint(error: OSError) -> str | None:
-    return "allow more open files: a higher hard limit (ulimit -H -n tells it)" if error.errno in (errno.EMFILE, errno.ENFILE) else None
 
 
 def file_crc32(path: Path) -> int:
@@ -452,24 +451,3 @@ def file_crc32(path: Path) -> int:
 def damaged(root: Path | str, what: str) -> StoreError:
     """The error for a store that is not as it was written."""
     return StoreError(f"the store {root} is damaged: {what}", "remove it (gnnkit stores rm) and build it again")
-
-
-def crc32_combine(first: int, second: int, second_length: int) -> int:
-    """The CRC-32 of two byte strings in a row, from theirs (as zlib's ``crc32_combine``: multiply by x**(8 n) modulo P)."""
-    power, square, exponent = 1 << 31, 1 << 30, 8 * second_length
-    while exponent:
-        if exponent & 1:
-            power = _multiply_modulo(power, square)
-        square = _multiply_modulo(square, square)
-        exponent >>= 1
-    return _multiply_modulo(power, first) ^ second
-
-
-def _multiply_modulo(a: int, b: int) -> int:
-    """The product of two polynomials over GF(2) modulo CRC-32's; bit 31 is the coefficient of x**0."""
-    product = 0
-    for bit in range(31, -1, -1):
-        if a >> bit & 1:
-            product ^= b
-        b = b >> 1 ^ (_CRC32_POLYNOMIAL if b & 1 else 0)
-    return product

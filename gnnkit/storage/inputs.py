@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import DatasetError
-from gnnkit.events import Stage
-from gnnkit.schema import ArraySpec, EdgeType, GraphSchema, NodeType
+from gnnkit.events import EventSink, Stage
+from gnnkit.schema import ArraySpec, EdgeDir, EdgeType, GraphSchema, NodeType
 from gnnkit.source import CHUNK_ROWS, GraphSource, LinkSplits
 from gnnkit.storage.arrays import EdgePart, place_of
 from gnnkit.storage.convert import ColumnRange, unmeasured
@@ -44,6 +45,10 @@ class EdgeBatch:
     target: NDArray[np.int64]
     edge_id: NDArray[np.int64] | None = None
     rows: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    def ends(self, edge_dir: EdgeDir) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The ends that own the edges, and the others."""
+        return (self.target, self.source) if edge_dir == "in" else (self.source, self.target)
 
 
 @dataclass(frozen=True)
@@ -88,49 +93,57 @@ class GraphTotals:
         return cls(edges, ranges)
 
 
-class BuildInput(Protocol):
+class BuildInput(ABC):
     """A graph that the builder can read, front to back, several times.
+
+    Args:
+        of: The source, store or input whose name, notice, schema, splits and metadata it has.
+        keys: See ``GraphSource``.
+        append_state: See ``Manifest``.
 
     Attributes:
         name, notice, schema, splits, link_splits, metadata, keys: As in ``GraphSource``.
-        append_state: See ``Manifest``.
+        append_state: See above.
         totals: None where the input yields the whole graph. Else it yields only what the parts own that are written: one part's edges, and
             its rows in the order of the store.
     """
 
-    name: str
-    notice: str | None
-    schema: GraphSchema
-    splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]]
-    link_splits: LinkSplits
-    metadata: Mapping[str, Any]
-    keys: Mapping[NodeType, NodeKeys]
-    append_state: Mapping[str, Any] | None
-    totals: GraphTotals | None
+    totals: GraphTotals | None = None
 
+    def __init__(
+        self, of: GraphSource | Store | BuildInput, keys: Mapping[NodeType, NodeKeys], append_state: Mapping[str, Any] | None
+    ) -> None:
+        self.name: str = of.name
+        self.notice: str | None = of.notice
+        self.schema: GraphSchema = of.schema
+        self.splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] = of.splits
+        self.link_splits: LinkSplits = of.link_splits
+        self.metadata: Mapping[str, Any] = of.metadata
+        self.keys, self.append_state = keys, append_state
+
+    @abstractmethod
     def fingerprint(self) -> str:
         """Digest of the dataset's content."""
-        ...
+
+    @abstractmethod
+    def edge_batches(self, edge_type: EdgeType, names: Sequence[str]) -> Iterator[EdgeBatch]:
+        """Yields all edges with the rows of the named edge arrays."""
+
+    @abstractmethod
+    def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
+        """Yields rows of a node array in the dataset's node order."""
 
     def cheap_to_reread(self, edge_type: EdgeType, names: Sequence[str]) -> bool:
         """Whether another pass over these edges and their arrays costs no more than reading memory or a mapping."""
-        ...
+        return True
 
     def in_edge_order(self, options: BuildOptions) -> bool:
         """Whether the edges of each owner come in the dataset's edge order, or in the order by time that ``options`` ask for."""
-        ...
+        return True
 
     def owner_window(self, edge_type: EdgeType, options: BuildOptions) -> int | None:
         """Rows that two edges are apart, at most, of which the later one's owner is smaller; None where edges are in no order."""
-        ...
-
-    def edge_batches(self, edge_type: EdgeType, names: Sequence[str]) -> Iterator[EdgeBatch]:
-        """Yields all edges with the rows of the named edge arrays."""
-        ...
-
-    def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
-        """Yields rows of a node array in the dataset's node order."""
-        ...
+        return None
 
 
 class RowReader:
@@ -201,7 +214,7 @@ class RowReader:
         return chunk
 
 
-class SourceInput:
+class SourceInput(BuildInput):
     """A ``GraphSource`` as the builder's input.
 
     Args:
@@ -210,14 +223,10 @@ class SourceInput:
     """
 
     def __init__(self, source: GraphSource, num_edges: Mapping[EdgeType, int] | None = None) -> None:
+        super().__init__(source, getattr(source, "keys", {}), getattr(source, "append_state", None))
         self._source = source
         self._num_edges = num_edges or {edge_type: edges.num_edges for edge_type, edges in source.schema.edge_types.items()}
-        self.name, self.notice, self.schema = source.name, source.notice, source.schema
-        self.splits, self.link_splits, self.metadata = source.splits, source.link_splits, source.metadata
-        self.keys: Mapping[NodeType, NodeKeys] = getattr(source, "keys", {})
         self._target_windows: Mapping[EdgeType, int] = getattr(source, "target_windows", {})
-        self.append_state: Mapping[str, Any] | None = getattr(source, "append_state", None)
-        self.totals: GraphTotals | None = None
 
     def fingerprint(self) -> str:
         """The digest of the source."""
@@ -226,10 +235,6 @@ class SourceInput:
     def cheap_to_reread(self, edge_type: EdgeType, names: Sequence[str]) -> bool:
         """Whether the source says so of its edges."""
         return self._source.edges_are_cheap
-
-    def in_edge_order(self, options: BuildOptions) -> bool:
-        """A source yields its edges in its own order."""
-        return True
 
     def owner_window(self, edge_type: EdgeType, options: BuildOptions) -> int | None:
         """The window of the source where targets own the edges, else None."""
@@ -243,7 +248,10 @@ class SourceInput:
         """
         schema, total = self.schema.edge_types[edge_type], self._num_edges[edge_type]
         edges = RowReader(self._transposed(edge_type), ArraySpec("int64", (2,)), f"the edge list of {edge_type}", total)
-        readers = {name: self._edge_rows(edge_type, name) for name in names}
+        readers = {
+            name: RowReader(self.edge_array_chunks(edge_type, name), schema.arrays[name], f"{name!r} of {edge_type}", total)
+            for name in names
+        }
         size = batch_rows(schema.arrays[name] for name in names)
         first = 0
         while first < total:
@@ -268,10 +276,6 @@ class SourceInput:
         """Yields rows of an edge array of the source."""
         return self._source.edge_array_chunks(edge_type, name)
 
-    def _edge_rows(self, edge_type: EdgeType, name: str) -> RowReader:
-        spec = self.schema.edge_types[edge_type].arrays[name]
-        return RowReader(self.edge_array_chunks(edge_type, name), spec, f"{name!r} of {edge_type}", self._num_edges[edge_type])
-
     def _transposed(self, edge_type: EdgeType) -> Iterator[NDArray[Any]]:
         for chunk in self.edge_chunks(edge_type):
             if chunk.ndim != 2 or chunk.shape[0] != 2:
@@ -287,7 +291,7 @@ def batch_rows(specs: Iterator[ArraySpec]) -> int:
 _NODE_ROWS = 1 << 16
 
 
-class StoreInput:
+class StoreInput(BuildInput):
     """A store as the builder's input, node by node rather than in the dataset's edge order.
 
     Args:
@@ -299,30 +303,16 @@ class StoreInput:
 
     def __init__(self, store: Store) -> None:
         self.store = store.require()
-        self.name, self.notice, self.schema = store.name, store.notice, store.schema
-        self.splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] = store.splits
-        self.link_splits: LinkSplits = store.link_splits
-        self.metadata = store.metadata
-        self.keys: Mapping[NodeType, NodeKeys] = {node_type: store.keys(node_type) for node_type in store.manifest.keys}
-        self.append_state = store.manifest.append_state
-        self.totals: GraphTotals | None = None
+        super().__init__(store, {node_type: store.keys(node_type) for node_type in store.manifest.keys}, store.manifest.append_state)
         self._dataset_ids: dict[NodeType, NDArray[Any] | None] = {}
 
     def fingerprint(self) -> str:
         """The fingerprint of the dataset that the store was built from."""
         return self.store.manifest.source_fingerprint
 
-    def cheap_to_reread(self, edge_type: EdgeType, names: Sequence[str]) -> bool:
-        """Mappings are."""
-        return True
-
     def in_edge_order(self, options: BuildOptions) -> bool:
         """A store keeps the order within the nodes that own the edges, but for that by its own times."""
         return options.edge_dir == self.store.edge_dir and self.store.options.time_attr in (None, options.time_attr)
-
-    def owner_window(self, edge_type: EdgeType, options: BuildOptions) -> int | None:
-        """Mappings are read as often as it takes."""
-        return None
 
     def edge_batches(self, edge_type: EdgeType, names: Sequence[str]) -> Iterator[EdgeBatch]:
         """Yields the edges of each part with the rows of the named arrays."""
@@ -377,10 +367,8 @@ class SortedEdgesInput(StoreInput):
 
     def __init__(self, nodes: BuildInput, edges: Store) -> None:
         super().__init__(edges)
-        self._nodes = nodes
-        self.name, self.notice, self.schema, self.totals = nodes.name, nodes.notice, nodes.schema, nodes.totals
-        self.splits, self.link_splits, self.metadata, self.keys = nodes.splits, nodes.link_splits, nodes.metadata, nodes.keys
-        self.append_state = nodes.append_state
+        BuildInput.__init__(self, nodes, nodes.keys, nodes.append_state)
+        self._nodes, self.totals = nodes, nodes.totals
 
     def fingerprint(self) -> str:
         """The fingerprint of the input."""
@@ -492,31 +480,36 @@ class BucketSpool:
             file.close()
 
 
-def with_quantizations(graph: BuildInput, schema: GraphSchema, stage: Stage) -> GraphSchema:
+def with_quantizations(graph: BuildInput, schema: GraphSchema, events: EventSink) -> GraphSchema:
     """The schema of a store with the scales and offsets of its quantised arrays, which one pass over them finds.
 
     Args:
         graph: What the store is built from.
         schema: The store's schema; arrays that are quantised already know theirs.
-        stage: Advances by the bytes that were read.
+        events: Receives the stage "quantize", in bytes, where there is something to find.
 
     Raises:
         PlanError: See ``ColumnRange.quantization``; names the column.
     """
+    counts: dict[NodeType | EdgeType, int] = {t: nodes.num_nodes for t, nodes in schema.node_types.items()}
+    counts |= {t: edges.num_edges for t, edges in schema.edge_types.items()}
+    pending = [(owner, name) for owner in counts for name in unmeasured(schema.arrays_of(owner))]
+    if not pending:
+        return schema
+    total = sum(counts[owner] * graph.schema.arrays_of(owner)[name].row_nbytes for owner, name in pending)
+    found: dict[NodeType | EdgeType, dict[str, ArraySpec]] = {owner: dict(schema.arrays_of(owner)) for owner in counts}
+    with Stage(events, "quantize", label=graph.name, total=float(total), unit="B") as stage:
+        for owner, name in pending:
+            spec = found[owner][name]
+            assert spec.quantization is not None
+            ranges = measured(graph, owner, name, stage) if graph.totals is None else graph.totals.ranges[owner, name]
+            found[owner][name] = replace(spec, quantization=ranges.quantization(spec.quantization, f"{name!r} of {owner}"))
+    return schema.with_arrays(lambda owner, _: found[owner])
 
-    def filled(owner: NodeType | EdgeType, arrays: Mapping[str, ArraySpec]) -> dict[str, ArraySpec]:
-        found = dict(arrays)
-        for name in unmeasured(arrays):
-            meant, source = arrays[name].quantization, graph.schema.arrays_of(owner)[name]
-            assert meant is not None
-            ranges = _measured(graph, owner, name, source, stage) if graph.totals is None else graph.totals.ranges[owner, name]
-            found[name] = replace(arrays[name], quantization=ranges.quantization(meant, f"{name!r} of {owner}"))
-        return found
 
-    return schema.with_arrays(filled)
-
-
-def _measured(graph: BuildInput, owner: NodeType | EdgeType, name: str, spec: ArraySpec, stage: Stage) -> ColumnRange:
+def measured(graph: BuildInput, owner: NodeType | EdgeType, name: str, stage: Stage | None = None) -> ColumnRange:
+    """The range of each column of an array, in one pass over it; ``stage`` advances by its bytes."""
+    spec = graph.schema.arrays_of(owner)[name]
     found = ColumnRange.of_none(spec.row_shape[0])
     if isinstance(owner, tuple):
         chunks: Iterator[NDArray[Any]] = (batch.rows[name] for batch in graph.edge_batches(owner, [name]))
@@ -524,5 +517,6 @@ def _measured(graph: BuildInput, owner: NodeType | EdgeType, name: str, spec: Ar
         chunks = graph.node_array_chunks(owner, name)
     for chunk in chunks:
         found.add_rows(chunk, spec)
-        stage.advance(chunk.nbytes)
+        if stage is not None:
+            stage.advance(chunk.nbytes)
     return found

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from gnnkit.storage.files import FileSpec
 from gnnkit.storage.layout import index_dtype, keys_file
 
 # {node type: ({column: kind}, {file: dtype and shape})}
-KeySpecs = Mapping[NodeType, tuple[Mapping[str, str], Mapping[str, FileSpec]]]
+KeySpecs = dict[NodeType, tuple[dict[str, str], dict[str, FileSpec]]]
 INTEGER, TEXT = "int64", "string"
 
 
@@ -57,6 +58,13 @@ def text_column(values: Iterable[Any]) -> tuple[NDArray[np.int64], NDArray[np.ui
     end = np.zeros(len(encoded) + 1, np.int64)
     np.cumsum([len(value) for value in encoded], out=end[1:])
     return end, np.frombuffer(b"".join(encoded), np.uint8)
+
+
+def _texts(end: NDArray[np.int64], text: NDArray[np.uint8]) -> NDArray[Any]:
+    """Reverses ``text_column``."""
+    found = np.empty(len(end) - 1, object)
+    found[:] = [bytes(text[first:last]).decode() for first, last in pairwise(end.tolist())]
+    return found
 
 
 def key_index(words: NDArray[np.uint64]) -> dict[str, NDArray[Any]]:
@@ -102,10 +110,9 @@ class NodeKeys:
         if flat.size and not 0 <= int(flat.min()) <= int(flat.max()) < len(self):
             wrong = int(flat[(flat < 0) | (flat >= len(self))][0])
             raise PlanError(f"there is no {self.node_type!r} node {wrong}", f"ids go from 0 to {len(self) - 1}")
-        parts = [self._values(number, kind, flat) for number, kind in enumerate(self.columns.values())]
-        if len(parts) == 1:
-            found = parts[0]
-        else:
+        parts = [_texts(*column) if isinstance(column, tuple) else column for column in self._columns(flat)]
+        found: Any = parts[0]
+        if len(parts) > 1:
             found = np.empty(len(flat), object)
             found[:] = list(zip(*(part.tolist() for part in parts), strict=True))
         return found[0] if rows.ndim == 0 else found
@@ -153,6 +160,10 @@ class NodeKeys:
 
     def words(self, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
         """The words of the keys of nodes, by their ids; see ``words_of``."""
+        return words_of(self._columns(rows))
+
+    def _columns(self, rows: NDArray[np.int64]) -> list[Any]:
+        """The columns of the keys of nodes, as ``words_of`` takes them."""
         columns: list[Any] = []
         for number, kind in enumerate(self.columns.values()):
             if kind == INTEGER:
@@ -162,7 +173,7 @@ class NodeKeys:
             end = np.concatenate([[0], np.cumsum(ends - starts)])
             places = np.arange(end[-1]) + np.repeat(starts - end[:-1], ends - starts)
             columns.append((end, self.arrays[f"{number}.text"][places]))
-        return words_of(columns)
+        return columns
 
     def _columns_of(self, keys: list[Any]) -> list[Any]:
         if len(self.columns) > 1 and any(not isinstance(key, tuple) or len(key) != len(self.columns) for key in keys):
@@ -173,19 +184,10 @@ class NodeKeys:
             if kind == TEXT:
                 columns.append(text_column(values))
                 continue
-            if any(isinstance(value, bool) or not isinstance(value, int) for value in values):
-                wrong = next(value for value in values if isinstance(value, bool) or not isinstance(value, int))
-                raise PlanError(f"{name!r} of {self.node_type!r} nodes is an integer, got {wrong!r}")
+            if wrong := [value for value in values if isinstance(value, bool) or not isinstance(value, int)]:
+                raise PlanError(f"{name!r} of {self.node_type!r} nodes is an integer, got {wrong[0]!r}")
             columns.append(np.array(values, np.int64))
         return columns
-
-    def _values(self, number: int, kind: str, rows: NDArray[np.int64]) -> NDArray[Any]:
-        if kind == INTEGER:
-            return np.asarray(self.arrays[f"{number}.value"][rows])
-        end, text = self.arrays[f"{number}.end"], self.arrays[f"{number}.text"]
-        found = np.empty(len(rows), object)
-        found[:] = [bytes(text[first:last]).decode() for first, last in zip(end[rows].tolist(), end[rows + 1].tolist(), strict=True)]
-        return found
 
     def __repr__(self) -> str:
         columns = ", ".join(f"{name} {kind}" for name, kind in self.columns.items())
@@ -194,7 +196,19 @@ class NodeKeys:
 
 def key_files(specs: KeySpecs) -> dict[str, FileSpec]:
     """Returns the dtype and shape of every file of the keys, by path."""
-    return {keys_file(node_type, name): spec for node_type, (_, files) in specs.items() for name, spec in files.items()}
+    found = {}
+    for node_type, (_, files) in specs.items():
+        for name, spec in files.items():
+            number, _, what = name.partition(".")
+            holds: tuple[Any, ...] = ()
+            if what == "end":
+                holds = "offsets", *files[f"{number}.text"].shape
+            elif what == "text":
+                holds = "texts", keys_file(node_type, f"{number}.end")
+            elif name in ("word", "row"):
+                holds = ("ascending",) if name == "word" else ("ids", *spec.shape)
+            found[keys_file(node_type, name)] = replace(spec, holds=holds)
+    return found
 
 
 def keys_to_json(specs: KeySpecs) -> dict[str, Any]:
@@ -208,18 +222,16 @@ def keys_to_json(specs: KeySpecs) -> dict[str, Any]:
     }
 
 
-def keys_from_json(
-    value: Mapping[str, Any], num_nodes: Mapping[NodeType, int]
-) -> dict[NodeType, tuple[dict[str, str], dict[str, FileSpec]]]:
+def keys_from_json(value: Mapping[str, Any], num_nodes: Mapping[NodeType, int]) -> KeySpecs:
     """Reverses ``keys_to_json``; raises whatever a wrong value causes.
 
     Args:
         value: The JSON form.
         num_nodes: Nodes of each type.
     """
-    specs: dict[NodeType, tuple[dict[str, str], dict[str, FileSpec]]] = {}
+    specs: KeySpecs = {}
     for node_type, own in value.items():
-        count, columns, files = num_nodes[node_type], {str(k): str(v) for k, v in own["columns"].items()}, {}
+        count, columns, files = num_nodes[node_type], {str(k): str(v) for k, v in own["columns"].items()}, dict[str, FileSpec]()
         for number, kind in enumerate(columns.values()):
             if kind == INTEGER:
                 files[f"{number}.value"] = FileSpec(np.dtype(np.int64), (count,))

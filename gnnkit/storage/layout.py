@@ -504,6 +504,11 @@ def contiguous(num_nodes: int, num_parts: int) -> StoreNumbering:
     return StoreNumbering(np.array([num_nodes * part // num_parts for part in range(num_parts + 1)], np.int64))
 
 
+def contiguous_numbering(schema: GraphSchema, num_parts: int) -> dict[NodeType, StoreNumbering]:
+    """The same for all types of a graph."""
+    return {node_type: contiguous(nodes.num_nodes, num_parts) for node_type, nodes in schema.node_types.items()}
+
+
 def from_assignment(
     node_type: NodeType, num_nodes: int, num_parts: int, part: NDArray[np.integer[Any]], levels: NDArray[np.uint8] | None = None
 ) -> StoreNumbering:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from gnnkit.schema import EdgeType, GraphSchema
 from gnnkit.storage.files import FileSpec, as_count
 from gnnkit.storage.layout import STORABLE_DTYPES, link_split_file
 
-LinkSplitSpecs = Mapping[EdgeType, Mapping[str, Mapping[str, FileSpec]]]
+LinkSplitSpecs = dict[EdgeType, dict[str, dict[str, FileSpec]]]
 LINK_INDEX = "edge_label_index"
 _NAMES = (LINK_INDEX, "edge_label", "edge_label_time", "neg_edge_index", "src_neg_index", "dst_neg_index")
 # Ids looked at in one go.
@@ -29,16 +30,6 @@ def spec_of(what: str, name: str, values: NDArray[Any]) -> FileSpec:
     if not isinstance(values, np.ndarray) or values.ndim == 0:
         raise DatasetError(f"{name!r} of {what} is no array but {type(values).__name__}")
     return FileSpec(values.dtype, values.shape)
-
-
-def check_ids(schema: GraphSchema, edge_type: EdgeType, name: str, values: NDArray[Any], what: str) -> None:
-    """Refuses ids of an array of a split that belong to no node; ``what`` names the split for the error.
-
-    Raises:
-        DatasetError: Names the first such id.
-    """
-    for ids, count in id_rows(schema, edge_type, name, values):
-        check_range(ids, count, f"{name!r} of {what}")
 
 
 def check_range(ids: NDArray[Any], count: int, what: str) -> None:
@@ -102,32 +93,24 @@ def id_rows(schema: GraphSchema, edge_type: EdgeType, name: str, values: NDArray
             yield ids[first : first + _STEP], count
 
 
-def map_link_splits(specs: LinkSplitSpecs, files: Mapping[str, NDArray[Any]]) -> dict[EdgeType, dict[str, dict[str, NDArray[Any]]]]:
-    """The arrays of a store's link splits, given those of its files."""
-    return {
-        edge_type: {split: {name: files[link_split_file(edge_type, split, name)] for name in arrays} for split, arrays in by_split.items()}
-        for edge_type, by_split in specs.items()
-    }
-
-
 def link_split_files(specs: LinkSplitSpecs) -> dict[str, FileSpec]:
     """Returns the dtype and shape of every file of the link splits, by path."""
     return {
-        link_split_file(edge_type, split, name): spec
+        link_split_file(edge_type, split, name): replace(spec, holds=("links", edge_type, name))
         for edge_type, by_split in specs.items()
         for split, arrays in by_split.items()
         for name, spec in arrays.items()
     }
 
 
-def specs_from_json(value: Mapping[str, Any], edge_types: Mapping[str, EdgeType]) -> dict[EdgeType, dict[str, dict[str, FileSpec]]]:
+def specs_from_json(value: Mapping[str, Any], edge_types: Mapping[str, EdgeType]) -> LinkSplitSpecs:
     """Reverses ``gnnkit.schema.plain``; raises whatever a wrong value causes.
 
     Args:
         value: The JSON form.
         edge_types: The schema's edge types by their folders' names.
     """
-    specs: dict[EdgeType, dict[str, dict[str, FileSpec]]] = {}
+    specs: LinkSplitSpecs = {}
     for folder, by_split in value.items():
         own = specs[edge_types[folder]] = {}
         for split, arrays in by_split.items():

@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import GnnkitError, PlanError, StoreError
-from gnnkit.files import read_bounded, why_unwritable
+from gnnkit.files import read_bounded, why_unwritable, write_whole
 from gnnkit.schema import EdgeType, GraphSchema, NodeType, edge_type_name, plain
 from gnnkit.storage.edge_values import TIME_NAME, timed_edge_types
-from gnnkit.storage.files import FileEntry, FileSpec, as_count, damaged, file_crc32, sync
+from gnnkit.storage.files import FileEntry, FileSpec, as_count, damaged, file_crc32
 from gnnkit.storage.keys import KeySpecs, key_files, keys_from_json, keys_to_json
 from gnnkit.storage.layout import (
     FEATURE_NAME,
@@ -36,17 +36,21 @@ from gnnkit.storage.layout import (
     book_file,
     cache_file,
     check_buildable,
+    contiguous,
+    contiguous_numbering,
     edge_file,
     index_dtype,
     node_file,
     split_file,
+    store_schema,
+    weighted_edge_types,
 )
 from gnnkit.storage.link_splits import LinkSplitSpecs, link_split_files, specs_from_json
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """A store's manifest.
+    """A store's manifest. While a store is built, its dicts fill up.
 
     Attributes:
         name: Name of the dataset.
@@ -79,11 +83,11 @@ class Manifest:
     schema: GraphSchema
     options: BuildOptions
     node_bounds: Mapping[NodeType, tuple[int, ...]]
-    edge_counts: Mapping[EdgeType, tuple[int, ...]]
-    cuts: Mapping[EdgeType, tuple[tuple[int, ...], ...]]
-    weight_exponents: Mapping[EdgeType, int]
+    edge_counts: dict[EdgeType, tuple[int, ...]]
+    cuts: dict[EdgeType, tuple[tuple[int, ...], ...]]
+    weight_exponents: dict[EdgeType, int]
     renumbered: frozenset[NodeType]
-    cached: Mapping[NodeType, tuple[int, ...]] = field(default_factory=dict)
+    cached: dict[NodeType, tuple[int, ...]] = field(default_factory=dict)
     hotness: Mapping[NodeType, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
     splits: Mapping[NodeType, Mapping[str, int]] = field(default_factory=dict)
     link_splits: LinkSplitSpecs = field(default_factory=dict)
@@ -91,7 +95,7 @@ class Manifest:
     keys: KeySpecs = field(default_factory=dict)
     append_state: Mapping[str, Any] | None = None
     kept_parts: str | None = None
-    files: Mapping[str, FileEntry] = field(default_factory=dict)
+    files: dict[str, FileEntry] = field(default_factory=dict)
 
     @property
     def num_parts(self) -> int:
@@ -114,33 +118,36 @@ class Manifest:
         return store_fingerprint(self.source_fingerprint, uncut(self.options))
 
     def file_specs(self) -> dict[str, FileSpec]:
-        """Returns the dtype and shape of every file of the store, by path."""
+        """Returns the dtype, shape and content of every file of the store, by path."""
         specs: dict[str, FileSpec] = {}
         for node_type in self.schema.node_types:
             specs.update(self.node_specs(node_type))
         for edge_type in self.schema.edge_types:
             specs.update(self.edge_specs(edge_type))
         for node_type, splits in self.splits.items():
+            ids = "ids", self.schema.node_types[node_type].num_nodes
             for split, count in splits.items():
-                specs[split_file(node_type, split)] = FileSpec(np.dtype(np.int64), (count,))
+                specs[split_file(node_type, split)] = FileSpec(np.dtype(np.int64), (count,), ids)
         return {**specs, **link_split_files(self.link_splits), **key_files(self.keys)}
 
     def node_specs(self, node_type: NodeType) -> dict[str, FileSpec]:
         """The same for one node type; needs its bounds and counts of cached nodes."""
         nodes, specs = self.schema.node_types[node_type], {}
-        id_dtype = index_dtype(nodes.num_nodes)
+        id_dtype, book = index_dtype(nodes.num_nodes), book_file(node_type)
         bounds, cached = self.node_bounds[node_type], self.cached.get(node_type, (0,) * self.num_parts)
         if node_type in self.renumbered:
-            specs[book_file(node_type)] = FileSpec(id_dtype, (nodes.num_nodes,))
+            specs[book] = FileSpec(id_dtype, (nodes.num_nodes,), ("book",))
         for part in range(self.num_parts):
             count = bounds[part + 1] - bounds[part]
             for name, spec in nodes.arrays.items():
                 specs[node_file(part, node_type, name)] = FileSpec(spec.numpy_dtype, (count, *spec.stored_shape))
             if node_type in self.renumbered:
-                specs[node_file(part, node_type, "global_id")] = FileSpec(id_dtype, (count,))
+                numbers = "numbers", book, bounds[part], node_type in self.hotness
+                specs[node_file(part, node_type, "global_id")] = FileSpec(id_dtype, (count,), numbers)
             if node_type in self.cached:
                 features = nodes.arrays[FEATURE_NAME]
-                specs[cache_file(part, node_type, "global_id")] = FileSpec(id_dtype, (cached[part],))
+                ids = "ascending_ids", nodes.num_nodes
+                specs[cache_file(part, node_type, "global_id")] = FileSpec(id_dtype, (cached[part],), ids)
                 specs[cache_file(part, node_type, FEATURE_NAME)] = FileSpec(features.numpy_dtype, (cached[part], *features.stored_shape))
         return specs
 
@@ -151,16 +158,17 @@ class Manifest:
         other, owner = (edge_type[0], edge_type[2]) if self.options.edge_dir == "in" else (edge_type[2], edge_type[0])
         for part in range(self.num_parts):
             owners = self.node_bounds[owner][part + 1] - self.node_bounds[owner][part]
+            num_others, of_nodes = self.schema.node_types[other].num_nodes, ("of_nodes", edge_file(part, edge_type, "indptr"))
             own = {
-                "indptr": FileSpec(index_dtype(max(counts)), (owners + 1,)),
-                "indices": FileSpec(index_dtype(self.schema.node_types[other].num_nodes), (counts[part],)),
+                "indptr": FileSpec(index_dtype(max(counts)), (owners + 1,), ("offsets", counts[part])),
+                "indices": FileSpec(index_dtype(num_others), (counts[part],), ("ids", num_others)),
             }
             if self.options.with_edge:
-                own["edge_id"] = FileSpec(index_dtype(edges.num_edges), (counts[part],))
+                own["edge_id"] = FileSpec(index_dtype(edges.num_edges), (counts[part],), ("ids", edges.num_edges))
             if edge_type in self.weight_exponents:
-                own["weight_prefix"] = FileSpec(np.dtype(np.uint64), (counts[part],))
+                own["weight_prefix"] = FileSpec(np.dtype(np.uint64), (counts[part],), of_nodes)
             if edge_type in timed:
-                own[TIME_NAME] = FileSpec(np.dtype(np.int64), (counts[part],))
+                own[TIME_NAME] = FileSpec(np.dtype(np.int64), (counts[part],), of_nodes)
             for name, spec in edges.arrays.items():
                 own[name] = FileSpec(spec.numpy_dtype, (counts[part], *spec.stored_shape))
             specs.update({edge_file(part, edge_type, name): spec for name, spec in own.items()})
@@ -222,15 +230,48 @@ def store_fingerprint(source_fingerprint: str, options: BuildOptions, kept_parts
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def write_manifest(root: Path, manifest: Manifest) -> None:
-    """Writes and syncs ``manifest.json``, with a checksum of itself."""
-    value = manifest.to_json()
-    value["checksum"] = checksum(value)
-    path = root / MANIFEST_NAME
-    with path.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1)
-        file.write("\n")
-    sync(path)
+def planned_manifest(
+    name: str,
+    schema: GraphSchema,
+    splits: Mapping[NodeType, Mapping[str, int]],
+    options: BuildOptions,
+    metadata: Mapping[str, Any],
+) -> Manifest:
+    """The manifest of a store that is not built yet, whose parts have the same share of nodes and edges; it lists no files.
+
+    The sizes of its files, see ``file_specs``, are exact in sum, but for the width of offsets.
+
+    Args:
+        name: Name of the dataset.
+        schema: The source's schema.
+        splits: ``{node type: {split: number of ids}}``.
+        options: How it is to be built.
+        metadata: The source's.
+
+    Raises:
+        PlanError: See ``check_buildable``.
+    """
+    check_buildable(schema, options, metadata)
+    options, stored = canonical_options(options), store_schema(schema, options, metadata)
+    parts = options.num_parts
+    renumbers = (parts > 1 and options.partition != "contiguous") or options.order == "hotness"
+    caches = [t for t, nodes in stored.node_types.items() if options.cache_ratio > 0 and FEATURE_NAME in nodes.arrays]
+    return Manifest(
+        name, None, "", "", stored, options,
+        node_bounds={t: tuple(map(int, numbers.bounds)) for t, numbers in contiguous_numbering(stored, parts).items()},
+        edge_counts={t: tuple(map(int, np.diff(contiguous(edges.num_edges, parts).bounds))) for t, edges in stored.edge_types.items()},
+        cuts={},
+        weight_exponents=dict.fromkeys(weighted_edge_types(schema, options), 0),
+        renumbered=frozenset(stored.node_types if renumbers else ()),
+        cached={t: (int(options.cache_ratio * stored.node_types[t].num_nodes),) * parts for t in caches},
+        splits=splits,
+    )  # fmt: skip
+
+
+def write_manifest(root: Path, manifest: Manifest, name: str = MANIFEST_NAME, **beside: Any) -> None:
+    """Writes ``manifest.json`` all at once, or a file of another name with more in it, with a checksum of itself."""
+    value = {**manifest.to_json(), **beside}
+    write_whole(root / name, json.dumps({**value, "checksum": checksum(value)}, indent=1) + "\n")
 
 
 def read_manifest(root: Path) -> Manifest:

@@ -17,7 +17,7 @@ from gnnkit.events import EventSink, ignore_events
 from gnnkit.files import user_path
 from gnnkit.plan import StoreRef
 from gnnkit.printable import printable_line
-from gnnkit.rendering import renderer
+from gnnkit.rendering import Shown, renderer
 from gnnkit.schema import EdgeDir, EdgeType, GraphSchema, NodeType
 from gnnkit.storage.arrays import EdgePart, GraphArrays, NodePart, placeholder
 from gnnkit.storage.files import damaged, open_array
@@ -31,12 +31,12 @@ from gnnkit.storage.layout import (
     edge_file,
     is_held,
     keys_file,
+    link_split_file,
     node_file,
     part_folder,
     part_of,
     split_file,
 )
-from gnnkit.storage.link_splits import map_link_splits
 from gnnkit.storage.manifest import Manifest, chosen_parts, elsewhere, is_outline, outline_files, read_manifest
 from gnnkit.storage.report import StoreReport, report_of
 from gnnkit.storage.verify import OpenFiles
@@ -61,7 +61,7 @@ class ReplicatedFeatures:
 
 
 @checks_calls()
-class Store:
+class Store(Shown):
     """A partitioned graph on disk. Made by ``Store.open``, ``build_store`` and ``partition``.
 
     Opening reads the manifest and each file's header and size; ``verify`` reads everything. A store pickles as its path and parts.
@@ -190,7 +190,10 @@ class Store:
     @cached_property
     def link_splits(self) -> dict[EdgeType, dict[str, dict[str, NDArray[Any]]]]:
         """``{edge type: {split: {name: array}}}``, dataset ids, mapped; see ``GraphSource.link_splits``."""
-        return map_link_splits(self.manifest.link_splits, self._files)
+        return {
+            t: {split: {name: self._files[link_split_file(t, split, name)] for name in arrays} for split, arrays in by_split.items()}
+            for t, by_split in self.manifest.link_splits.items()
+        }
 
     def arrays(self) -> GraphArrays:
         """Every array that sampling reads, mapped read-only; placeholders for parts that are not open."""
@@ -409,14 +412,6 @@ class Store:
         notice = f", {self.notice}" if self.notice else ""
         sizes = f"{schema.num_nodes:,} nodes, {schema.num_edges:,} edges, {parts} ({self.options.partition}), {format_bytes(self.nbytes)}"
         return printable_line(f"Store({self.name}: {sizes}{notice}, {str(self.path)!r})")
-
-    def __str__(self) -> str:
-        text: str = renderer("card")(self).to_block()
-        return text
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        bundle: dict[str, str] = renderer("card")(self).mimebundle()
-        return bundle
 
     def _assemble(self) -> GraphArrays:
         manifest, parts = self.manifest, range(self.num_parts)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.schema import EdgeType, NodeType
 from gnnkit.storage.files import FileIdentity, FileSpec, damaged
-from gnnkit.storage.layout import EDGE_FILES, book_file, cache_file, edge_file, keys_file, link_split_file, node_file, split_file
+from gnnkit.storage.layout import book_file, edge_file, node_file
 from gnnkit.storage.link_splits import id_rows
 from gnnkit.storage.manifest import Manifest
 from gnnkit.storage.staging import default_threads
@@ -98,46 +98,23 @@ class OpenFiles:
     @cached_property
     def _contents(self) -> dict[str, Callable[[], None]]:
         """The checks of what is in files, by file, those first that others build on; any content of files without one is right."""
-        manifest, schema, found = self.manifest, self.manifest.schema, dict[str, Callable[[], None]]()
-        for edge_type, edges in schema.edge_types.items():
-            neighbors = schema.node_types[edge_type[0] if manifest.options.edge_dir == "in" else edge_type[2]].num_nodes
-            for part in self.parts:
-                indptr, indices, edge_id, *of_nodes = (edge_file(part, edge_type, name) for name in EDGE_FILES)
-                found[indptr] = partial(self._check_offsets, indptr, manifest.edge_counts[edge_type][part])
-                found[indices] = partial(self._check_range, indices, neighbors)
-                found[edge_id] = partial(self._check_range, edge_id, edges.num_edges)
-                found |= {name: partial(self._check_within_nodes, name, indptr) for name in of_nodes}
-        for node_type, nodes in schema.node_types.items():
-            found[book_file(node_type)] = partial(self._check_book, book_file(node_type))
-            for part in self.parts:
-                name, cached = node_file(part, node_type, "global_id"), cache_file(part, node_type, "global_id")
-                found[name] = partial(self._check_numbers, name, node_type, part)
-                found[cached] = partial(self._check_ascending, cached, nodes.num_nodes)
-            found |= {
-                (name := split_file(node_type, split)): partial(self._check_range, name, nodes.num_nodes)
-                for split in manifest.splits.get(node_type, ())
-            }
-        for edge_type, by_split in manifest.link_splits.items():
-            for split, arrays in by_split.items():
-                found |= {link_split_file(edge_type, split, name): partial(self._check_links, edge_type, split, name) for name in arrays}
-        for node_type, (_, files) in manifest.keys.items():
-            found |= {keys_file(node_type, name): partial(self._check_keys, node_type, name) for name in files}
-        return found
+        checks: Mapping[str, Callable[..., None]] = {
+            "ids": self._check_range,
+            "ascending_ids": self._check_ascending,
+            "offsets": self._check_offsets,
+            "of_nodes": self._check_within_nodes,
+            "book": self._check_book,
+            "numbers": self._check_numbers,
+            "links": self._check_links,
+            "texts": self._check_texts,
+            "ascending": self._check_order,
+        }
+        specs = self.manifest.file_specs().items()
+        return {name: partial(checks[spec.holds[0]], name, *spec.holds[1:]) for name, spec in specs if spec.holds}
 
-    def _check_keys(self, node_type: NodeType, name: str) -> None:
-        file, (number, _, what) = keys_file(node_type, name), name.partition(".")
-        if name == "row":
-            self._check_range(file, self.manifest.schema.node_types[node_type].num_nodes)
-        elif what == "end":
-            self._check_offsets(file, len(self.arrays[keys_file(node_type, f"{number}.text")]))
-        elif what == "text":
-            self._check_texts(file, self.arrays[keys_file(node_type, f"{number}.end")])
-        elif name == "word":
-            self._check_order(file)
-
-    def _check_texts(self, name: str, end: NDArray[np.int64]) -> None:
+    def _check_texts(self, name: str, ends: str) -> None:
         """All of it is UTF-8, and no text ends within a character."""
-        text, decoder = self.arrays[name], codecs.getincrementaldecoder("utf-8")()
+        text, end, decoder = self.arrays[name], self.arrays[ends], codecs.getincrementaldecoder("utf-8")()
         try:
             for first in range(0, len(text), _STEP_BYTES):
                 decoder.decode(text[first : first + _STEP_BYTES].data)
@@ -150,8 +127,7 @@ class OpenFiles:
             if ((text[inner] & 0xC0) == 0x80).any():
                 raise damaged(self.path, f"{name} has a text that ends within a character")
 
-    def _check_links(self, edge_type: EdgeType, split: str, name: str) -> None:
-        file = link_split_file(edge_type, split, name)
+    def _check_links(self, file: str, edge_type: EdgeType, name: str) -> None:
         for ids, count in id_rows(self.manifest.schema, edge_type, name, self.arrays[file]):
             self._check_ids(file, ids, count)
 
@@ -188,17 +164,14 @@ class OpenFiles:
         if not found.all():
             raise damaged(self.path, f"{name} gives {int(np.flatnonzero(~found)[0])} to no node, and another number to two")
 
-    def _check_numbers(self, name: str, node_type: NodeType, part: int) -> None:
+    def _check_numbers(self, name: str, book_name: str, low: int, by_hotness: bool) -> None:
         """The dataset's ids of a part are those that the book gives its numbers to."""
-        ids, book, low = self.arrays[name], self.arrays[book_file(node_type)], self.manifest.node_bounds[node_type][part]
-        if node_type in self.manifest.hotness:
-            self._check_range(name, len(book))
-        else:
-            self._check_ascending(name, len(book))
+        ids, book = self.arrays[name], self.arrays[book_name]
+        (self._check_range if by_hotness else self._check_ascending)(name, len(book))
         for first in range(0, len(ids), _STEP):
             piece = ids[first : first + _STEP]
             if not np.array_equal(book[piece], np.arange(first, first + len(piece)) + low):
-                raise damaged(self.path, f"{name} and {book_file(node_type)} contradict each other")
+                raise damaged(self.path, f"{name} and {book_name} contradict each other")
 
     def _check_ascending(self, name: str, count: int) -> None:
         self._check_range(name, count)

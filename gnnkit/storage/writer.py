@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,9 @@ from gnnkit.errors import DatasetError, PlanError
 from gnnkit.events import EventSink, Stage
 from gnnkit.schema import ArraySpec, EdgeType, GraphSchema, NodeType
 from gnnkit.storage.arrays import GraphArrays
-from gnnkit.storage.convert import bytes_to_measure, convert_rows
+from gnnkit.storage.convert import convert_rows
 from gnnkit.storage.edge_values import TIME_NAME, as_times, check_weights, time_order, timed_edge_types, weight_exponent, weight_prefix
-from gnnkit.storage.files import ArrayWriter, FileEntry, FileSpec, StoreFiles
+from gnnkit.storage.files import ArrayWriter, FileSpec, StoreFiles
 from gnnkit.storage.inputs import BucketSpool, BuildInput, EdgeBatch, RowReader, SortedEdgesInput, edges_only, with_quantizations
 from gnnkit.storage.kernels import bucket_order, count_degrees, count_parts, place_edges
 from gnnkit.storage.layout import (
@@ -28,7 +28,7 @@ from gnnkit.storage.layout import (
     StoreNumbering,
     book_file,
     cache_file,
-    contiguous,
+    contiguous_numbering,
     edge_file,
     from_assignment,
     index_dtype,
@@ -40,29 +40,15 @@ from gnnkit.storage.layout import (
     store_schema,
     weighted_edge_types,
 )
-from gnnkit.storage.link_splits import check_ids, check_range, check_specs, spec_of
-from gnnkit.storage.manifest import Manifest, write_manifest
+from gnnkit.storage.link_splits import check_range, check_specs, id_rows, spec_of
+from gnnkit.storage.manifest import Manifest, planned_manifest, write_manifest
 from gnnkit.storage.partition import assign_parts, needs_topology
 from gnnkit.storage.partition.hotness import hot_nodes, hotness_levels
-from gnnkit.storage.partition.topology import edge_rows
 from gnnkit.storage.staging import check_disk, check_memory, default_threads
 from gnnkit.storage.store import Store
 
 # Rows are converted and written in blocks of this size, so that nothing grows with the width of the features.
 BLOCK_BYTES = 8 << 20
-
-
-@dataclass(frozen=True)
-class Tables:
-    """The tables of the manifest that fill up during the build; the draft manifest holds these very objects."""
-
-    edge_counts: dict[EdgeType, tuple[int, ...]] = field(default_factory=dict)
-    cuts: dict[EdgeType, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
-    weight_exponents: dict[EdgeType, int] = field(default_factory=dict)
-    cached: dict[NodeType, tuple[int, ...]] = field(default_factory=dict)
-    link_splits: dict[EdgeType, dict[str, dict[str, FileSpec]]] = field(default_factory=dict)
-    keys: dict[NodeType, tuple[dict[str, str], dict[str, FileSpec]]] = field(default_factory=dict)
-    files: dict[str, FileEntry] = field(default_factory=dict)
 
 
 @dataclass
@@ -73,8 +59,7 @@ class BuildContext:
         files: What is written.
         scratch: Folder for the builder's own files, removed before the store is published.
         graph: What is read.
-        draft: The manifest so far.
-        tables: Its tables, to be filled in as counts become known.
+        draft: The manifest so far; counts are filled in as they become known.
         numbering: Store ids of each node type.
         pool: Runs the kernels and writes; the calling thread reads and reports.
         num_threads: Threads of ``pool``.
@@ -86,14 +71,12 @@ class BuildContext:
     scratch: Path
     graph: BuildInput
     draft: Manifest
-    tables: Tables
     numbering: dict[NodeType, StoreNumbering]
     pool: ThreadPoolExecutor
     num_threads: int
     budget_bytes: int
     stage: Stage
     _times: dict[NodeType, NDArray[np.int64]] = field(default_factory=dict)
-    _reading: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def parts(self) -> list[int]:
@@ -102,16 +85,15 @@ class BuildContext:
 
     def node_times(self, node_type: NodeType, name: str) -> NDArray[np.int64]:
         """Times of a type's nodes by store id, int64 ``[num_nodes]``; read when first asked for, and kept."""
-        with self._reading:
-            if node_type not in self._times:
-                nodes, store_id = self.graph.schema.node_types[node_type], self.numbering[node_type].store_id
-                chunks = self.graph.node_array_chunks(node_type, name)
-                reader = RowReader(chunks, nodes.arrays[name], f"{name!r} of {node_type!r}", nodes.num_nodes)
-                times = as_times(reader.take(nodes.num_nodes))
-                by_store_id = np.empty_like(times)
-                by_store_id[slice(None) if store_id is None else store_id] = times
-                self._times[node_type] = by_store_id
-            return self._times[node_type]
+        if node_type not in self._times:
+            nodes, store_id = self.graph.schema.node_types[node_type], self.numbering[node_type].store_id
+            chunks = self.graph.node_array_chunks(node_type, name)
+            reader = RowReader(chunks, nodes.arrays[name], f"{name!r} of {node_type!r}", nodes.num_nodes)
+            times = as_times(reader.take(nodes.num_nodes))
+            by_store_id = np.empty_like(times)
+            by_store_id[slice(None) if store_id is None else store_id] = times
+            self._times[node_type] = by_store_id
+        return self._times[node_type]
 
     def write_rows(self, writer: ArrayWriter, row: int, rows: NDArray[Any], specs: tuple[ArraySpec, ArraySpec], name: str) -> None:
         """Writes rows from ``row`` on, converted from the first spec to the second, block by block."""
@@ -132,72 +114,6 @@ def wait_all(futures: Iterable[Future[Any]]) -> list[Any]:
 
 NO_IDS: NDArray[np.int64] = np.empty(0, np.int64)
 NO_MAP: NDArray[np.int32] = np.empty(0, np.int32)
-
-
-@dataclass(frozen=True)
-class DegreeCounts:
-    """The number of nodes of each degree.
-
-    Attributes:
-        degree: int64 ``[k]``, the degrees that occur, ascending.
-        num_nodes: int64 ``[k]``, nodes of each.
-    """
-
-    degree: NDArray[np.int64]
-    num_nodes: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, degrees: NDArray[Any]) -> DegreeCounts:
-        """Counts the degrees ``[num_nodes]`` of nodes."""
-        values, counts = np.unique(degrees, return_counts=True)
-        return cls(values.astype(np.int64), counts.astype(np.int64))
-
-    def at_least(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The degrees from 1 on, and how many nodes have at least as many edges: int64 ``[k]`` each."""
-        reaching = np.cumsum(self.num_nodes[::-1])[::-1]
-        some = self.degree > 0
-        return self.degree[some], reaching[some]
-
-    @property
-    def num_edges(self) -> int:
-        """Edges of all nodes together."""
-        return int((self.degree * self.num_nodes).sum())
-
-    @property
-    def without(self) -> int:
-        """Nodes without any edge."""
-        return int(self.num_nodes[self.degree == 0].sum())
-
-
-@dataclass(frozen=True)
-class EdgeDegrees:
-    """Degrees along one edge type.
-
-    Attributes:
-        outgoing: Of the nodes of the sources' type: edges that leave them.
-        incoming: Of the nodes of the targets' type: edges that arrive at them.
-    """
-
-    outgoing: DegreeCounts
-    incoming: DegreeCounts
-
-
-def edge_degrees(graph: GraphArrays) -> dict[EdgeType, EdgeDegrees]:
-    """Counts the edges of every node, type by type, in chunks of edges.
-
-    Args:
-        graph: The graph, with all of its parts open.
-    """
-    result = {}
-    for edge_type in graph.edges:
-        ends = graph.frontier_type(edge_type), graph.neighbor_type(edge_type)
-        owner, other = (np.zeros(graph.schema.node_types[end].num_nodes, np.int64) for end in ends)
-        for rows in edge_rows(graph, edge_type):
-            owner[rows.first : rows.first + len(rows.indptr) - 1] = np.diff(rows.indptr)
-            np.add.at(other, rows.indices, 1)
-        counts = DegreeCounts.of(owner), DegreeCounts.of(other)
-        result[edge_type] = EdgeDegrees(*(counts[::-1] if graph.edge_dir == "in" else counts))
-    return result
 
 
 def build_nodes(context: BuildContext, node_type: NodeType, hot: list[Mapping[NodeType, NDArray[np.int64]]]) -> None:
@@ -227,31 +143,22 @@ def build_nodes(context: BuildContext, node_type: NodeType, hot: list[Mapping[No
         context.files.writer(file, context.draft.node_specs(node_type)[file]).write(0, numbering.store_id)
 
 
-@dataclass(frozen=True)
-class _CachedRows:
-    """The features that one part replicates: ascending dataset ids, and where their rows go."""
-
-    ids: NDArray[np.int64]
-    writer: ArrayWriter
-
-    def within(self, first: int, last: int) -> tuple[int, NDArray[np.int64]]:
-        """The first of those with dataset ids in ``[first, last)``, and their ids less ``first``."""
-        low, high = np.searchsorted(self.ids, [first, last])
-        return int(low), self.ids[low:high] - first
+# The features that one part replicates: ascending dataset ids, and where their rows go.
+_CachedRows: TypeAlias = tuple[NDArray[np.int64], ArrayWriter]
 
 
 def _cached_rows(context: BuildContext, node_type: NodeType, hot: list[Mapping[NodeType, NDArray[np.int64]]]) -> list[_CachedRows]:
     """Returns the rows of a node type that the written parts replicate; writes their ids."""
     if not any(len(ids.get(node_type, ())) for ids in hot):
         return []
-    context.tables.cached[node_type] = tuple(len(ids.get(node_type, ())) for ids in hot)
+    context.draft.cached[node_type] = tuple(len(ids.get(node_type, ())) for ids in hot)
     specs, found = context.draft.node_specs(node_type), []
     for part in context.parts:
         ids = hot[part].get(node_type, np.empty(0, np.int64))
         names = [cache_file(part, node_type, name) for name in ("global_id", FEATURE_NAME)]
-        files = [context.files.writer(name, specs[name]) for name in names]
-        files[0].write(0, ids)
-        found.append(_CachedRows(ids, files[1]))
+        global_id, features = (context.files.writer(name, specs[name]) for name in names)
+        global_id.write(0, ids)
+        found.append((ids, features))
     return found
 
 
@@ -288,8 +195,9 @@ def build_link_splits(context: BuildContext) -> None:
             specs = {name: spec_of(what, name, values) for name, values in arrays.items()}
             check_specs(what, specs)
             for name, values in arrays.items():
-                check_ids(context.graph.schema, edge_type, name, values, what)
-            context.tables.link_splits.setdefault(edge_type, {})[split] = specs
+                for ids, count in id_rows(context.graph.schema, edge_type, name, values):
+                    check_range(ids, count, f"{name!r} of {what}")
+            context.draft.link_splits.setdefault(edge_type, {})[split] = specs
             for name, spec in specs.items():
                 file = link_split_file(edge_type, split, name)
                 if file in written:
@@ -301,7 +209,7 @@ def build_keys(context: BuildContext) -> None:
     """Writes the keys of all node types, verbatim."""
     for node_type, keys in context.graph.keys.items():
         specs = {name: FileSpec(rows.dtype, rows.shape) for name, rows in keys.arrays.items()}
-        context.tables.keys[node_type] = (dict(keys.columns), specs)
+        context.draft.keys[node_type] = (dict(keys.columns), specs)
         for name, spec in specs.items():
             context.files.writer(keys_file(node_type, name), spec).write(0, keys.arrays[name])
 
@@ -346,10 +254,10 @@ def _scatter_block(
 ) -> None:
     """Writes the rows of the dataset ids from ``first`` on, each to its part, and to those that replicate it."""
     bounds, last = numbering.bounds, first + len(rows)
-    for each in cached:
-        position, picked = each.within(first, last)
-        if len(picked):
-            context.write_rows(each.writer, position, rows[picked], specs, label)
+    for ids, writer in cached:
+        low, high = np.searchsorted(ids, [first, last])
+        if high > low:
+            context.write_rows(writer, int(low), rows[ids[low:high] - first], specs, label)
     if numbering.store_id is None:
         for part, writer in writers.items():
             start, end = max(first, int(bounds[part])), min(last, int(bounds[part + 1]))
@@ -415,13 +323,8 @@ class OwnerRange:
     last: int
 
 
-@dataclass(frozen=True)
-class RangeBuffers:
-    """The adjacency of one range in memory; empty arrays stand for what is not stored."""
-
-    indices: NDArray[Any]
-    edge_id: NDArray[Any]
-    arrays: Mapping[str, NDArray[Any]]
+# The adjacency of one range in memory, by the names of its files; an empty array stands for edge ids that are not stored.
+RangeBuffers: TypeAlias = dict[str, NDArray[Any]]
 
 
 class EdgeTypeBuild:
@@ -440,7 +343,9 @@ class EdgeTypeBuild:
         self.owners, self.others = context.numbering[owner], context.numbering[other]
         self.weight = self.options.weight if edge_type in weighted_edge_types(context.graph.schema, self.options) else None
         self.names = list(self.schema.arrays)
-        self.timed = timed_edge_types(context.graph.schema, self.options.edge_dir, self.options.time_attr)
+        timed = timed_edge_types(context.graph.schema, self.options.edge_dir, self.options.time_attr)
+        self.timed, self.time_of = edge_type in timed, timed.get(edge_type)
+        self._node_times: NDArray[np.int64] | None = None
         self.ordered = context.graph.in_edge_order(self.options)
         self.cut = np.zeros((self.options.num_parts, self.options.num_parts), np.int64)
         self._cut_lock = threading.Lock()
@@ -452,6 +357,8 @@ class EdgeTypeBuild:
         """Reads the edges and writes everything."""
         self._count()
         ranges = self._plan()
+        if ranges and self.time_of is not None and self.options.time_attr is not None:
+            self._node_times = self.context.node_times(self.time_of, self.options.time_attr)
         waves = -(-len(ranges) // self.context.num_threads)
         reread = waves <= 1 or (waves <= MAX_REREADS and self.context.graph.cheap_to_reread(self.edge_type, self.names))
         if waves > 1 and self.ordered and self._come_in_order():
@@ -460,11 +367,8 @@ class EdgeTypeBuild:
             self._fill_by_rereading(ranges)
         else:
             self._fill_by_buckets(ranges)
-        self.context.tables.cuts[self.edge_type] = tuple(tuple(map(int, row)) for row in self.cut)
+        self.context.draft.cuts[self.edge_type] = tuple(tuple(map(int, row)) for row in self.cut)
         self.context.files.finish()
-
-    def _ends(self, batch: EdgeBatch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        return (batch.target, batch.source) if self.options.edge_dir == "in" else (batch.source, batch.target)
 
     def _count(self) -> None:
         context, largest = self.context, 0.0
@@ -472,7 +376,7 @@ class EdgeTypeBuild:
         owner_map, num_owners, num_others = self.owners.map, self.owners.num_nodes, self.others.num_nodes
         bounds = [num_owners * k // threads for k in range(threads + 1)]
         for batch in context.graph.edge_batches(self.edge_type, [self.weight] if self.weight else []):
-            owner, other = self._ends(batch)
+            owner, other = batch.ends(self.options.edge_dir)
             jobs = [
                 context.pool.submit(count_degrees, owner, other, owner_map, num_owners, num_others, low, high, self._cursor)
                 for low, high in zip(bounds, bounds[1:], strict=False)
@@ -486,14 +390,14 @@ class EdgeTypeBuild:
         if (totals := context.graph.totals) is not None:
             largest = totals.edges[self.edge_type].largest_weight
         if self.weight:
-            context.tables.weight_exponents[self.edge_type] = weight_exponent(largest)
+            context.draft.weight_exponents[self.edge_type] = weight_exponent(largest)
 
     def _plan(self) -> list[OwnerRange]:
         """Turns degrees into positions, writes the ``indptr`` of the parts that are written and cuts their owners into ranges."""
         bounds = self.owners.bounds
         parts = [self._cursor[low:high] for low, high in zip(bounds[:-1], bounds[1:], strict=True)]
         totals, own = self.context.graph.totals, tuple(int(part.sum()) for part in parts)
-        self.context.tables.edge_counts[self.edge_type] = own if totals is None else totals.edges[self.edge_type].counts
+        self.context.draft.edge_counts[self.edge_type] = own if totals is None else totals.edges[self.edge_type].counts
         specs = self.context.draft.edge_specs(self.edge_type)
         files = self.context.files
         self._writers = {name: files.writer(name, spec) for name, spec in specs.items() if part_of(name) in files.roots}
@@ -530,7 +434,7 @@ class EdgeTypeBuild:
         rows = sum(spec.row_nbytes for spec in self.schema.arrays.values())
         own = index_dtype(self.others.num_nodes).itemsize + (index_dtype(self.schema.num_edges).itemsize if self._with_id else 0) + rows
         # Beside the buffers lie one array's rows and, while edges are sorted, their times, their order and a copy of both.
-        return own + (8 if self.weight else 0) + rows + (32 if self.edge_type in self.timed else 0)
+        return own + (8 if self.weight else 0) + rows + (32 if self.timed else 0)
 
     @property
     def _with_id(self) -> bool:
@@ -560,7 +464,7 @@ class EdgeTypeBuild:
         left = np.array([r.last - r.first for r in ranges], np.int64)
         buffers: dict[int, RangeBuffers] = {}
         for batch in self.context.graph.edge_batches(self.edge_type, self.names):
-            owner, _ = self._ends(batch)
+            owner, _ = batch.ends(self.options.edge_dir)
             which = np.searchsorted(lows, owner, side="right") - 1
             counts = np.bincount(which[(which >= 0) & (owner < highs[which])], minlength=len(ranges))
             touched = np.flatnonzero(counts).tolist()
@@ -574,12 +478,11 @@ class EdgeTypeBuild:
         if not ranges:
             return
         starts = np.cumsum([0] + [r.last - r.first for r in ranges], dtype=np.int64)
-        columns = {"owner": ArraySpec(index_dtype(self.owners.num_nodes).name), "other": ArraySpec(index_dtype(self.others.num_nodes).name)}
-        if self._with_id:
-            columns["edge_id"] = ArraySpec(index_dtype(self.schema.num_edges).name)
-        # Arrays may be called anything, so their columns are numbered.
-        columns |= {f"array{k}": self.schema.arrays[name] for k, name in enumerate(self.names)}
-        spool = BucketSpool(self.context.scratch, columns, starts)
+        # Arrays may be called anything but what the store uses itself: owners are the column "indptr".
+        counts = {"indptr": self.owners.num_nodes, "indices": self.others.num_nodes}
+        counts |= {"edge_id": self.schema.num_edges} if self._with_id else {}
+        columns = {name: ArraySpec(index_dtype(count).name) for name, count in counts.items()}
+        spool = BucketSpool(self.context.scratch, {**columns, **self.schema.arrays}, starts)
         try:
             bounds = np.array([0] + [r.low for r in ranges[1:]] + [self.owners.num_nodes], np.int64)
             for batch in self.context.graph.edge_batches(self.edge_type, self.names):
@@ -590,7 +493,7 @@ class EdgeTypeBuild:
             spool.close()
 
     def _spool_batch(self, spool: BucketSpool, bounds: NDArray[np.int64], batch: EdgeBatch) -> None:
-        owner, other = self._ends(batch)
+        owner, other = batch.ends(self.options.edge_dir)
         if self.owners.store_id is not None:
             owner = self.owners.store_id[owner].astype(np.int64)
         if self.others.store_id is not None:
@@ -601,18 +504,18 @@ class EdgeTypeBuild:
             owner, other = owner[mine], other[mine]
         order, starts = np.empty(len(owner), np.int64), np.empty(len(bounds), np.int64)
         bucket_order(owner, bounds, order, starts)
-        columns: dict[str, NDArray[Any]] = {"owner": owner, "other": other}
+        columns: dict[str, NDArray[Any]] = {"indptr": owner, "indices": other}
         if self._with_id:
             columns["edge_id"] = (np.arange(batch.first, batch.first + len(batch.source)) if batch.edge_id is None else batch.edge_id)[mine]
-        columns |= {f"array{k}": batch.rows[name][mine] for k, name in enumerate(self.names)}
+        columns |= {name: batch.rows[name][mine] for name in self.names}
         wait_all(self.context.pool.submit(spool.put_column, name, order, starts, values) for name, values in columns.items())
         spool.advance(starts)
 
     def _fill_bucket(self, spool: BucketSpool, bucket: int, owner_range: OwnerRange) -> None:
-        owner, other = spool.take(bucket, "owner"), spool.take(bucket, "other")
+        owner, other = spool.take(bucket, "indptr"), spool.take(bucket, "indices")
         edge_id = spool.take(bucket, "edge_id") if self._with_id else NO_IDS
         order = None if self.ordered else np.argsort(edge_id, kind="stable")
-        rows = {name: spool.take(bucket, f"array{k}") for k, name in enumerate(self.names)}
+        rows = {name: spool.take(bucket, name) for name in self.names}
         buffers = self._allocate(owner_range)
         for first in range(0, len(owner), _SPOOL_ROWS):
             pick = slice(first, first + _SPOOL_ROWS) if order is None else order[first : first + _SPOOL_ROWS]
@@ -625,55 +528,55 @@ class EdgeTypeBuild:
 
     def _allocate(self, owner_range: OwnerRange) -> RangeBuffers:
         count = owner_range.last - owner_range.first
-        return RangeBuffers(
-            np.empty(count, index_dtype(self.others.num_nodes)),
-            np.empty(count if self.options.with_edge else 0, index_dtype(self.schema.num_edges)),
-            {name: np.empty((count, *spec.stored_shape), spec.numpy_dtype) for name, spec in self.schema.arrays.items()},
-        )
+        return {
+            "indices": np.empty(count, index_dtype(self.others.num_nodes)),
+            "edge_id": np.empty(count if self.options.with_edge else 0, index_dtype(self.schema.num_edges)),
+            **{name: np.empty((count, *spec.stored_shape), spec.numpy_dtype) for name, spec in self.schema.arrays.items()},
+        }
 
     def _place(self, batch: EdgeBatch, maps: tuple[NDArray[Any], NDArray[Any]], owner_range: OwnerRange, buffers: RangeBuffers) -> None:
-        owner, other = self._ends(batch)
+        owner, other = batch.ends(self.options.edge_dir)
         place = np.empty(len(owner) if self.names else 0, np.int64)
         place_edges(
             owner, other, NO_IDS if batch.edge_id is None else batch.edge_id, batch.first, *maps, owner_range.low, owner_range.high,
-            self._cursor, owner_range.first, buffers.indices, buffers.edge_id, place,
+            self._cursor, owner_range.first, buffers["indices"], buffers["edge_id"], place,
         )  # fmt: skip
         if self.names:
             mine = np.flatnonzero(place >= 0)
-            for name, values in buffers.arrays.items():
-                values[place[mine]] = batch.rows[name][mine]
+            for name in self.names:
+                buffers[name][place[mine]] = batch.rows[name][mine]
 
     def _write(self, owner_range: OwnerRange, buffers: RangeBuffers) -> None:
         part, first = owner_range.part, owner_range.first
         # Every owner's cursor has arrived at the end of its edges.
         indptr = np.concatenate([[first], self._cursor[owner_range.low : owner_range.high]]) - first
-        if self.edge_type in self.timed:
+        if self.timed:
             self._writer(part, TIME_NAME).write(first, self._sort_by_time(indptr, buffers))
         counts = np.zeros(self.options.num_parts, np.int64)
-        count_parts(buffers.indices, self.others.bounds, counts)
+        count_parts(buffers["indices"], self.others.bounds, counts)
         with self._cut_lock:
             self.cut[part] += counts
-        self._writer(part, "indices").write(first, buffers.indices)
+        self._writer(part, "indices").write(first, buffers["indices"])
         if self.options.with_edge:
-            self._writer(part, "edge_id").write(first, buffers.edge_id)
-        for name, values in buffers.arrays.items():
+            self._writer(part, "edge_id").write(first, buffers["edge_id"])
+        for name in self.names:
             spec = self.schema.arrays[name]
             specs = (spec, self.context.draft.schema.edge_types[self.edge_type].arrays[name])
-            self.context.write_rows(self._writer(part, name), first, values, specs, f"{name!r} of {self.edge_type}")
+            self.context.write_rows(self._writer(part, name), first, buffers[name], specs, f"{name!r} of {self.edge_type}")
         if self.weight:
-            exponent = self.context.tables.weight_exponents[self.edge_type]
-            self._writer(part, "weight_prefix").write(first, weight_prefix(indptr, buffers.arrays[self.weight], exponent))
+            exponent = self.context.draft.weight_exponents[self.edge_type]
+            self._writer(part, "weight_prefix").write(first, weight_prefix(indptr, buffers[self.weight], exponent))
 
     def _sort_by_time(self, indptr: NDArray[np.int64], buffers: RangeBuffers) -> NDArray[np.int64]:
         """Brings the edges of each owner into the order of their times, and returns these."""
-        name, node_type = self.options.time_attr, self.timed[self.edge_type]
+        name = self.options.time_attr
         assert name is not None
-        times = as_times(buffers.arrays[name]) if node_type is None else self.context.node_times(node_type, name)[buffers.indices]
+        times = as_times(buffers[name]) if self._node_times is None else self._node_times[buffers["indices"]]
         order = time_order(indptr, times)
         if order is None:
             return times
         times = times[order]
-        for values in (buffers.indices, buffers.edge_id, *buffers.arrays.values()):
+        for values in buffers.values():
             if len(values):
                 values[:] = values[order]
         return times
@@ -682,17 +585,8 @@ class EdgeTypeBuild:
         return self._writers[edge_file(part, self.edge_type, name)]
 
 
-@dataclass(frozen=True)
-class Written:
-    """The result of writing parts of a store.
-
-    Attributes:
-        manifest: The store's manifest, with the files and the cuts of the parts that were written; they are on the disk.
-        numbering: Store ids of each node type.
-    """
-
-    manifest: Manifest
-    numbering: Mapping[NodeType, StoreNumbering]
+# The manifest, with the files and the cuts of the parts that were written, which are on the disk; and the store ids of each node type.
+Written: TypeAlias = tuple[Manifest, Mapping[NodeType, StoreNumbering]]
 
 
 @dataclass(frozen=True)
@@ -700,48 +594,44 @@ class StoreWriter:
     """Writes the files of a store, or of some of its parts, into folders that exist.
 
     Attributes:
+        graph: The graph.
         options: How to build it, in canonical form.
+        fingerprint: Fingerprint of the result.
+        roots: See ``StoreFiles``.
+        scratch: Folder for temporary files.
         events: Receives the stages.
         stage: Name of the stage that writes.
         budget_bytes: Memory for buffers of edges.
     """
 
+    graph: BuildInput
     options: BuildOptions
+    fingerprint: str
+    roots: Mapping[int | None, Path]
+    scratch: Path
     events: EventSink
     stage: str
     budget_bytes: int
 
-    def write(
-        self,
-        graph: BuildInput,
-        roots: Mapping[int | None, Path],
-        scratch: Path,
-        fingerprint: str,
-        topology: GraphArrays | None,
-        parts: Mapping[NodeType, NDArray[Any]] | None = None,
-    ) -> Written:
+    def write(self, topology: GraphArrays | None, parts: Mapping[NodeType, NDArray[Any]] | None = None) -> Written:
         """Assigns nodes to parts and writes everything but the manifest.
 
         Args:
-            graph: The graph.
-            roots: See ``StoreFiles``.
-            scratch: Folder for temporary files.
-            fingerprint: Fingerprint of the result.
             topology: See ``BuildJob``.
             parts: See ``BuildJob``.
         """
-        options = self.options
-        self._preflight(graph, roots)
-        caches, by_hotness, stage = options.cache_ratio > 0.0, options.order == "hotness", self.stage
+        options, graph, writer = self.options, self.graph, self
+        self._preflight()
+        caches, by_hotness = options.cache_ratio > 0.0, options.order == "hotness"
         if topology is None and (caches or by_hotness or needs_topology(options.partition)):
-            whole = self._sort_edges(edges_only(graph), scratch)
-            graph, topology = SortedEdgesInput(graph, whole), whole.arrays()
+            whole = self._sort_edges()
+            topology = whole.arrays()
             # What is left is cutting: the dataset's edges are not read again.
-            stage = "partition"
+            writer = replace(self, graph=SortedEdgesInput(graph, whole), stage="partition")
         numbering: dict[NodeType, StoreNumbering] = {}
         hot: list[Mapping[NodeType, NDArray[np.int64]]] = []
         if options.partition == "contiguous" and not caches and not by_hotness:
-            numbering = {t: contiguous(nodes.num_nodes, options.num_parts) for t, nodes in graph.schema.node_types.items()}
+            numbering = contiguous_numbering(graph.schema, options.num_parts)
         else:
             if parts is None:
                 parts = assign_parts(graph.schema, topology, options, self.events, graph.splits, graph)
@@ -753,86 +643,73 @@ class StoreWriter:
                 if t not in assignment:
                     raise PlanError(f"nothing says which parts the nodes of type {t!r} are in", "give a partition book for every node type")
                 numbering[t] = from_assignment(t, nodes.num_nodes, options.num_parts, assignment.pop(t), levels.pop(t, None))
-        return replace(self, stage=stage)._write_parts(graph, roots, scratch, numbering, hot, fingerprint)
+        return writer._write_parts(numbering, hot), numbering
 
-    def _sort_edges(self, graph: BuildInput, scratch: Path) -> Store:
+    def _sort_edges(self) -> Store:
         """A temporary store of one part, so that partitioners see the topology and nothing is parsed twice."""
         options = BuildOptions(edge_dir=self.options.edge_dir, with_edge=self.options.with_edge)
-        root, own_scratch = scratch / "whole", scratch / "sorting"
+        root, scratch = self.scratch / "whole", self.scratch / "sorting"
         root.mkdir()
-        own_scratch.mkdir()
-        numbering = {t: contiguous(nodes.num_nodes, 1) for t, nodes in graph.schema.node_types.items()}
-        written = replace(self, options=options)._write_parts(graph, {None: root, 0: root}, own_scratch, numbering, [], "")
-        write_manifest(root, written.manifest)
+        scratch.mkdir()
+        graph, roots = edges_only(self.graph), {None: root, 0: root}
+        sorting = replace(self, graph=graph, options=options, fingerprint="", roots=roots, scratch=scratch)
+        write_manifest(root, sorting._write_parts(contiguous_numbering(graph.schema, 1), []))
         return Store.open(root)
 
-    def _write_parts(
-        self,
-        graph: BuildInput,
-        roots: Mapping[int | None, Path],
-        scratch: Path,
-        numbering: dict[NodeType, StoreNumbering],
-        hot: list[Mapping[NodeType, NDArray[np.int64]]],
-        fingerprint: str,
-    ) -> Written:
-        files, threads = StoreFiles(roots), default_threads()
-        tables = Tables(files=files.entries)
-        schema = store_schema(graph.schema, self.options, graph.metadata)
-        if (total := bytes_to_measure(graph.schema, schema)) is not None:
-            with Stage(self.events, "quantize", label=graph.name, total=float(total), unit="B") as stage:
-                schema = with_quantizations(graph, schema, stage)
+    def _write_parts(self, numbering: dict[NodeType, StoreNumbering], hot: list[Mapping[NodeType, NDArray[np.int64]]]) -> Manifest:
+        graph, threads, files = self.graph, default_threads(), StoreFiles(self.roots)
+        schema = with_quantizations(graph, store_schema(graph.schema, self.options, graph.metadata), self.events)
         draft = Manifest(
             name=graph.name,
             notice=graph.notice,
-            fingerprint=fingerprint,
+            fingerprint=self.fingerprint,
             source_fingerprint=graph.fingerprint(),
             schema=schema,
             options=self.options,
             node_bounds={t: tuple(map(int, n.bounds)) for t, n in numbering.items()},
+            edge_counts={},
+            cuts={},
+            weight_exponents={},
             renumbered=frozenset(t for t, n in numbering.items() if n.store_id is not None),
             hotness={t: n.hotness for t, n in numbering.items() if n.hotness is not None},
             splits={t: {split: len(ids) for split, ids in splits.items()} for t, splits in graph.splits.items()},
             metadata=checked_metadata(graph.metadata),
             append_state=graph.append_state,
-            **vars(tables),
+            files=files.entries,
         )
         stage = Stage(self.events, self.stage, label=graph.name, total=_work(graph.schema), unit="B")
         with stage, ThreadPoolExecutor(threads, "gnnkit-build") as pool, files:
-            context = BuildContext(files, scratch, graph, draft, tables, numbering, pool, threads, self.budget_bytes, stage)
+            context = BuildContext(files, self.scratch, graph, draft, numbering, pool, threads, self.budget_bytes, stage)
             for edge_type in graph.schema.edge_types:
                 EdgeTypeBuild(context, edge_type).build()
             for node_type in graph.schema.node_types:
                 build_nodes(context, node_type, hot)
-            if None in roots:
+            if None in self.roots:
                 build_splits(context)
                 build_link_splits(context)
                 build_keys(context)
-        return Written(draft, numbering)
+        return draft
 
-    def _preflight(self, graph: BuildInput, roots: Mapping[int | None, Path]) -> None:
-        options, schema = self.options, store_schema(graph.schema, self.options, graph.metadata)
-        by_hotness = options.order == "hotness"
-        renumbers = by_hotness or (options.num_parts > 1 and options.partition != "contiguous")
-        nodes = sum(t.num_nodes * sum(spec.row_nbytes for spec in t.arrays.values()) for t in schema.node_types.values())
-        ids = sum(2 * t.num_nodes * index_dtype(t.num_nodes).itemsize for t in schema.node_types.values()) if renumbers else 0
-        timed = timed_edge_types(schema, options.edge_dir, options.time_attr)
-        edges, spool = 0, 0
-        for edge_type, t in schema.edge_types.items():
-            rows = sum(spec.row_nbytes for spec in t.arrays.values())
-            adjacency = t.num_edges * (4 + rows + (4 if options.with_edge else 0))
-            owners = schema.node_types[edge_type[2] if options.edge_dir == "in" else edge_type[0]].num_nodes
-            edges += 4 * owners + adjacency + 8 * t.num_edges * ((options.weight in t.arrays) + (edge_type in timed))
-            spool = max(spool, adjacency + 4 * t.num_edges if adjacency > MAX_REREADS * self.budget_bytes else 0)
-        sorted_edges = edges if needs_topology(options.partition) or options.cache_ratio or by_hotness else 0
-        cached = int(options.cache_ratio * options.num_parts * nodes)
-        share = sum(part is not None for part in roots) / options.num_parts
-        written = share * (nodes + edges + cached) + max(share * spool, sorted_edges) + ids
-        check_disk(next(iter(roots.values())), int(written), f"the store of {graph.name}")
-        largest = max(t.num_nodes for t in schema.node_types.values())
+    def _preflight(self) -> None:
+        """Refuses to begin where disk or memory are too small."""
+        graph, options = self.graph, self.options
+        splits = {t: {split: len(ids) for split, ids in own.items()} for t, own in graph.splits.items()}
+        planned = planned_manifest(graph.name, graph.schema, splits, options, graph.metadata)
+        of_edges = {t: sum(spec.file_nbytes for spec in planned.edge_specs(t).values()) for t in planned.schema.edge_types}
+        share = sum(part is not None for part in self.roots) / options.num_parts
+        written = sum(spec.file_nbytes for name, spec in planned.file_specs().items() if part_of(name) in self.roots)
+        sorts = needs_topology(options.partition) or options.cache_ratio or options.order == "hotness"
+        # A spool holds the owners of edges, too.
+        spools = [nbytes + 4 * planned.schema.edge_types[t].num_edges for t, nbytes in of_edges.items()]
+        spool = max((nbytes for nbytes in spools if nbytes > MAX_REREADS * self.budget_bytes), default=0)
+        beside = max(share * spool, sum(of_edges.values()) if sorts else 0)
+        check_disk(next(iter(self.roots.values())), int(written + beside), f"the store of {graph.name}")
+        counts = {t: nodes.num_nodes for t, nodes in graph.schema.node_types.items()}
         # Expected visits are counted with three numbers of 8 bytes for each node.
-        numbering = sum(t.num_nodes * (24 * renumbers + 24 * by_hotness) for t in schema.node_types.values())
-        times = sum(16 * schema.node_types[owner].num_nodes for owner in set(timed.values()) if owner is not None)
-        check_memory(8 * largest + numbering + times + self.budget_bytes, f"building the store of {graph.name}", schema)
+        numbering = sum(24 * counts[t] for t in planned.renumbered) + (24 * sum(counts.values()) if options.order == "hotness" else 0)
+        timed = timed_edge_types(graph.schema, options.edge_dir, options.time_attr)
+        times = sum(16 * counts[owner] for owner in set(timed.values()) if owner is not None)
+        check_memory(8 * max(counts.values()) + numbering + times + self.budget_bytes, f"building the store of {graph.name}", graph.schema)
 
 
 def checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:

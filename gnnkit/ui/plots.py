@@ -24,8 +24,8 @@ from gnnkit.loader.inspection import Neighborhood, neighborhood
 from gnnkit.loader.pipeline import Pipeline
 from gnnkit.plan import PPRSampling
 from gnnkit.schema import EdgeType
+from gnnkit.storage.partition.topology import DegreeCounts, EdgeDegrees, edge_degrees
 from gnnkit.storage.report import StoreReport
-from gnnkit.storage.writer import DegreeCounts, EdgeDegrees, edge_degrees
 from gnnkit.units import format_bytes, format_duration, format_short
 
 if TYPE_CHECKING:

@@ -168,7 +168,7 @@ def test_glt_is_native_in_the_second_environment_and_samples(glt_interpreter: Pa
     code = (
         "from gnnkit.cli import doctor\n"
         "glt = doctor.glt_library(); assert doctor.without_trial('Glt', [], glt) is None\n"
-        "with doctor.trials(['Glt']) as outcomes: row = outcomes.row('Glt')\n"
+        "(row,) = doctor.trials(['Glt'])\n"
         "print(glt.value); print(row.value)"
     )
     done = subprocess.run([str(glt_interpreter), "-c", code], capture_output=True, text=True, timeout=240)
@@ -182,8 +182,7 @@ def rows_of_trials(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, tim
     """The rows of two trials that a script of ours makes."""
     (folder / "gnnkit_doctor_trial.py").write_text(f"import json, os, signal, sys, time\n{text}\n")
     monkeypatch.setenv("PYTHONPATH", str(folder))
-    with doctor.trials(["InProcess", "Colocated"], timeout_s=timeout_s, module="gnnkit_doctor_trial") as outcomes:
-        return [outcomes.row("InProcess"), outcomes.row("Colocated")]
+    return list(doctor.trials(["InProcess", "Colocated"], timeout_s=timeout_s, module="gnnkit_doctor_trial"))
 
 
 @pytest.mark.parametrize(

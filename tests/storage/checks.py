@@ -12,7 +12,6 @@ import numpy as np
 
 from gnnkit import BuildOptions, Store
 from gnnkit.storage.build import build_store as build_in_memory
-from gnnkit.storage.build import repartition
 from tests.helpers.graphs import ArraySource, stored
 
 FAST_FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -27,8 +26,7 @@ def build_store(source: Any, path: Path, options: Any = None, events: Any = None
     """``stored``; ``beside`` are arguments of the builder itself: other buffers than it takes, for small graphs."""
     if not beside:
         return stored(source, path, options, **({} if events is None else {"events": events}))
-    build = repartition if isinstance(source, Store) else build_in_memory
-    return build(source, path, options or BuildOptions(), **beside)
+    return build_in_memory(source, path, options or BuildOptions(), **beside)
 
 
 def assert_holds(store: Store, source: ArraySource) -> None:

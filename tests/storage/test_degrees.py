@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gnnkit import BuildOptions
-from gnnkit.storage.writer import DegreeCounts, edge_degrees
+from gnnkit.storage.partition.topology import DegreeCounts, edge_degrees
 from tests.helpers.graphs import random_source
 from tests.storage.checks import build_store, fast_folder
 

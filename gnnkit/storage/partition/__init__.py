@@ -62,37 +62,25 @@ def assign_parts(
         PlanError: A split does not fit the graph, pymetis is missing, or the column does not
             give each node one of the parts.
     """
-    num_parts = options.num_parts
-    label = f"{options.partition}, {num_parts} part{'s' if num_parts > 1 else ''}"
+    num_parts, method = options.num_parts, options.partition
+    counts = {name: node_type.num_nodes for name, node_type in schema.node_types.items()}
+    label = f"{method}, {num_parts} part{'s' if num_parts > 1 else ''}"
     with Stage(events, "partition", label=label, total=float(schema.num_nodes), unit="nodes") as stage:
-        if num_parts == 1:
-            parts = {name: np.zeros(t.num_nodes, dtype=np.int32) for name, t in schema.node_types.items()}
+        if num_parts == 1 or method == "contiguous":
+            parts = {name: contiguous_parts(count, num_parts) for name, count in counts.items()}
+        elif method == "random":  # by the seed, the type's name and its number of nodes only: another type changes none
+            keys = {name: stream_key(options.seed, f"partition/{name}") for name in counts}
+            parts = {name: shuffled_parts(keys[name], count, num_parts) for name, count in counts.items()}
+        elif options.part_column is not None:
+            assert nodes is not None, f"partition={method!r} needs the rows of nodes"
+            parts = column.assign(nodes, options.part_column, num_parts)
         else:
-            parts = _assign(schema, graph, options, splits, nodes, stage)
+            assert graph is not None, f"partition={method!r} needs the edges"
+            if method == "ldg":
+                parts = ldg.assign(graph, num_parts, options.seed, stage)
+            elif method == "metis":
+                parts = metis.assign(graph, num_parts, options.seed)
+            else:
+                parts = frequency.assign(graph, options, splits, stage)
         stage.update(stage.total or 0.0)
     return parts
-
-
-def _assign(
-    schema: GraphSchema,
-    graph: GraphArrays | None,
-    options: BuildOptions,
-    splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] | None,
-    nodes: NodeRows | None,
-    stage: Stage,
-) -> dict[NodeType, NDArray[np.int32]]:
-    counts = {name: node_type.num_nodes for name, node_type in schema.node_types.items()}
-    if options.partition == "contiguous":
-        return {name: contiguous_parts(count, options.num_parts) for name, count in counts.items()}
-    if options.partition == "random":  # by the seed, the type's name and its number of nodes only: another type changes none
-        keys = {name: stream_key(options.seed, f"partition/{name}") for name in counts}
-        return {name: shuffled_parts(keys[name], count, options.num_parts) for name, count in counts.items()}
-    if options.part_column is not None:
-        assert nodes is not None, f"partition={options.partition!r} needs the rows of nodes"
-        return column.assign(nodes, options.part_column, options.num_parts)
-    assert graph is not None, f"partition={options.partition!r} needs the edges"
-    if options.partition == "ldg":
-        return ldg.assign(graph, options.num_parts, options.seed, stage)
-    if options.partition == "metis":
-        return metis.assign(graph, options.num_parts, options.seed)
-    return frequency.assign(graph, options, splits, stage)

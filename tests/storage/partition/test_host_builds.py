@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gnnkit import BuildOptions, Store, datasets, partition
 from gnnkit.errors import PlanError, StoreError
-from gnnkit.storage.build import build_parts, repartition, repartition_job, source_job
+from gnnkit.storage.build import build_job, build_parts
 from tests.helpers.command import run
 from tests.helpers.graphs import ArraySource, random_source
 from tests.helpers.ogb_trees import write_tree
@@ -49,9 +49,9 @@ def test_hosts_build_what_one_builds(seed: int, memory: int, from_store: bool, d
         folder = Path(name)
         if from_store:  # where "ldg" meets the nodes, and what is hot, goes by the numbers that they have there
             first = build_store(graph, folder / "first", options_for(graph, rng, with_edge=True))
-            one, job = repartition(first, folder / "one", options), repartition_job(first, folder / "many", options)
+            one, job = build_store(first, folder / "one", options), build_job(first, folder / "many", options)
         else:
-            one, job = build_store(graph, folder / "one", options), source_job(graph, folder / "many", options)
+            one, job = build_store(graph, folder / "one", options), build_job(graph, folder / "many", options)
         many = None
         for host in data.draw(st.permutations(sorted(set(host_of)))):
             assert many is None and not (folder / "many").exists()
@@ -134,7 +134,7 @@ def test_hosts_with_disks_of_their_own_exchange_records(tmp_path: Path) -> None:
 def test_parts_that_do_not_belong_together(tmp_path: Path) -> None:
     """Hosts that have come to different assignments, as two versions of a partitioner may."""
     for host, seed in (("host0", 0), ("host1", 1)):
-        job = source_job(source(), tmp_path / host / "store", BuildOptions(2, "random", seed=seed))
+        job = build_job(source(), tmp_path / host / "store", BuildOptions(2, "random", seed=seed))
         job = type(job)(job.open_input, job.path, job.options, "f" * 64, job.stage)
         assert build_parts(job, [seed]) is None
     exchange([tmp_path / "host0", tmp_path / "host1"])
