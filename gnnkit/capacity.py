@@ -6,6 +6,7 @@ import mmap
 import statistics
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -212,8 +213,8 @@ class SizedGraph:
     def crossing(self, word: PlacementWord, num_hosts: int, batch: BatchSize, with_edge: bool) -> float:
         """Bytes that machines ask each other for and answer, for a batch: the mean over machines, the text around arrays left out.
 
-        A batch has its seeds from all over the graph, whichever machine it is for: of everything in it the parts of the others have
-        their share, however the graph is cut.
+        A batch that has its seeds from all over the graph, whichever machine it is for, has everything in it there, too: the parts of the
+        others have their share, however the graph is cut.
         """
         if word == "replicate":
             return 0.0
@@ -221,22 +222,24 @@ class SizedGraph:
         for t, count in batch.nodes.items():
             arrays, width = schema.node_types[t].arrays, _id_nbytes(schema.node_types[t].num_nodes)
             features = arrays[FEATURE_NAME].row_nbytes if FEATURE_NAME in arrays else 0
-            found = share * count - batch.kept.get(t, 0.0)
+            away = batch.away.get(t, share * count)
+            found = away - batch.kept.get(t, 0.0)
             total += found * (features + width * bool(features))
             if walks:
                 others = sum(spec.row_nbytes for spec in arrays.values()) - features + width * (t in self.manifest.renumbered)
                 # Features that are replicated are listed by themselves.
-                total += share * count * (others + width * (bool(others) and not (features and not batch.kept.get(t))))
+                total += away * (others + width * (bool(others) and not (features and not batch.kept.get(t))))
                 relations = sum(t == e[2] for e in schema.edge_types)
-                total += share * batch.drawn.get(t, count) * (width + _COUNT_NBYTES * relations)
+                total += batch.drawn_away.get(t, share * batch.drawn.get(t, count)) * (width + _COUNT_NBYTES * relations)
         for e, count in batch.edges.items():
+            away = batch.away.get(e, share * count)
             arrays, width = schema.edge_types[e].arrays, _id_nbytes(schema.edge_types[e].num_edges)
             rows = sum(spec.row_nbytes for name, spec in arrays.items() if walks or name == EDGE_FEATURE_NAME) + width * (
                 walks and with_edge
             )
-            total += share * count * (rows + width * bool(rows))
+            total += away * (rows + width * bool(rows))
             if walks:
-                total += share * count * (_id_nbytes(schema.node_types[e[0]].num_nodes) + width * (bool(arrays) or with_edge))
+                total += away * (_id_nbytes(schema.node_types[e[0]].num_nodes) + width * (bool(arrays) or with_edge))
         return total
 
 
@@ -410,35 +413,53 @@ def _seed_type(graph: SizedGraph) -> NodeType:
 
 def _sampled(graph: SizedGraph, path: Path, wanted: Asked, num_hosts: int) -> BatchSize:
     store = Store.open(path)
-    are_kept = _replicated(store, num_hosts) if num_hosts > 1 and store.num_parts == graph.manifest.num_parts else {}
+    held = shares(store.num_parts, num_hosts).hosts if num_hosts > 1 and store.num_parts == graph.manifest.num_parts else ()
+    by_part = None if graph.plan is None or not graph.plan.batching.is_by_part else graph.plan.inputs
+    seed_type = by_part.edge_type[0] if isinstance(by_part, InputLinks) else _seed_type(graph)
+    are_kept: dict[tuple[tuple[int, ...], ...], dict[NodeType, NDArray[np.float64]]] = {}
+    nodes, edges, drawn, away, drawn_away, kept = (defaultdict[Any, float](float) for _ in range(6))
+    count = 0
     with _sampling(path, wanted, _seed_type(graph), graph.plan) as loader:
         schema = loader.schema
-        nodes, drawn, kept = (dict.fromkeys(schema.node_types, 0.0) for _ in range(3))
-        edges, count = dict.fromkeys(schema.edge_types, 0), 0
         for batch in islice(loader, _LOOKED_AT):
             count += 1
-            for t in nodes:
-                own = batch if schema.is_homogeneous else batch[t]
+            of_type = {t: batch if schema.is_homogeneous else batch[t] for t in schema.node_types}
+            ids = {t: store.to_store_ids(t, own.n_id.numpy()) for t, own in of_type.items()}
+            part_of = {t: np.searchsorted(store.node_bounds[t], ids[t], "right") - 1 for t in ids}
+            # The machines that the batch may be for: the one that holds its seeds' part, or any.
+            hosts = tuple(parts for parts in held if by_part is None or part_of[seed_type][0] in parts)
+            if hosts not in are_kept:
+                are_kept[hosts] = _replicated(store, hosts)
+            is_away = {} if by_part is None or not hosts else {t: ~np.isin(parts, hosts[0]) for t, parts in part_of.items()}
+            for t, own in of_type.items():
+                last = int(own.num_sampled_nodes[-1]) if "num_sampled_nodes" in own else 0
                 nodes[t] += int(own.num_nodes)
-                drawn[t] += int(own.num_nodes) - (int(own.num_sampled_nodes[-1]) if "num_sampled_nodes" in own else 0)
-                kept[t] += float(are_kept[t][own.n_id.numpy()].sum()) if t in are_kept else 0.0
-            for e in edges:
-                edges[e] += int(batch.num_edges if schema.is_homogeneous else batch[e].num_edges)
+                drawn[t] += int(own.num_nodes) - last
+                kept[t] += float(are_kept[hosts][t][own.n_id.numpy()].sum()) if t in are_kept[hosts] else 0.0
+                if is_away:
+                    away[t] += int(is_away[t].sum())
+                    drawn_away[t] += int(is_away[t][: int(own.num_nodes) - last].sum())
+            for e in schema.edge_types:
+                ends = (batch if schema.is_homogeneous else batch[e]).edge_index
+                edges[e] += ends.shape[1]
+                if is_away:
+                    owner = 1 if store.edge_dir == "in" else 0
+                    away[e] += int(is_away[e[2 * owner]][ends[owner].numpy()].sum())
     if not count:
         raise PlanError(f"the store {path} has no full batch of {wanted.batch_size} seeds", "lower the batch size")
     source = f"the mean of {count} batches, sampled from the store" + ("" if graph.plan is None else " as the plan says")
-    means = ({t: n / count for t, n in of_batches.items()} for of_batches in (drawn, kept))
-    return BatchSize({t: n / count for t, n in nodes.items()}, {e: n / count for e, n in edges.items()}, source, *means)
+    means = [{key: n / count for key, n in found.items()} for found in (nodes, edges, drawn, away, drawn_away, kept)]
+    return BatchSize(*means[:2], source, *means[2:])
 
 
-def _replicated(store: Store, num_hosts: int) -> dict[NodeType, NDArray[np.float64]]:
-    """``{node type: float64 [num_nodes]}`` by dataset id: the share of machines that replicate a node's features of another's part."""
+def _replicated(store: Store, hosts: Sequence[Sequence[int]]) -> dict[NodeType, NDArray[np.float64]]:
+    """``{node type: float64 [num_nodes]}`` by dataset id: the share of machines, with these parts, that replicate features of another's."""
     found: dict[NodeType, NDArray[np.float64]] = {}
-    for parts in shares(store.num_parts, num_hosts).hosts:
+    for parts in hosts:
         for t in store.manifest.cached:
             ids = np.unique(np.concatenate([store.cache(part)[t].global_id for part in parts]))
             of_part = np.searchsorted(store.node_bounds[t], store.to_store_ids(t, ids), side="right") - 1
-            found.setdefault(t, np.zeros(store.schema.node_types[t].num_nodes))[ids[~np.isin(of_part, parts)]] += 1 / num_hosts
+            found.setdefault(t, np.zeros(store.schema.node_types[t].num_nodes))[ids[~np.isin(of_part, parts)]] += 1 / len(hosts)
     return found
 
 
