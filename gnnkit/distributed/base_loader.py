@@ -657,9 +657,8 @@ def _config(plan: LoaderPlan, schema: DatasetSchema) -> Any:
     batching, sampling = plan.batching, plan.sampling
     assert isinstance(sampling, NeighborSampling), "nothing else is lent"
     fan_outs = {edge_type: list(fan_out) for edge_type, fan_out in sampling.num_neighbors.items()}
-    config = create_sampling_config(
-        [-1], schema, batching.batch_size, bool(batching.shuffle), batching.drop_last, with_weight=sampling.weight is not None, seed=batching.seed
-    )
+    size, shuffle, is_weighted = batching.batch_size, bool(batching.shuffle), sampling.weight is not None
+    config = create_sampling_config([-1], schema, size, shuffle, batching.drop_last, with_weight=is_weighted, seed=batching.seed)
     config.num_neighbors, config.with_edge = next(iter(fan_outs.values())) if schema.edge_types is None else fan_outs, sampling.with_edge
     return config
 
