@@ -6,13 +6,11 @@ import mmap
 import statistics
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -353,7 +351,7 @@ def from_bench(path: Path) -> Rates:
     return Rates(edges, nbytes, f"recorded in {path}: {value['graph']} with {threads} threads")
 
 
-_LOOKED_AT = 8
+_LOOKED_AT = 16
 _USUAL_BATCH = 1024
 _USUAL_FAN_OUTS = (15, 10, 5)
 
@@ -412,55 +410,72 @@ def _seed_type(graph: SizedGraph) -> NodeType:
 
 
 def _sampled(graph: SizedGraph, path: Path, wanted: Asked, num_hosts: int) -> BatchSize:
+    """The mean of batches of all machines, spread over an epoch; of parts of other machines where each has its share of the store's."""
     store = Store.open(path)
     held = shares(store.num_parts, num_hosts).hosts if num_hosts > 1 and store.num_parts == graph.manifest.num_parts else ()
-    by_part = None if graph.plan is None or not graph.plan.batching.is_by_part else graph.plan.inputs
-    seed_type = by_part.edge_type[0] if isinstance(by_part, InputLinks) else _seed_type(graph)
-    are_kept: dict[tuple[tuple[int, ...], ...], dict[NodeType, NDArray[np.float64]]] = {}
-    nodes, edges, drawn, away, drawn_away, kept = (defaultdict[Any, float](float) for _ in range(6))
-    count = 0
     with _sampling(path, wanted, _seed_type(graph), graph.plan) as loader:
-        schema = loader.schema
-        for batch in islice(loader, _LOOKED_AT):
-            count += 1
-            of_type = {t: batch if schema.is_homogeneous else batch[t] for t in schema.node_types}
-            ids = {t: store.to_store_ids(t, own.n_id.numpy()) for t, own in of_type.items()}
-            part_of = {t: np.searchsorted(store.node_bounds[t], ids[t], "right") - 1 for t in ids}
-            # The machines that the batch may be for: the one that holds its seeds' part, or any.
-            hosts = tuple(parts for parts in held if by_part is None or part_of[seed_type][0] in parts)
-            if hosts not in are_kept:
-                are_kept[hosts] = _replicated(store, hosts)
-            is_away = {} if by_part is None or not hosts else {t: ~np.isin(parts, hosts[0]) for t, parts in part_of.items()}
-            for t, own in of_type.items():
-                last = int(own.num_sampled_nodes[-1]) if "num_sampled_nodes" in own else 0
-                nodes[t] += int(own.num_nodes)
-                drawn[t] += int(own.num_nodes) - last
-                kept[t] += float(are_kept[hosts][t][own.n_id.numpy()].sum()) if t in are_kept[hosts] else 0.0
-                if is_away:
-                    away[t] += int(is_away[t].sum())
-                    drawn_away[t] += int(is_away[t][: int(own.num_nodes) - last].sum())
-            for e in schema.edge_types:
-                ends = (batch if schema.is_homogeneous else batch[e]).edge_index
-                edges[e] += ends.shape[1]
-                if is_away:
-                    owner = 1 if store.edge_dir == "in" else 0
-                    away[e] += int(is_away[e[2 * owner]][ends[owner].numpy()].sum())
-    if not count:
-        raise PlanError(f"the store {path} has no full batch of {wanted.batch_size} seeds", "lower the batch size")
-    source = f"the mean of {count} batches, sampled from the store" + ("" if graph.plan is None else " as the plan says")
-    means = [{key: n / count for key, n in found.items()} for found in (nodes, edges, drawn, away, drawn_away, kept)]
-    return BatchSize(*means[:2], source, *means[2:])
+        if not len(loader):
+            raise PlanError(f"the store {path} has no full batch of {wanted.batch_size} seeds", "lower the batch size")
+        batching = replace(loader.plan.batching, world_size=max(1, len(held)), remainder="uneven")
+        each = -(-_LOOKED_AT // batching.world_size)
+        found = [
+            _Batch.of(loader, schedule.step((2 * i + 1) * len(schedule) // (2 * each)).batch_index, store, held[rank : rank + 1])
+            for rank in range(batching.world_size)
+            if len(schedule := loader.pipeline.batches.schedule(replace(batching, rank=rank)))
+            for i in range(each)
+        ]
+    source = f"the mean of {len(found)} batches, sampled from the store" + ("" if graph.plan is None else " as the plan says")
+    means = _Batch(*({key: sum(each[key] for each in of_all) / len(found) for key in of_all[0]} for of_all in zip(*found, strict=True)))
+    return BatchSize(source=source, **means._asdict())
 
 
-def _replicated(store: Store, hosts: Sequence[Sequence[int]]) -> dict[NodeType, NDArray[np.float64]]:
-    """``{node type: float64 [num_nodes]}`` by dataset id: the share of machines, with these parts, that replicate features of another's."""
-    found: dict[NodeType, NDArray[np.float64]] = {}
-    for parts in hosts:
-        for t in store.manifest.cached:
-            ids = np.unique(np.concatenate([store.cache(part)[t].global_id for part in parts]))
-            of_part = np.searchsorted(store.node_bounds[t], store.to_store_ids(t, ids), side="right") - 1
-            found.setdefault(t, np.zeros(store.schema.node_types[t].num_nodes))[ids[~np.isin(of_part, parts)]] += 1 / len(hosts)
-    return found
+class _Batch(NamedTuple):
+    """One batch, as ``BatchSize`` has the mean."""
+
+    nodes: dict[Any, float]
+    edges: dict[Any, float]
+    drawn: dict[Any, float]
+    away: dict[Any, float]
+    drawn_away: dict[Any, float]
+    kept: dict[Any, float]
+
+    @classmethod
+    def of(cls, loader: GraphLoader, index: int, store: Store, held: Sequence[Sequence[int]]) -> _Batch:
+        """Samples a batch of epoch 0.
+
+        Args:
+            loader: The loader.
+            index: The batch's number.
+            store: The store, all of it.
+            held: The parts of the machine that the batch is for; empty where parts do not matter.
+        """
+        loader.load_state_dict({**loader.state_dict(), "next_batch": index})
+        batch, found = loader.peek(), cls({}, {}, {}, {}, {}, {})
+        of_type = {
+            key: batch if loader.schema.is_homogeneous else batch[key] for key in (*loader.schema.node_types, *loader.schema.edge_types)
+        }
+        is_away: dict[NodeType, NDArray[np.bool_]] = {}
+        for t in loader.schema.node_types:
+            own = of_type[t]
+            found.nodes[t] = int(own.num_nodes)
+            found.drawn[t] = last = int(own.num_nodes) - (int(own.num_sampled_nodes[-1]) if "num_sampled_nodes" in own else 0)
+            for parts in held:
+                ids = own.n_id.numpy()
+                is_away[t] = ~np.isin(_parts_of(store, t, ids), parts)
+                found.away[t], found.drawn_away[t] = int(is_away[t].sum()), int(is_away[t][:last].sum())
+                replicated = [store.cache(part)[t].global_id for part in parts if t in store.manifest.cached]
+                found.kept[t] = int(np.isin(ids[is_away[t]], np.concatenate([[], *replicated])).sum())
+        for e in loader.schema.edge_types:
+            ends, owner = of_type[e].edge_index, 1 if store.edge_dir == "in" else 0
+            found.edges[e] = ends.shape[1]
+            if held:
+                found.away[e] = int(is_away[e[2 * owner]][ends[owner].numpy()].sum())
+        return found
+
+
+def _parts_of(store: Store, node_type: NodeType, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The parts of nodes, by the dataset's ids."""
+    return np.searchsorted(store.node_bounds[node_type], store.to_store_ids(node_type, ids), side="right") - 1
 
 
 def _sampling(store: Path, wanted: Asked, seed_type: NodeType, plan: LoaderPlan | None) -> GraphLoader:
