@@ -9,9 +9,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -212,8 +211,8 @@ class SizedGraph:
     def crossing(self, word: PlacementWord, num_hosts: int, batch: BatchSize, with_edge: bool) -> float:
         """Bytes that machines ask each other for and answer, for a batch: the mean over machines, the text around arrays left out.
 
-        A batch has its seeds from all over the graph, whichever machine it is for: of everything in it the parts of the others have
-        their share, however the graph is cut.
+        A batch that has its seeds from all over the graph, whichever machine it is for, has everything in it there, too: the parts of the
+        others have their share, however the graph is cut.
         """
         if word == "replicate":
             return 0.0
@@ -221,22 +220,24 @@ class SizedGraph:
         for t, count in batch.nodes.items():
             arrays, width = schema.node_types[t].arrays, _id_nbytes(schema.node_types[t].num_nodes)
             features = arrays[FEATURE_NAME].row_nbytes if FEATURE_NAME in arrays else 0
-            found = share * count - batch.kept.get(t, 0.0)
+            away = batch.away.get(t, share * count)
+            found = away - batch.kept.get(t, 0.0)
             total += found * (features + width * bool(features))
             if walks:
                 others = sum(spec.row_nbytes for spec in arrays.values()) - features + width * (t in self.manifest.renumbered)
                 # Features that are replicated are listed by themselves.
-                total += share * count * (others + width * (bool(others) and not (features and not batch.kept.get(t))))
+                total += away * (others + width * (bool(others) and not (features and not batch.kept.get(t))))
                 relations = sum(t == e[2] for e in schema.edge_types)
-                total += share * batch.drawn.get(t, count) * (width + _COUNT_NBYTES * relations)
+                total += batch.drawn_away.get(t, share * batch.drawn.get(t, count)) * (width + _COUNT_NBYTES * relations)
         for e, count in batch.edges.items():
+            away = batch.away.get(e, share * count)
             arrays, width = schema.edge_types[e].arrays, _id_nbytes(schema.edge_types[e].num_edges)
             rows = sum(spec.row_nbytes for name, spec in arrays.items() if walks or name == EDGE_FEATURE_NAME) + width * (
                 walks and with_edge
             )
-            total += share * count * (rows + width * bool(rows))
+            total += away * (rows + width * bool(rows))
             if walks:
-                total += share * count * (_id_nbytes(schema.node_types[e[0]].num_nodes) + width * (bool(arrays) or with_edge))
+                total += away * (_id_nbytes(schema.node_types[e[0]].num_nodes) + width * (bool(arrays) or with_edge))
         return total
 
 
@@ -350,7 +351,7 @@ def from_bench(path: Path) -> Rates:
     return Rates(edges, nbytes, f"recorded in {path}: {value['graph']} with {threads} threads")
 
 
-_LOOKED_AT = 8
+_LOOKED_AT = 16
 _USUAL_BATCH = 1024
 _USUAL_FAN_OUTS = (15, 10, 5)
 
@@ -409,37 +410,72 @@ def _seed_type(graph: SizedGraph) -> NodeType:
 
 
 def _sampled(graph: SizedGraph, path: Path, wanted: Asked, num_hosts: int) -> BatchSize:
+    """The mean of batches of all machines, spread over an epoch; of parts of other machines where each has its share of the store's."""
     store = Store.open(path)
-    are_kept = _replicated(store, num_hosts) if num_hosts > 1 and store.num_parts == graph.manifest.num_parts else {}
+    held = shares(store.num_parts, num_hosts).hosts if num_hosts > 1 and store.num_parts == graph.manifest.num_parts else ()
     with _sampling(path, wanted, _seed_type(graph), graph.plan) as loader:
-        schema = loader.schema
-        nodes, drawn, kept = (dict.fromkeys(schema.node_types, 0.0) for _ in range(3))
-        edges, count = dict.fromkeys(schema.edge_types, 0), 0
-        for batch in islice(loader, _LOOKED_AT):
-            count += 1
-            for t in nodes:
-                own = batch if schema.is_homogeneous else batch[t]
-                nodes[t] += int(own.num_nodes)
-                drawn[t] += int(own.num_nodes) - (int(own.num_sampled_nodes[-1]) if "num_sampled_nodes" in own else 0)
-                kept[t] += float(are_kept[t][own.n_id.numpy()].sum()) if t in are_kept else 0.0
-            for e in edges:
-                edges[e] += int(batch.num_edges if schema.is_homogeneous else batch[e].num_edges)
-    if not count:
-        raise PlanError(f"the store {path} has no full batch of {wanted.batch_size} seeds", "lower the batch size")
-    source = f"the mean of {count} batches, sampled from the store" + ("" if graph.plan is None else " as the plan says")
-    means = ({t: n / count for t, n in of_batches.items()} for of_batches in (drawn, kept))
-    return BatchSize({t: n / count for t, n in nodes.items()}, {e: n / count for e, n in edges.items()}, source, *means)
+        if not len(loader):
+            raise PlanError(f"the store {path} has no full batch of {wanted.batch_size} seeds", "lower the batch size")
+        batching = replace(loader.plan.batching, world_size=max(1, len(held)), remainder="uneven")
+        each = -(-_LOOKED_AT // batching.world_size)
+        found = [
+            _Batch.of(loader, schedule.step((2 * i + 1) * len(schedule) // (2 * each)).batch_index, store, held[rank : rank + 1])
+            for rank in range(batching.world_size)
+            if len(schedule := loader.pipeline.batches.schedule(replace(batching, rank=rank)))
+            for i in range(each)
+        ]
+    source = f"the mean of {len(found)} batches, sampled from the store" + ("" if graph.plan is None else " as the plan says")
+    means = _Batch(*({key: sum(each[key] for each in of_all) / len(found) for key in of_all[0]} for of_all in zip(*found, strict=True)))
+    return BatchSize(source=source, **means._asdict())
 
 
-def _replicated(store: Store, num_hosts: int) -> dict[NodeType, NDArray[np.float64]]:
-    """``{node type: float64 [num_nodes]}`` by dataset id: the share of machines that replicate a node's features of another's part."""
-    found: dict[NodeType, NDArray[np.float64]] = {}
-    for parts in shares(store.num_parts, num_hosts).hosts:
-        for t in store.manifest.cached:
-            ids = np.unique(np.concatenate([store.cache(part)[t].global_id for part in parts]))
-            of_part = np.searchsorted(store.node_bounds[t], store.to_store_ids(t, ids), side="right") - 1
-            found.setdefault(t, np.zeros(store.schema.node_types[t].num_nodes))[ids[~np.isin(of_part, parts)]] += 1 / num_hosts
-    return found
+class _Batch(NamedTuple):
+    """One batch, as ``BatchSize`` has the mean."""
+
+    nodes: dict[Any, float]
+    edges: dict[Any, float]
+    drawn: dict[Any, float]
+    away: dict[Any, float]
+    drawn_away: dict[Any, float]
+    kept: dict[Any, float]
+
+    @classmethod
+    def of(cls, loader: GraphLoader, index: int, store: Store, held: Sequence[Sequence[int]]) -> _Batch:
+        """Samples a batch of epoch 0.
+
+        Args:
+            loader: The loader.
+            index: The batch's number.
+            store: The store, all of it.
+            held: The parts of the machine that the batch is for; empty where parts do not matter.
+        """
+        loader.load_state_dict({**loader.state_dict(), "next_batch": index})
+        batch, found = loader.peek(), cls({}, {}, {}, {}, {}, {})
+        of_type = {
+            key: batch if loader.schema.is_homogeneous else batch[key] for key in (*loader.schema.node_types, *loader.schema.edge_types)
+        }
+        is_away: dict[NodeType, NDArray[np.bool_]] = {}
+        for t in loader.schema.node_types:
+            own = of_type[t]
+            found.nodes[t] = int(own.num_nodes)
+            found.drawn[t] = last = int(own.num_nodes) - (int(own.num_sampled_nodes[-1]) if "num_sampled_nodes" in own else 0)
+            for parts in held:
+                ids = own.n_id.numpy()
+                is_away[t] = ~np.isin(_parts_of(store, t, ids), parts)
+                found.away[t], found.drawn_away[t] = int(is_away[t].sum()), int(is_away[t][:last].sum())
+                replicated = [store.cache(part)[t].global_id for part in parts if t in store.manifest.cached]
+                found.kept[t] = int(np.isin(ids[is_away[t]], np.concatenate([[], *replicated])).sum())
+        for e in loader.schema.edge_types:
+            ends, owner = of_type[e].edge_index, 1 if store.edge_dir == "in" else 0
+            found.edges[e] = ends.shape[1]
+            if held:
+                found.away[e] = int(is_away[e[2 * owner]][ends[owner].numpy()].sum())
+        return found
+
+
+def _parts_of(store: Store, node_type: NodeType, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The parts of nodes, by the dataset's ids."""
+    return np.searchsorted(store.node_bounds[node_type], store.to_store_ids(node_type, ids), side="right") - 1
 
 
 def _sampling(store: Path, wanted: Asked, seed_type: NodeType, plan: LoaderPlan | None) -> GraphLoader:

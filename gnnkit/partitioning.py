@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict, overload, runtime_checkable
 
 from gnnkit.arguments import checks_arguments
+from gnnkit.bounds import size_in_bytes
 from gnnkit.callers import warn
 from gnnkit.datasets.ogb import open_ogb
 from gnnkit.errors import PlanError, StoreError, interruptible
@@ -18,7 +20,7 @@ from gnnkit.schema import EdgeDir
 from gnnkit.source import GraphSource
 from gnnkit.storage.catalog import default_store_dir, default_store_dirs, find_or_build, stores_of_graph
 from gnnkit.storage.layout import MANIFEST_NAME, BuildOptions, ByColumn, FeatureDtypes, Order, Partitioner
-from gnnkit.storage.manifest import read_manifest
+from gnnkit.storage.manifest import fitting_cache_ratio, read_manifest
 from gnnkit.storage.store import Store
 from gnnkit.urls import is_url
 
@@ -49,6 +51,7 @@ class PartitionKeywords(TypedDict, total=False):
     weight: str | None
     time_attr: str | None
     cache_ratio: float
+    memory_budget: int | str | None
     num_neighbors: tuple[int, ...]
     input_nodes: str | None
     seed: int
@@ -97,6 +100,7 @@ def partition(  # noqa: PLR0913
     weight: str | None = None,
     time_attr: str | None = None,
     cache_ratio: float = 0.0,
+    memory_budget: int | str | None = None,
     num_neighbors: tuple[int, ...] = (15, 10),
     input_nodes: str | None = "train",
     seed: int = 0,
@@ -126,6 +130,8 @@ def partition(  # noqa: PLR0913
         weight: Edge array to prepare for weighted sampling; None takes over a store's own.
         time_attr: Arrays of times to prepare for temporal sampling; None takes over a store's own.
         cache_ratio: Share of all nodes whose features each part replicates from other parts, hottest first.
+        memory_budget: Bytes, or a size such as "64GB", that a host with one part and the structure of the others may hold of the store:
+            the hottest rows of other parts fill what these leave of it. Instead of ``cache_ratio``.
         num_neighbors: Fan-out with which "frequency", ``cache_ratio`` and ``order`` measure how hot a node is.
         input_nodes: The split whose nodes they start from, all nodes where there is no split "train"; None is all nodes.
         seed: Seed of the partitioners that draw.
@@ -171,6 +177,11 @@ def partition(  # noqa: PLR0913
         order=order,
         input_nodes=input_nodes,
     )
+    budget = size_in_bytes("memory_budget", memory_budget)
+    if budget is not None:
+        if cache_ratio:
+            raise PlanError(f"cache_ratio={cache_ratio!r}, and memory_budget says how much is replicated", "leave one of them out")
+        options = replace(options, cache_ratio=fitting_cache_ratio(graph, options, budget))
     if out is None and parts is None and not finish and engine is None:
         own, *shared = default_store_dirs()
         return find_or_build(graph, options, own, events, shared=shared)

@@ -73,6 +73,9 @@ def partition(
     encoding: str | None = typer.Option(None, help="The encoding of texts, such as latin-1; by default UTF-8."),
     presorted: bool | None = typer.Option(None, "--presorted", help="Edges come in the order of their targets; it is checked."),
     cache_ratio: float | None = typer.Option(None, help="Share of all nodes whose features every part replicates, hottest first."),
+    memory_budget: str | None = typer.Option(
+        None, help="Bytes of the store on a host with one part and all structure, such as 64GB: hottest rows of other parts fill them."
+    ),
     seed: int | None = typer.Option(None, help="Seed of partitioners that draw."),
     order: str | None = typer.Option(None, help="Order of a part's nodes in its files: dataset, or hotness, those touched most first."),
     num_neighbors: str | None = typer.Option(None, help="Fan-outs that say how hot a node is, such as 15,10."),
@@ -148,7 +151,7 @@ def _advice(store: Store) -> str:
     best = "metis" if find_spec("pymetis") else "ldg"
     if word == "replicate" or store.options.partition == best:
         return line
-    cut = f"Loaders ask other hosts for as much however the graph is cut; with trainers' seeds in their own parts {best} asks for least"
+    cut = f'with shuffle="parts", whose batches have seeds of one part each, {best} has the least cross between hosts'
     return f"{line}. {cut}"
 
 

@@ -121,6 +121,8 @@ class BatchSize:
         edges: ``{edge type: edges}``.
         source: Where the numbers come from, in words.
         drawn: ``{node type: nodes that draw neighbours}``; empty where all may.
+        away: ``{node type: nodes of parts on other hosts}`` and ``{edge type: edges that they own}``; empty where these have an even share.
+        drawn_away: ``{node type: those of ``away`` that draw neighbours}``, likewise.
         kept: ``{node type: nodes of parts on other hosts whose features are replicated here}``; empty for none.
     """
 
@@ -128,6 +130,8 @@ class BatchSize:
     edges: Mapping[EdgeType, float]
     source: str
     drawn: Mapping[NodeType, float] = field(default_factory=dict)
+    away: Mapping[NodeType | EdgeType, float] = field(default_factory=dict)
+    drawn_away: Mapping[NodeType, float] = field(default_factory=dict)
     kept: Mapping[NodeType, float] = field(default_factory=dict)
 
     @property

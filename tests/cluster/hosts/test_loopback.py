@@ -89,12 +89,23 @@ def test_the_structure_is_on_both_hosts_and_features_are_on_one(stores: dict[int
 
 
 @pytest.mark.usefixtures("stores")  # with what starts hosts
-@pytest.mark.parametrize(("placement", "with_edge"), [("features", False), ("partition", False), ("partition", True)])
-def test_as_many_bytes_cross_as_plan_capacity_says(tmp_path: Path, placement: Any, with_edge: bool) -> None:
+@pytest.mark.parametrize(
+    ("placement", "with_edge", "shuffle"),
+    [
+        ("features", False, False),
+        ("partition", False, False),
+        ("partition", True, False),
+        ("features", False, "parts"),
+        ("partition", True, "parts"),
+    ],
+)
+def test_as_many_bytes_cross_as_plan_capacity_says(tmp_path: Path, placement: Any, with_edge: bool, shuffle: Any) -> None:
     """Counted while the second epoch runs: the first one's batches have been tried before."""
-    data = datasets.products_like(0.005)
-    store = partition(data, WORLD, "random", tmp_path / "store", cache_ratio=0.1, num_neighbors=(10, 5), with_edge=with_edge)
-    sampling: dict[str, Any] = {"num_neighbors": [10, 5], "batch_size": 100, "with_edge": with_edge, "shuffle": False}
+    # Of many batches, so that those of several parts at the end count for little.
+    data = datasets.products_like(0.04 if shuffle else 0.005)
+    cut: Any = "ldg" if shuffle else "random"
+    store = partition(data, WORLD, cut, tmp_path / "store", cache_ratio=0.1, num_neighbors=(10, 5), with_edge=with_edge)
+    sampling: dict[str, Any] = {"num_neighbors": [10, 5], "batch_size": 100, "with_edge": with_edge, "shuffle": shuffle}
     with GraphLoader.from_store(store.path, input_nodes="train", progress=False, **sampling) as loader:
         loader.plan.save(tmp_path / "plan.json")
     graph = sized_graph(str(tmp_path / "plan.json"), BuildOptions(WORLD))
