@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gnnkit.datasets.tables.columns import column_of, is_text, plain_type, without_nulls
-from gnnkit.datasets.tables.digests import ChainedDigest
 from gnnkit.datasets.tables.reading import Piece, SourceTable
+from gnnkit.datasets.tables.rows import KeptRows
 from gnnkit.errors import DatasetError, MemoryLimitError, PlanError
 from gnnkit.schema import ArraySpec, NodeType
 from gnnkit.storage.files import ArrayFile
@@ -116,14 +116,14 @@ class KeySpool:
     ) -> None:
         self.columns, self._before = dict(columns), before
         self.words = ArrayFile(ArraySpec("uint64", (1 if list(columns.values()) == [INTEGER] else 2,)), folder)
-        self._files: dict[str, ArrayFile] = {}
+        self._files: dict[str, KeptRows] = {}
         for number, kind in enumerate(columns.values()):
-            names = {INTEGER: [("value", "int64")], TEXT: [("end", "int64"), ("text", "uint8")]}[kind]
-            self._files |= {f"{number}.{name}": ArrayFile(ArraySpec(dtype), folder) for name, dtype in names}
-        for name, file in self._files.items():
+            for name, dtype in {INTEGER: [("value", "int64")], TEXT: [("end", "int64"), ("text", "uint8")]}[kind]:
+                file = f"{number}.{name}"
+                self._files[file] = KeptRows(folder, ArraySpec(dtype), None if state is None else state[file])
+        for name, kept in self._files.items():
             if name.endswith(".end"):
-                file.append(np.zeros(1, np.int64))
-        self._digest = {name: ChainedDigest(None if state is None else state[name]) for name in self._files}
+                kept.append(np.zeros(1, np.int64), digested=np.empty(0, np.int64))
 
     @property
     def num_rows(self) -> int:
@@ -139,21 +139,21 @@ class KeySpool:
         """Adds keys, with the words by which they are compared."""
         for number, column in enumerate(columns):
             if isinstance(column, tuple):
-                ends = column[0][1:] + self._files[f"{number}.text"].num_rows
-                self._files[f"{number}.end"].append(ends)
-                self._digest[f"{number}.end"].update(ends + (0 if self._before is None else len(self._before.arrays[f"{number}.text"])))
-                self._add(f"{number}.text", column[1])
+                ends, text = column[0][1:] + self._files[f"{number}.text"].num_rows, column[1]
+                before = 0 if self._before is None else len(self._before.arrays[f"{number}.text"])
+                self._files[f"{number}.end"].append(ends, digested=ends + before)
+                self._files[f"{number}.text"].append(text)
             else:
-                self._add(f"{number}.value", column)
+                self._files[f"{number}.value"].append(column)
         self.words.append(words)
 
     def digest(self) -> list[str]:
         """Hex digests of the keys, the same however they came in pieces."""
-        return [digest.hexdigest() for digest in self._digest.values()]
+        return [file.digest.hexdigest() for file in self._files.values()]
 
     def state(self) -> dict[str, Any]:
         """All that the spool of later keys needs, as JSON."""
-        return {name: digest.state() for name, digest in self._digest.items()}
+        return {name: file.digest.state() for name, file in self._files.items()}
 
     def find_before(self, words: NDArray[np.uint64]) -> NDArray[np.int64]:
         """The ids of keys among those of the nodes before these, int64 ``[n]``; -1 where they are none of them."""
@@ -174,10 +174,6 @@ class KeySpool:
         """The keys as a store keeps them."""
         arrays = {name: file.mapped() for name, file in self._files.items()}
         return NodeKeys(node_type, self.columns, {**arrays, **key_index(self.words.mapped())})
-
-    def _add(self, name: str, rows: NDArray[Any]) -> None:
-        self._digest[name].update(rows)
-        self._files[name].append(rows)
 
 
 class DistinctKeys:
@@ -306,6 +302,18 @@ class KeyTable:
         size = _slots(spool.num_rows, parts)
         self._slots, self._rows = np.empty((size, *spool.words.spec.row_shape), np.uint64), np.empty(size, index_dtype(spool.num_rows))
         self._counts, self._doubles = np.zeros(2, np.int64), np.empty((_SHOWN, 2), np.int64)
+
+    @classmethod
+    def of(cls, spool: KeySpool, what: str) -> KeyTable:
+        """A table of all keys.
+
+        Raises:
+            DatasetError: Two nodes have one key; names the first ten.
+        """
+        table = cls(spool, what)
+        table.enter()
+        table.refuse_doubles()
+        return table
 
     @property
     def arrays(self) -> tuple[NDArray[np.uint64], NDArray[Any]]:

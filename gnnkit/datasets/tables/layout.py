@@ -100,6 +100,11 @@ class EdgeTable:
     named: tuple[bool, bool]
     uses: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
+    @property
+    def node_types(self) -> tuple[NodeType, NodeType]:
+        """The types of sources and of targets."""
+        return self.name[0], self.name[2]
+
 
 _NODE_USES = ("features", "one_hot", "categories", "label", "split", "time")
 _EDGE_USES = ("features", "one_hot", "categories", "label", "time", "edge_weight")

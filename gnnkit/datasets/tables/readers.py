@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -94,12 +94,14 @@ class NodeReader:
         options: How they are read.
 
     Attributes:
+        table: The table.
         names: The columns to read.
         kinds: ``{column of the key: "int64" or "string"}``.
     """
 
     def __init__(self, node: NodeTable, columns: Sequence[Column], options: ReadOptions) -> None:
         assert node.table is not None, "others are not read"
+        self.table = node.table
         self.kinds = {column: key_kind(node.table, column, "keys") for column in node.keys}
         self.names = _names(node.table.schema, [*node.keys, *(name for column in columns for name in column.columns)])
         self._columns, self._options = columns, options
@@ -122,7 +124,9 @@ class EdgeReader:
         distinct: The node types whose nodes are those that edges name.
 
     Attributes:
+        table: The table.
         names: The columns to read.
+        finders, distinct: See above.
     """
 
     def __init__(
@@ -131,14 +135,14 @@ class EdgeReader:
         columns: Sequence[Column],
         options: ReadOptions,
         finders: Mapping[NodeType, Finder],
-        distinct: Collection[NodeType],
+        distinct: frozenset[NodeType],
     ) -> None:
         assert edge.table is not None, "others are not read"
-        table = edge.table
+        self.table = table = edge.table
         self._kinds = [[(column, key_kind(table, column, "src or dst")) for column in end] for end in edge.ends]
         self.names = _names(table.schema, [*edge.ends[0], *edge.ends[1], *(name for column in columns for name in column.columns)])
-        self._columns, self._options, self._finders, self._distinct = columns, options, finders, distinct
-        self._node_types = (edge.name[0], edge.name[2])
+        self._columns, self._options, self.finders, self.distinct = columns, options, finders, distinct
+        self._node_types = edge.node_types
 
     def work(self, piece: Piece) -> tuple[int, list[NDArray[Any]], list[pa.Array | None], list[Any], int, int]:
         """Makes of some rows what edges need.
@@ -152,8 +156,8 @@ class EdgeReader:
             piece = replace(piece, rows=_with_keys(piece.rows, [c for end in self._kinds for c, _ in end if c not in options.fill]))
         ends = [[self._keys(piece, column, kind) for column, kind in end] for end in self._kinds]
         found: list[NDArray[Any]] = [words_of([key_column(array) for array in keys]) for keys in ends]
-        found = [self._finders[t](rows) if t in self._finders else rows for rows, t in zip(found, self._node_types, strict=True)]
-        once = [pc.unique(keys[0]) if t in self._distinct else None for keys, t in zip(ends, self._node_types, strict=True)]
+        found = [self.finders[t](rows) if t in self.finders else rows for rows, t in zip(found, self._node_types, strict=True)]
+        once = [pc.unique(keys[0]) if t in self.distinct else None for keys, t in zip(ends, self._node_types, strict=True)]
         num_rows, values = piece.rows.num_rows, [column.convert(piece) for column in self._columns]
         return num_rows, found, once, values, piece.file, total - num_rows
 
