@@ -151,8 +151,9 @@ class NpzMember:
             while done < count:
                 size = min(step, count - done)
                 # bytearray: arrays that the consumer keeps are writable, as those that were parsed are.
-                data = bytearray(size * self.dtype.itemsize)
-                _fill(file, memoryview(data))
+                data = bytearray(file.read(size * self.dtype.itemsize))
+                if len(data) < size * self.dtype.itemsize:
+                    raise EOFError("the data ends too early")
                 yield np.frombuffer(data, self.dtype).astype(self.dtype.newbyteorder("="), copy=False)
                 done += size
             if start + count == math.prod(self.shape) and file.read(1):
@@ -224,15 +225,6 @@ def _skip(file: IO[bytes], count: int) -> None:
         if not data:
             raise EOFError("the data ends too early")
         count -= len(data)
-
-
-def _fill(file: IO[bytes], view: memoryview) -> None:
-    while len(view):
-        data = file.read(len(view))
-        if not data:
-            raise EOFError("the data ends too early")
-        view[: len(data)] = data
-        view = view[len(data) :]
 
 
 # torch/serialization.py: the first two pickles of the format before torch 1.6.

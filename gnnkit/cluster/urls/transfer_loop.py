@@ -126,7 +126,7 @@ class TransferLoop:
                 continue
             if info.get("size") is None:
                 raise _Refused(f"{name}: the server does not say how long it is", "download the file and give its path")
-            files.append({"url": _url_of(system, name), "size": int(info["size"]), "version": _version(info)})
+            files.append({"url": str(system.unstrip_protocol(name)), "size": int(info["size"]), "version": _version(info)})
         return {"files": files}
 
     def _remove(self, urls: list[str]) -> None:
@@ -137,8 +137,7 @@ class TransferLoop:
 
     def _get(self, files: list[dict[str, Any]]) -> None:
         self._moved = 0
-        again = self._fetch(files, is_last=False)
-        self._fetch(again, is_last=True)
+        self._fetch(self._fetch(files))
         for file in files:
             if file["version"] and file["crc32"] is None:
                 system, path = self._at(file["url"])
@@ -172,7 +171,7 @@ class TransferLoop:
 
     # Fetching ----------------------------------------------------------------------------------------------------------------
 
-    def _fetch(self, files: list[dict[str, Any]], *, is_last: bool) -> list[dict[str, Any]]:
+    def _fetch(self, files: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Fetches files; those that were begun by an earlier call and turn out to be of something else are handed back to be begun anew."""
         again: list[dict[str, Any]] = []
         on_the_way: deque[tuple[_Piece, Future[bytes]]] = deque()
@@ -183,7 +182,7 @@ class TransferLoop:
             try:
                 taking.take(piece, outcome.result())
             except _Changed as changed:
-                if is_last or not taking.was_begun(piece.file):
+                if not taking.was_begun(piece.file):
                     hint = "the owner of the store has to put it again: gnnkit push --overwrite"
                     raise _Refused(f"{piece.file['url']}: {changed}", hint) from changed
                 self._tell_moved(-piece.file["size"])
@@ -346,10 +345,6 @@ def _found(system: Any, path: str) -> dict[str, dict[str, Any]]:
     if "http" in system.protocol:  # folders there are pages of links
         return {path: system.info(path)}
     return dict(system.find(path, detail=True))
-
-
-def _url_of(system: Any, name: str) -> str:
-    return str(system.unstrip_protocol(name))
 
 
 def _version(info: Mapping[str, Any]) -> str:

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from gnnkit.datasets.derived import FiledSource
-from gnnkit.datasets.tables.columns import MEAN, Column
+from gnnkit.datasets.tables.columns import MEAN, Column, ReadOptions
 from gnnkit.datasets.tables.digests import PieceDigest
 from gnnkit.datasets.tables.keys import KeyColumn, KeyTable
 from gnnkit.datasets.tables.layout import EdgeTable, Layout, NodeTable
-from gnnkit.datasets.tables.readers import EdgeReader, Finder, NodeReader, ReadOptions
+from gnnkit.datasets.tables.readers import EdgeReader, Finder, NodeReader, columns_of, split_of
 from gnnkit.datasets.tables.reading import RowGroup
 from gnnkit.datasets.tables.rows import JoinedRows, RangeRows, Rows
 from gnnkit.datasets.tables.source import KeptEdges, KeptNodes, TableSource
@@ -201,8 +201,8 @@ def read_nodes(job: tuple[NodeTable, ReadOptions, Path], groups: Sequence[RowGro
     """
     node, options, folder = job
     place = partial(RangeRows, folder, name, first)
-    split = options.split(node, place)
-    columns: list[Column] = [*options.columns(node, place).values(), *([] if split is None else [split])]
+    split = split_of(node, options, place)
+    columns: list[Column] = [*columns_of(node, options, place).values(), *([] if split is None else [split])]
     reader, table = NodeReader(node, columns, options), node.table
     assert table is not None, "others are not read"
     keys: list[list[RangeRows]] = []
@@ -228,7 +228,7 @@ def read_nodes(job: tuple[NodeTable, ReadOptions, Path], groups: Sequence[RowGro
 def read_edges(job: EdgeJob, groups: Sequence[RowGroup], first: int, name: str) -> EdgeRange:
     """Reads some row groups of a table of edges; see ``read_nodes``."""
     place = partial(RangeRows, job.folder, name, first)
-    columns = [*job.options.columns(job.edge, place).values()]
+    columns = [*columns_of(job.edge, job.options, place).values()]
     reader, table = EdgeReader(job.edge, columns, job.options, job.finders, job.distinct), job.edge.table
     assert table is not None, "others are not read"
     node_types = job.edge.node_types

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from gnnkit.datasets.tables.columns import Codes, Column, Features, Numbers, Times, is_text, plain_type
+from gnnkit.datasets.tables.columns import Codes, Column, Features, Numbers, ReadOptions, Times, is_text, plain_type
 from gnnkit.datasets.tables.keys import KeyColumn, key_array, key_column, key_kind
 from gnnkit.datasets.tables.layout import EDGE_FEATURES, EdgeTable, NodeTable
 from gnnkit.datasets.tables.reading import Piece
@@ -26,63 +26,45 @@ _WEIGHT, TIME = "edge_weight", "time"
 Finder: TypeAlias = Callable[[NDArray[np.uint64]], NDArray[Any]]
 
 
-@dataclass(frozen=True)
-class ReadOptions:
-    """The options of ``tables`` that say how columns are read.
+def columns_of(
+    owner: NodeTable | EdgeTable, options: ReadOptions, place: Place, before: Mapping[str, Any] | None = None
+) -> dict[str, Column]:
+    """Makes the arrays that the table of a type is asked for.
 
-    Attributes:
-        types: Types that columns are to have.
-        fill: ``{column: value}`` for nulls.
-        time_unit: The unit of times.
-        drops: Whether edges that name no node are left out.
+    Args:
+        owner: The type.
+        options: How columns are read.
+        place: Where they are kept.
+        before: The states of the arrays of tables before this one, which say whether a label is text.
+
+    Raises:
+        PlanError: Two of them have one name.
     """
+    uses, made = owner.uses, dict[str, Column]()
+    features, one_hot = uses.get("features", ()), uses.get("one_hot", ())
+    is_node = isinstance(owner, NodeTable)
+    if features or one_hot:
+        numbers = Numbers(features, "float32", options, place, standardize=uses.get("standardize", ())) if features else None
+        made[FEATURE_NAME if is_node else EDGE_FEATURES] = Features(numbers, [Codes(column, options, place) for column in one_hot])
+    if label := uses.get("label"):
+        name, table, one = LABEL_NAME if is_node else "edge_label", owner.table, len(label) == 1
+        text = "known" in before[name] if before else table is not None and is_text(plain_type(table.need(label[0], "label")))
+        made[name] = Codes(label[0], options, place) if text and one else Numbers(label, None, options, place, flat=one)
+    for found in uses.get("time", ()):
+        made[TIME] = Times(found, options, place)
+    for found in uses.get("edge_weight", ()):
+        made[_WEIGHT] = Numbers([found], None, options, place, flat=True)
+    for found in uses.get("categories", ()):
+        if found in made:
+            raise PlanError(f"categories={found!r} of {owner.name!r}: another array has that name already", "rename the column")
+        made[found] = Codes(found, options, place)
+    return made
 
-    types: Mapping[str, pa.DataType]
-    fill: Mapping[str, Any]
-    time_unit: str
-    drops: bool
 
-    def columns(self, owner: NodeTable | EdgeTable, place: Place, before: Mapping[str, Any] | None = None) -> dict[str, Column]:
-        """Makes the arrays that the table of a type is asked for.
-
-        Args:
-            owner: The type.
-            place: Where they are kept.
-            before: The states of the arrays of tables before this one, which say whether a label is text.
-
-        Raises:
-            PlanError: Two of them have one name.
-        """
-        uses, made = owner.uses, dict[str, Column]()
-        common: tuple[Any, ...] = (self.types, self.fill, place)
-        features, one_hot = uses.get("features", ()), uses.get("one_hot", ())
-        is_node = isinstance(owner, NodeTable)
-        if features or one_hot:
-            numbers = Numbers(features, "float32", *common, standardize=uses.get("standardize", ())) if features else None
-            made[FEATURE_NAME if is_node else EDGE_FEATURES] = Features(numbers, [Codes(column, *common) for column in one_hot])
-        if label := uses.get("label"):
-            name = LABEL_NAME if is_node else "edge_label"
-            if before:
-                text = "known" in before[name]
-            else:
-                text = owner.table is not None and is_text(plain_type(owner.table.need(label[0], "label")))
-            one = len(label) == 1
-            column: Column = Codes(label[0], *common) if text and one else Numbers(label, None, *common, flat=one)
-            made[name] = column
-        for found in uses.get("time", ()):
-            made[TIME] = Times(found, self.time_unit, *common)
-        for found in uses.get("edge_weight", ()):
-            made[_WEIGHT] = Numbers([found], None, *common, flat=True)
-        for found in uses.get("categories", ()):
-            if found in made:
-                raise PlanError(f"categories={found!r} of {owner.name!r}: another array has that name already", "rename the column")
-            made[found] = Codes(found, *common)
-        return made
-
-    def split(self, node: NodeTable, place: Place) -> Codes | None:
-        """Makes the column of splits; None where there is none."""
-        names = node.uses.get("split", ())
-        return Codes(names[0], self.types, self.fill, place, optional=True) if names else None
+def split_of(node: NodeTable, options: ReadOptions, place: Place) -> Codes | None:
+    """Makes the column of splits; None where there is none."""
+    names = node.uses.get("split", ())
+    return Codes(names[0], options, place, optional=True) if names else None
 
 
 class NodeReader:

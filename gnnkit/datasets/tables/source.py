@@ -21,11 +21,11 @@ from gnnkit.bounds import size_in_bytes
 from gnnkit.datasets.derived import UndirectedSource
 from gnnkit.datasets.streaming import overlap
 from gnnkit.datasets.table_options import ELSEWHERE, TableOptions
-from gnnkit.datasets.tables.columns import Codes, Column, Features, Recoding, column_of
+from gnnkit.datasets.tables.columns import Codes, Column, Features, ReadOptions, Recoding, column_of
 from gnnkit.datasets.tables.digests import ChainedDigest
 from gnnkit.datasets.tables.keys import DistinctKeys, KeySpool, KeyTable, key_column, key_kind, parts_for, resolve
-from gnnkit.datasets.tables.layout import EdgeTable, Layout, NodeTable, types_of, types_to_text
-from gnnkit.datasets.tables.readers import TIME, EdgeReader, Finder, NodeReader, ReadOptions
+from gnnkit.datasets.tables.layout import EdgeTable, Layout, NodeTable, types_to_text
+from gnnkit.datasets.tables.readers import TIME, EdgeReader, Finder, NodeReader, columns_of, split_of
 from gnnkit.datasets.tables.rows import KeptRows, Place, Rows
 from gnnkit.errors import DatasetError, PlanError
 from gnnkit.events import EventSink, Stage, ignore_events
@@ -110,7 +110,7 @@ def tables(
             names file, row group and column.
     """
     own = TableOptions(**options)
-    layout = Layout.of(edges, nodes, own, types_of(own.types), events)
+    layout = Layout.of(edges, nodes, own, events)
     read = ReadOptions(layout.types, layout.fills(own.fill), own.time_unit, own.dangling == "drop")
     if own.undirected:
         layout.check_undirected()
@@ -505,13 +505,13 @@ class TableSource(Shown):
     def _begun(self, owner: NodeTable | EdgeTable) -> tuple[dict[str, Column], Mapping[str, Any], int]:
         """The arrays that the table of a type is asked for, which go on where those of the store end; see ``Kept``."""
         if self._after is None:
-            return self._options.columns(owner, self._place), {}, 0
+            return columns_of(owner, self._options, self._place), {}, 0
         types, schema = self._after.manifest.append_state or {}, self._after.schema
         if isinstance(owner, NodeTable):
             state, before = types["nodes"][owner.name], schema.node_types[owner.name].num_nodes
         else:
             state, before = types["edges"][edge_type_name(owner.name)], schema.edge_types[owner.name].num_edges
-        columns = self._options.columns(owner, self._place, state["columns"])
+        columns = columns_of(owner, self._options, self._place, state["columns"])
         if state["rows"]:
             for name, column in columns.items():
                 column.resume(state["columns"][name])
@@ -567,7 +567,7 @@ class TableSource(Shown):
 
     def _read_nodes(self, nodes: KeptNodes) -> None:
         node = nodes.owner
-        nodes.split = self._options.split(node, self._place)
+        nodes.split = split_of(node, self._options, self._place)
         if nodes.split is not None:
             nodes.read.append(nodes.split)
             if before := nodes.state.get("split"):
@@ -838,9 +838,10 @@ class TableSource(Shown):
             own, rows = self.metadata["tables"][label], f"{kept.num_rows} rows"
             found.append((label, f"no table, {rows}" if table is None else f"{table.origin}, {rows}"))
             ends = {"keys": owner.keys} if isinstance(owner, NodeTable) else {"src": owner.ends[0], "dst": owner.ends[1]}
-            for option, columns in () if table is None else {**ends, **owner.uses}.items():
-                words = [f"{column} ({table.need(column, option)})" for column in columns]
-                words += [f"in {own['time']['unit']}" if "unit" in own["time"] else "as they are"] if option == "time" else []
+            for option, columns in {**ends, **owner.uses}.items():
+                words = [f"{column} ({table.need(column, option)})" for column in columns if table is not None]
+                if words and option == "time":
+                    words.append(f"in {own['time']['unit']}" if "unit" in own["time"] else "as they are")
                 found += [(f"{label} {option}", ", ".join(words))] if words else []
             found += [(f"{label} dropped", f"{own['dropped_edges']} edges that name no node")] if "dropped_edges" in own else []
             found += [(f"{label} unused", ", ".join(own["unused"]))] if "unused" in own else []
