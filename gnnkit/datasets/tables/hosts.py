@@ -11,7 +11,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -26,7 +26,7 @@ from gnnkit.datasets.tables.columns import MEAN, Column, ReadOptions
 from gnnkit.datasets.tables.digests import PieceDigest
 from gnnkit.datasets.tables.keys import KeyColumn, KeyTable
 from gnnkit.datasets.tables.layout import EdgeTable, Layout, NodeTable
-from gnnkit.datasets.tables.readers import EdgeReader, Finder, NodeReader, columns_of, split_of
+from gnnkit.datasets.tables.readers import EdgeReader, EndCount, Finder, NodeReader, columns_of, split_of
 from gnnkit.datasets.tables.reading import RowGroup
 from gnnkit.datasets.tables.rows import JoinedRows, RangeRows, Rows
 from gnnkit.datasets.tables.source import KeptEdges, KeptNodes, TableSource
@@ -40,7 +40,6 @@ from gnnkit.storage.staging import remove_tree
 
 # Bytes of row groups that a task reads; a small table is cut into so many ranges at most.
 _RANGE_BYTES, _SMALLEST_RANGE_BYTES, _RANGES = 64 << 20, 1 << 12, 24
-_SHOWN = 10
 T = TypeVar("T")
 
 
@@ -112,28 +111,21 @@ class EdgeEnds:
 
     Attributes:
         rows: Where they are, of both ends.
-        digests: The digests of both, as int64.
-        missing: Edges an end of which is no node.
-        first: The numbers of the first of these.
+        counted: What is found of them, once all of them are known.
     """
 
     rows: list[RangeRows]
-    digests: list[PieceDigest]
-    missing: int = 0
-    first: list[int] = field(default_factory=list)
+    counted: EndCount[PieceDigest]
+
+    @classmethod
+    def from_row(cls, first: int, rows: list[RangeRows]) -> EdgeEnds:
+        """Those of edges of which the first has the number ``first``."""
+        return cls(rows, EndCount(PieceDigest(8 * first), PieceDigest(8 * first)))
 
     @property
     def num_rows(self) -> int:
         """How many edges these are."""
         return self.rows[0].num_rows
-
-    def count(self, start: int, ends: Sequence[NDArray[Any]]) -> None:
-        """Enters the ids of both ends of some edges, of which the first has the number ``start``."""
-        for digest, ids in zip(self.digests, ends, strict=True):
-            digest.update(ids.astype(np.int64, copy=False))
-        bad = np.flatnonzero((ends[0] < 0) | (ends[1] < 0))
-        self.missing += len(bad)
-        self.first += (bad[: _SHOWN - len(self.first)] + start).tolist()
 
 
 @dataclass
@@ -170,10 +162,9 @@ class StoredKeys:
     @classmethod
     def of(cls, table: KeyTable, path: Path) -> StoredKeys:
         """Writes a table that has all keys."""
-        slots, rows = table.arrays
-        for array, suffix in ((slots, "slots"), (rows, "rows")):
-            array.tofile(f"{path}.{suffix}")
-        return cls(str(path), slots.reshape(len(rows), -1).shape[1], rows.dtype.name)
+        table.slots.tofile(f"{path}.slots")
+        table.rows.tofile(f"{path}.rows")
+        return cls(str(path), table.slots.shape[1], table.rows.dtype.name)
 
     def __call__(self, words: NDArray[np.uint64]) -> NDArray[Any]:
         """The ids of keys; -1 where no node has the key."""
@@ -233,7 +224,7 @@ def read_edges(job: EdgeJob, groups: Sequence[RowGroup], first: int, name: str) 
     assert table is not None, "others are not read"
     node_types = job.edge.node_types
     ids = [place(spec) for spec in job.specs]
-    ends, count = EdgeEnds(ids, [PieceDigest(8 * first), PieceDigest(8 * first)]), 0
+    ends, count = EdgeEnds.from_row(first, ids), 0
     keys: list[list[pa.Array]] = [[], []]
     for piece in table.pieces(reader.names, groups, first):
         size, found, once, values, *_ = reader.work(piece)
@@ -244,7 +235,7 @@ def read_edges(job: EdgeJob, groups: Sequence[RowGroup], first: int, name: str) 
         for end, own in enumerate(once):
             keys[end] += [] if own is None else [own]
         if all(t in job.finders for t in node_types):
-            ends.count(first + count, found)
+            ends.counted.add(first + count, found)
         count += size
     stored = [_stored_keys(own, job.folder / f"{name}.keys{end}") if t in job.distinct else None
               for end, (t, own) in enumerate(zip(node_types, keys, strict=True))]  # fmt: skip
@@ -263,7 +254,7 @@ def find_ends(job: EdgeJob, found: EdgeEnds, known: tuple[bool, bool], first: in
     """
     place = partial(RangeRows, job.folder, name, first)
     ids = [rows if is_known else place(spec) for rows, is_known, spec in zip(found.rows, known, job.specs, strict=True)]
-    ends = EdgeEnds(ids, [PieceDigest(8 * first), PieceDigest(8 * first)])
+    ends = EdgeEnds.from_row(first, ids)
     for start in range(0, found.num_rows, CHUNK_ROWS):
         stop = min(start + CHUNK_ROWS, found.num_rows)
         both = []
@@ -273,7 +264,7 @@ def find_ends(job: EdgeJob, found: EdgeEnds, known: tuple[bool, bool], first: in
                 rows = job.finders[node_type](rows)
                 file.append(rows)
             both.append(rows)
-        ends.count(first + start, both)
+        ends.counted.add(first + start, both)
     return ends
 
 
@@ -377,19 +368,13 @@ class HostTables(TableSource):
                 known = source not in finders, target not in finders
                 calls = [((each, known, starts[k], f"ids.{number}.{k}"), 16 * each.num_rows) for k, each in enumerate(ends)]
                 found = dict[int, EdgeEnds]((k, value) for k, _, value in self._tasks.map(find_ends, job, calls))
-                self._ends_read[edge_type] = ends = [found[k] for k in range(len(ends))]
+                ends = [found[k] for k in range(len(ends))]
             for end, spec in enumerate(specs):
                 edges.ids[end] = joined = JoinedRows(spec)
                 for each in ends:
                     joined.join(each.rows[end])
-            first = [row for each in ends for row in each.first][:_SHOWN]
-            self._refuse_missing(edges, sum(each.missing for each in ends), first)
-
-    @override
-    def _digest_ends(self, edges: KeptEdges) -> None:
-        for ends in self._ends_read[edges.owner.name]:
-            for digest, piece in zip(edges.digests, ends.digests, strict=True):
-                digest.extend(piece)
+            for each in ends:
+                edges.counted.join(each.counted)
 
     def _run(self, reader: NodeReader | EdgeReader, function: Callable[..., T], job: Any, name: str) -> Iterator[T]:
         """Yields what hosts make of the ranges of a table, in their order."""

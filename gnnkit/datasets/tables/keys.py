@@ -295,12 +295,15 @@ class KeyTable:
         spool: The keys, by id.
         what: Whose keys these are, for errors.
         parts: Parts that they are divided into.
+
+    Attributes:
+        slots, rows: The table itself, for ``find_keys``: words by slot, and rows.
     """
 
     def __init__(self, spool: KeySpool, what: str, parts: int = 1) -> None:
         self.parts, self._spool, self._what = parts, spool, what
         size = _slots(spool.num_rows, parts)
-        self._slots, self._rows = np.empty((size, *spool.words.spec.row_shape), np.uint64), np.empty(size, index_dtype(spool.num_rows))
+        self.slots, self.rows = np.empty((size, *spool.words.spec.row_shape), np.uint64), np.empty(size, index_dtype(spool.num_rows))
         self._counts, self._doubles = np.zeros(2, np.int64), np.empty((_SHOWN, 2), np.int64)
 
     @classmethod
@@ -316,14 +319,9 @@ class KeyTable:
         return table
 
     @property
-    def arrays(self) -> tuple[NDArray[np.uint64], NDArray[Any]]:
-        """The table itself, for ``find_keys``: words by slot, and rows."""
-        return self._slots, self._rows
-
-    @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        return self._slots.nbytes + self._rows.nbytes
+        return self.slots.nbytes + self.rows.nbytes
 
     @property
     def num_doubles(self) -> int:
@@ -336,12 +334,12 @@ class KeyTable:
         Raises:
             MemoryLimitError: Many more keys than others belong to this part.
         """
-        self._rows.fill(-1)
+        self.rows.fill(-1)
         self._counts[0], first = 0, 0
         for chunk in self._spool.words.chunks(_STEP):
             # Only keys made for the purpose fill a part beyond its share.
-            if not insert_keys(chunk, first, self.parts, part, self._slots, self._rows, self._counts, self._doubles):
-                size = len(self._rows)
+            if not insert_keys(chunk, first, self.parts, part, self.slots, self.rows, self._counts, self._doubles):
+                size = len(self.rows)
                 raise MemoryLimitError(f"the keys of {self._what} do not spread: {size} places for part {part} of {self.parts} are full")
             first += len(chunk)
 
@@ -362,11 +360,11 @@ class KeyTable:
 
     def find(self, words: NDArray[np.uint64], part: int, out: NDArray[Any]) -> None:
         """Writes the rows of the keys of a part to ``out``, integers ``[n]``; others stay as they are."""
-        find_keys(words, self.parts, part, self._slots, self._rows, out)
+        find_keys(words, self.parts, part, self.slots, self.rows, out)
 
     def ids(self, words: NDArray[np.uint64]) -> NDArray[Any]:
         """The ids of keys, also of nodes before these, in a table of one part: integers ``[n]``, -1 where no node has the key."""
-        rows = np.full(len(words), -1, self._rows.dtype)
+        rows = np.full(len(words), -1, self.rows.dtype)
         self.find(words, 0, rows)
         return self.with_those_before(rows, words)
 

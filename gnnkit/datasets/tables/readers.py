@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gnnkit.datasets.tables.columns import Codes, Column, Features, Numbers, ReadOptions, Times, is_text, plain_type
+from gnnkit.datasets.tables.digests import ChainedDigest, PieceDigest
 from gnnkit.datasets.tables.keys import KeyColumn, key_array, key_column, key_kind
 from gnnkit.datasets.tables.layout import EDGE_FEATURES, EdgeTable, NodeTable
 from gnnkit.datasets.tables.reading import Piece
@@ -24,6 +25,50 @@ from gnnkit.storage.layout import FEATURE_NAME, LABEL_NAME
 _WEIGHT, TIME = "edge_weight", "time"
 # Finds the ids of keys, given as words; -1 where no node has the key.
 Finder: TypeAlias = Callable[[NDArray[np.uint64]], NDArray[Any]]
+
+
+_SHOWN = 10
+D = TypeVar("D", ChainedDigest, PieceDigest)
+
+
+class EndCount(Generic[D]):
+    """What is found of the ids of both ends of edges, in one pass.
+
+    Args:
+        source: The digest of the ids of sources, as int64, but for edges that name no node.
+        target: The same of targets.
+
+    Attributes:
+        digests: See above.
+        missing: Edges an end of which is no node, so that its id is -1.
+        first: The numbers of the first of these.
+    """
+
+    def __init__(self, source: D, target: D) -> None:
+        self.digests: list[D] = [source, target]
+        self.missing, self.first = 0, list[int]()
+
+    def add(self, start: int, ends: Sequence[NDArray[Any]]) -> None:
+        """Enters some edges, of which the first has the number ``start``."""
+        known = are_known(ends)
+        bad = np.flatnonzero(~known)
+        self.missing += len(bad)
+        self.first += (bad[: _SHOWN - len(self.first)] + start).tolist()
+        for digest, ids in zip(self.digests, ends, strict=True):
+            digest.update((ids[known] if len(bad) else ids).astype(np.int64, copy=False))
+
+    def join(self: EndCount[ChainedDigest], other: EndCount[PieceDigest]) -> None:
+        """Enters the next range of edges, which another host has counted."""
+        self.missing += other.missing
+        self.first += other.first[: _SHOWN - len(self.first)]
+        for digest, piece in zip(self.digests, other.digests, strict=True):
+            digest.extend(piece)
+
+
+def are_known(ends: Sequence[NDArray[Any]]) -> NDArray[np.bool_]:
+    """Which edges have nodes for both ends."""
+    known: NDArray[np.bool_] = (ends[0] >= 0) & (ends[1] >= 0)
+    return known
 
 
 def columns_of(

@@ -25,7 +25,7 @@ from gnnkit.datasets.tables.columns import Codes, Column, Features, ReadOptions,
 from gnnkit.datasets.tables.digests import ChainedDigest
 from gnnkit.datasets.tables.keys import DistinctKeys, KeySpool, KeyTable, key_column, key_kind, parts_for, resolve
 from gnnkit.datasets.tables.layout import EdgeTable, Layout, NodeTable, types_to_text
-from gnnkit.datasets.tables.readers import TIME, EdgeReader, Finder, NodeReader, columns_of, split_of
+from gnnkit.datasets.tables.readers import TIME, EdgeReader, EndCount, Finder, NodeReader, are_known, columns_of, split_of
 from gnnkit.datasets.tables.rows import KeptRows, Place, Rows
 from gnnkit.errors import DatasetError, PlanError
 from gnnkit.events import EventSink, Stage, ignore_events
@@ -189,12 +189,6 @@ def _row_numbers(words: NDArray[np.uint64], total: int) -> NDArray[np.int64]:
     return np.where((rows >= 0) & (rows < total), rows, -1)
 
 
-def _are_known(ends: Sequence[NDArray[Any]]) -> NDArray[np.bool_]:
-    """Which edges have nodes for both ends."""
-    known: NDArray[np.bool_] = (ends[0] >= 0) & (ends[1] >= 0)
-    return known
-
-
 _FROM_EDGES = "from the edges, in ascending order"
 _FROM_EDGES_APPENDED = "from the edges, in ascending order, those of appended edges after them"
 
@@ -320,7 +314,7 @@ class KeptEdges(Kept):
         words: The same for the words of keys whose ids are not known yet.
         num_dropped: Edges that are left out because they name no node.
         files: The numbers of the files that have rows, and of their first rows.
-        digests: Of the ids of both ends.
+        counted: What is found of the ids of both ends.
         end_columns: The columns of both ends, as the first table calls them.
         earlier_dropped: Edges of the store's tables that were left out because they name no node.
         num_null: Edges, those of the store's tables included, that are left out because an end is null; there are no ids of them.
@@ -334,7 +328,8 @@ class KeptEdges(Kept):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.digests = [ChainedDigest(state) for state in self.state.get("digests", (None, None))]
+        source, target = self.state.get("digests", (None, None))
+        self.counted = EndCount(ChainedDigest(source), ChainedDigest(target))
         self.end_columns: list[list[str]] = self.state.get("ends", [list(columns) for columns in self.owner.ends])
         self.earlier_dropped, self.num_null = int(self.state.get("dropped", 0)), int(self.state.get("null_ends", 0))
 
@@ -359,7 +354,7 @@ class KeptEdges(Kept):
             "named": list(self.owner.named),
             "dropped": self.earlier_dropped + self.num_dropped,
             "null_ends": self.num_null,
-            "digests": [digest.state() for digest in self.digests],
+            "digests": [digest.state() for digest in self.counted.digests],
             **super().next_state(),
         }
 
@@ -454,13 +449,13 @@ class TableSource(Shown):
         edges = self._edges[edge_type]
         for _, ends in edges.end_chunks():
             both = np.stack(ends, dtype=np.int64)
-            yield np.ascontiguousarray(both[:, _are_known(ends)]) if edges.num_dropped else both
+            yield np.ascontiguousarray(both[:, are_known(ends)]) if edges.num_dropped else both
 
     def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
         """The rows of an edge array, some at a time."""
         edges = self._edges[edge_type]
         for start, rows in edges.chunks(name):
-            yield rows[_are_known(edges.ends(start, start + len(rows)))] if edges.num_dropped else rows
+            yield rows[are_known(edges.ends(start, start + len(rows)))] if edges.num_dropped else rows
 
     def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
         """The rows of a node array, some at a time."""
@@ -501,6 +496,8 @@ class TableSource(Shown):
         for nodes in self._nodes.values():
             self._take_distinct(nodes)
         self._resolve(pending)
+        for edges in self._edges.values():
+            self._settle_missing(edges)
 
     def _begun(self, owner: NodeTable | EdgeTable) -> tuple[dict[str, Column], Mapping[str, Any], int]:
         """The arrays that the table of a type is asked for, which go on where those of the store end; see ``Kept``."""
@@ -700,33 +697,24 @@ class TableSource(Shown):
                         files.append((edges.words[end], file))
                 resolve(nodes.keys, files, nodes.what, self._memory, pool)
         for edges in self._edges.values():
-            self._check_ends(edges)
+            for start, ends in edges.end_chunks():
+                edges.counted.add(start, ends)
             for words in edges.words.values():
                 words.close()
 
-    def _check_ends(self, edges: KeptEdges) -> None:
-        """Refuses or counts the edges that name no node."""
-        missing, first = 0, list[int]()
-        for start, ends in edges.end_chunks():
-            bad = np.flatnonzero(~_are_known(ends))
-            missing += len(bad)
-            first += (bad[: _SHOWN - len(first)] + start).tolist()
-        if self._options.drops:
-            edges.num_dropped = missing
-        else:
-            self._refuse_missing(edges, missing, first)
-
-    def _refuse_missing(self, edges: KeptEdges, missing: int, first: list[int]) -> None:
-        """Refuses edges that name no node, of which these are the first.
+    def _settle_missing(self, edges: KeptEdges) -> None:
+        """Leaves out or refuses the edges that name no node.
 
         Raises:
-            DatasetError: There are some.
+            DatasetError: There are some, and they are not to be left out.
         """
-        if not missing:
+        missing = edges.counted.missing
+        if self._options.drops or not missing:
+            edges.num_dropped = missing
             return
         edge, node_types = edges.owner, edges.owner.node_types
         assert edge.table is not None, "no rows come from no table"
-        shown = ", ".join(self._shown_edges(edges, first))
+        shown = ", ".join(self._shown_edges(edges, edges.counted.first))
         hint = 'add these nodes to their tables, or leave the edges out with dangling="drop"'
         for node in (self._layout.nodes[node_type] for node_type in node_types):
             if node.by_row:
@@ -860,18 +848,11 @@ class TableSource(Shown):
             for split, ids in self.splits.get(node_type, {}).items():
                 add(split, hashlib.sha256(ids.tobytes()).hexdigest())
         for edge_type, edges in self._edges.items():
-            self._digest_ends(edges)
-            ends = [end.hexdigest() for end in edges.digests]
+            ends = [end.hexdigest() for end in edges.counted.digests]
             add(edge_type, ends, {name: column.digest() for name, column in edges.columns.items()})
         # What became of columns, but for those that became nothing.
         add({owner: {name: fact for name, fact in own.items() if name != "unused"} for owner, own in self.metadata["tables"].items()})
         return digest.hexdigest()
-
-    def _digest_ends(self, edges: KeptEdges) -> None:
-        """Adds the ids of both ends of all edges to their digests."""
-        with ThreadPoolExecutor(2, "gnnkit-digests") as pool:
-            for ends in self.edge_chunks(edges.owner.name):
-                list(pool.map(ChainedDigest.update, edges.digests, ends))
 
 
 class UndirectedTables(UndirectedSource, Shown):
