@@ -296,14 +296,15 @@ class OgbLinkSplits:
         sources, targets = (self._schema.node_types[node_type].num_nodes for node_type in (edge_type[0], edge_type[2]))
         for name, bounds in (("edge_label_index", (sources, targets)), ("neg_edge_index", (sources, targets))):
             for ids, bound, what in zip(links.get(name, ()), bounds, ("source node", "target node"), strict=False):
-                _check(path, ids, bound, f"{what} of a {'link' if name == 'edge_label_index' else 'negative'}", rows)
+                check_ids(ids, bound, path, what=f"{what} of a {'link' if name == 'edge_label_index' else 'negative'}", rows=rows)
         for name, bound in (("src_neg_index", sources), ("dst_neg_index", targets)):
             if name in links:
                 ids = links[name]
                 beyond = ((ids < 0) | (ids >= bound)).any(axis=1)
                 first = np.flatnonzero(beyond)[:1]
                 what = f"negative {'source' if name == 'src_neg_index' else 'target'} node"
-                _check(path, ids[first].reshape(-1), bound, what, (first if rows is None else rows[first]).repeat(ids.shape[1]))
+                numbers = (first if rows is None else rows[first]).repeat(ids.shape[1])
+                check_ids(ids[first].reshape(-1), bound, path, what=what, rows=numbers)
         return links
 
 
@@ -370,15 +371,6 @@ def _taken(links: Mapping[str, NDArray[Any]], rows: NDArray[np.int64]) -> dict[s
     if "neg_edge_index" in links:
         raise DatasetError("negatives that belong to no link cannot be told by edge type", "pip install -U gnnkit")
     return {name: np.ascontiguousarray(v[:, rows] if name == "edge_label_index" else v[rows]) for name, v in links.items()}
-
-
-def _check(path: Path, ids: NDArray[np.int64], bound: int, what: str, rows: NDArray[np.int64] | None) -> None:
-    """Refuses ids that are no nodes, naming their row in the file."""
-    if rows is None:
-        check_ids(ids, bound, path, first_row=0, what=what)
-    elif len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= bound):
-        at = int(np.flatnonzero((ids < 0) | (ids >= bound))[0])
-        check_ids(ids[at : at + 1], bound, path, first_row=int(rows[at]), what=what)
 
 
 # OGB-4: what a tree that ogb has not touched yet calls it.

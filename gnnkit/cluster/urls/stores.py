@@ -152,9 +152,9 @@ def _asked(transfer: Transfer, url: str) -> Manifest:
     return manifest
 
 
-def _unwritable(error: OSError, path: Path) -> StoreError:
+def _unwritable(error: OSError, path: Path, kind: type[GnnkitError] = StoreError) -> GnnkitError:
     hint = "free some space, or set GNNKIT_HOME to a folder on another disk"
-    return StoreError(f"{path} cannot be written: {why_unwritable(error, path)}", hint)
+    return kind(f"{path} cannot be written: {why_unwritable(error, path)}", hint)
 
 
 def _same_store_at(path: Path, manifest: Manifest) -> bool:
@@ -363,8 +363,7 @@ def fetch_tables(url: str, what: str, is_table: Callable[[str], bool], events: E
                 write_whole(folder / _LISTING, json.dumps([asdict(file) for file in files]))
             return [(str(_place(folder, file)), file.url) for file in files]
     except OSError as error:
-        hint = "free some space, or set GNNKIT_HOME to a folder on another disk"
-        raise DatasetError(f"{folder} cannot be written: {why_unwritable(error, folder)}", hint) from error
+        raise _unwritable(error, folder, DatasetError) from error
 
 
 def _place(folder: Path, file: RemoteFile) -> Path:

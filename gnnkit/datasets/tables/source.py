@@ -295,7 +295,7 @@ class KeptNodes(Kept):
         return self.spool
 
     def next_state(self) -> dict[str, Any]:
-        """See ``Kept``."""
+        """The same, with the form of nodes, their keys and their split."""
         return {
             "form": self.owner.form,
             "keys": list(self.owner.keys),
@@ -348,7 +348,7 @@ class KeptEdges(Kept):
             yield start, self.ends(start, min(start + _CHUNK_ROWS, self.num_rows))
 
     def next_state(self) -> dict[str, Any]:
-        """See ``Kept``."""
+        """The same, with the ends of edges."""
         return {
             "ends": self.end_columns,
             "named": list(self.owner.named),

@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 
 from gnnkit.datasets import open_ogb, papers_like, products_like, sample_root, shipped_data_dir, write_ogb_layout
-from gnnkit.datasets.synthetic_ogb import NOTICE_FILE, SAMPLE_NOTICE, main
+from gnnkit.datasets.ogb import NOTICE_FILE
+from gnnkit.datasets.synthetic_ogb import SAMPLE_NOTICE
 from gnnkit.errors import PlanError
 from tests.datasets.reading import ask_ogb
 
@@ -71,7 +72,7 @@ def test_the_sample_that_ships() -> None:
     tree = sample_root() / "ogbn_products"
     check_tree(tree, 0.002)
     assert sum(path.stat().st_size for path in tree.rglob("*") if path.is_file()) < 5_000_000
-    assert "gnnkit.datasets.synthetic_ogb --scale 0.002" in (shipped_data_dir() / "README.md").read_text()
+    assert "write_ogb_layout(products_like(0.002)" in (shipped_data_dir() / "README.md").read_text()
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
@@ -93,14 +94,6 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
 def test_other_layouts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="ogbn-arxiv"):
         write_ogb_layout(products_like(1e-4), tmp_path, "ogbn-arxiv")
-
-
-def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--scale", "0.0001", "--root", str(tmp_path)]
-    assert main(arguments) == 0
-    assert SAMPLE_NOTICE in capsys.readouterr().out
-    assert main(arguments) == 2
-    assert "exists already" in capsys.readouterr().err
 
 
 def test_the_sample_reads_as_the_graph_it_was_written_from() -> None:
