@@ -52,7 +52,8 @@ class NpzMember:
         dtype: Its element type.
         fortran_order: Whether the first axis varies fastest in the file.
         header_bytes: Bytes before the first element.
-        stored_at: Position in the file of the first element, where the member is stored as it is; None where it is deflated.
+        stored_at: Position in the file of the first element, where the member is stored as it is, and elements can be read without those
+            before them; None where it is deflated.
     """
 
     path: Path
@@ -63,13 +64,8 @@ class NpzMember:
     header_bytes: int
     stored_at: int | None = None
 
-    @property
-    def has_ranges(self) -> bool:
-        """Whether elements can be read without those before them."""
-        return self.stored_at is not None
-
     def range(self, first: int, last: int) -> NDArray[Any]:
-        """Elements ``[first, last)``, flat, of a member that ``has_ranges``; no checksum is looked at.
+        """Elements ``[first, last)``, flat, of a member that is stored as it is; no checksum is looked at.
 
         Raises:
             DatasetError: The file cannot be read, or ends before them.

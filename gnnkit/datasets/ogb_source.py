@@ -610,7 +610,7 @@ def open_binary_layout(info: OgbInfo, tree: OgbTree) -> OgbSource:
         streamed, ranged = partial(_labels, labels.rows, info.num_classes, label_path), partial(_label_range, labels, info)
         nodes.arrays["y"] = OgbArray(spec, streamed, ranged)
         used.append(labels)
-    kind = RangedOgbSource if all(member.has_ranges for member in used) else OgbSource
+    kind = RangedOgbSource if all(member.stored_at is not None for member in used) else OgbSource
     return kind(
         info,
         tree,

@@ -194,15 +194,14 @@ def read_nodes(job: tuple[NodeTable, ReadOptions, Path], groups: Sequence[RowGro
     place = partial(RangeRows, folder, name, first)
     split = split_of(node, options, place)
     columns: list[Column] = [*columns_of(node, options, place).values(), *([] if split is None else [split])]
-    reader, table = NodeReader(node, columns, options), node.table
-    assert table is not None, "others are not read"
+    reader = NodeReader(node, columns, options)
     keys: list[list[RangeRows]] = []
     for kind in reader.kinds.values():
         specs = [ArraySpec("int64")] if kind == INTEGER else [ArraySpec("int64"), ArraySpec("uint8")]
         keys.append([place(spec) for spec in specs])
     words = place(ArraySpec("uint64", (1 if [*reader.kinds.values()] == [INTEGER] else 2,))) if keys else None
     count = 0
-    for piece in table.pieces(reader.names, groups, first):
+    for piece in reader.table.pieces(reader.names, groups, first):
         size, found, values = reader.work(piece)
         count += size
         for column, value in zip(columns, values, strict=True):
@@ -220,13 +219,12 @@ def read_edges(job: EdgeJob, groups: Sequence[RowGroup], first: int, name: str) 
     """Reads some row groups of a table of edges; see ``read_nodes``."""
     place = partial(RangeRows, job.folder, name, first)
     columns = [*columns_of(job.edge, job.options, place).values()]
-    reader, table = EdgeReader(job.edge, columns, job.options, job.finders, job.distinct), job.edge.table
-    assert table is not None, "others are not read"
+    reader = EdgeReader(job.edge, columns, job.options, job.finders, job.distinct)
     node_types = job.edge.node_types
     ids = [place(spec) for spec in job.specs]
     ends, count = EdgeEnds.from_row(first, ids), 0
     keys: list[list[pa.Array]] = [[], []]
-    for piece in table.pieces(reader.names, groups, first):
+    for piece in reader.table.pieces(reader.names, groups, first):
         size, found, once, values, *_ = reader.work(piece)
         for column, value in zip(columns, values, strict=True):
             column.append(value)
@@ -242,25 +240,25 @@ def read_edges(job: EdgeJob, groups: Sequence[RowGroup], first: int, name: str) 
     return EdgeRange(count, columns, ends, stored)
 
 
-def find_ends(job: EdgeJob, found: EdgeEnds, known: tuple[bool, bool], first: int, name: str) -> EdgeEnds:
+def find_ends(job: EdgeJob, found: EdgeEnds, first: int, name: str) -> EdgeEnds:
     """Finds the ids of ends of which there are words.
 
     Args:
-        job: The table; its finders know all keys now.
+        job: The table, with finders of the node types whose ids are yet to be found.
         found: The ends.
-        known: Whether ids are there already, of both ends.
         first: The number of the first edge.
         name: The beginning of the names of the files to write.
     """
     place = partial(RangeRows, job.folder, name, first)
-    ids = [rows if is_known else place(spec) for rows, is_known, spec in zip(found.rows, known, job.specs, strict=True)]
+    given = zip(found.rows, job.edge.node_types, job.specs, strict=True)
+    ids = [place(spec) if node_type in job.finders else rows for rows, node_type, spec in given]
     ends = EdgeEnds.from_row(first, ids)
     for start in range(0, found.num_rows, CHUNK_ROWS):
         stop = min(start + CHUNK_ROWS, found.num_rows)
         both = []
-        for node_type, given, file in zip(job.edge.node_types, found.rows, ids, strict=True):
-            rows = given.read(start, stop)
-            if file is not given:
+        for node_type, words, file in zip(job.edge.node_types, found.rows, ids, strict=True):
+            rows = words.read(start, stop)
+            if node_type in job.finders:
                 rows = job.finders[node_type](rows)
                 file.append(rows)
             both.append(rows)
@@ -365,8 +363,7 @@ class HostTables(TableSource):
                 own = {node_type: finder for node_type, finder in finders.items() if node_type in (source, target)}
                 job = EdgeJob(replace(edges.owner, table=None), self._options, self._shared, own, frozenset(), specs)
                 starts = np.cumsum([0, *(each.num_rows for each in ends)]).tolist()
-                known = source not in finders, target not in finders
-                calls = [((each, known, starts[k], f"ids.{number}.{k}"), 16 * each.num_rows) for k, each in enumerate(ends)]
+                calls = [((each, starts[k], f"ids.{number}.{k}"), 16 * each.num_rows) for k, each in enumerate(ends)]
                 found = dict[int, EdgeEnds]((k, value) for k, _, value in self._tasks.map(find_ends, job, calls))
                 ends = [found[k] for k in range(len(ends))]
             for end, spec in enumerate(specs):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
@@ -114,22 +114,17 @@ def tables(
     read = ReadOptions(layout.types, layout.fills(own.fill), own.time_unit, own.dangling == "drop")
     if own.undirected:
         layout.check_undirected()
-    made: dict[str, Any] = {
-        "name": own.name,
-        "folder": _scratch(scratch_dir),
-        "memory_bytes": size_in_bytes("memory_bytes", memory_bytes) or _memory(),
-        "events": events,
-    }
-    source: TableSource | None = None
+    kind: Callable[..., TableSource] = TableSource
     if engine is not None:
         from gnnkit.datasets.tables.hosts import HostTables  # circular
 
         if HostTables.can_read(layout, read):
-            source = HostTables(engine, layout, read, **made)
-    source = source or TableSource(layout, read, **made)
+            kind = partial(HostTables, engine)
+    folder, memory = _scratch(scratch_dir), size_in_bytes("memory_bytes", memory_bytes) or _memory()
+    source = kind(layout, read, name=own.name, folder=folder, memory_bytes=memory, events=events)
     if own.presorted:
         source.check_order()
-    return UndirectedTables(source, made["folder"], events) if own.undirected else source
+    return UndirectedTables(source, folder, events) if own.undirected else source
 
 
 def tables_after(

@@ -11,12 +11,11 @@ import pandas as pd
 import pytest
 
 from gnnkit.datasets import open_ogb, papers_like, products_like, sample_root, shipped_data_dir, write_ogb_layout
-from gnnkit.datasets.ogb import NOTICE_FILE
-from gnnkit.datasets.synthetic_ogb import SAMPLE_NOTICE
 from gnnkit.errors import PlanError
 from tests.datasets.reading import ask_ogb
 
 EDGES = ("node", "to", "node")
+NOTICE = "synthetic sample, not OGB's data"
 
 
 def read(path: Path) -> np.ndarray:
@@ -35,7 +34,7 @@ def check_tree(tree: Path, scale: float) -> None:
     for split, ids in source.splits["node"].items():
         np.testing.assert_array_equal(read(tree / f"split/sales_ranking/{split}.csv.gz")[:, 0], ids)
     assert (tree / "RELEASE_v1.txt").exists()
-    assert (tree / NOTICE_FILE).read_text() == f"{SAMPLE_NOTICE}\n"
+    assert (tree / "NOTICE.gnnkit").read_text() == f"{NOTICE}\n"
 
 
 def test_layout(tmp_path: Path) -> None:
@@ -99,7 +98,7 @@ def test_other_layouts_are_refused(tmp_path: Path) -> None:
 def test_the_sample_reads_as_the_graph_it_was_written_from() -> None:
     read_back = open_ogb("ogbn-products", root=sample_root(), download=False)
     source = products_like(0.002)
-    assert read_back.notice == SAMPLE_NOTICE
+    assert read_back.notice == NOTICE
     assert read_back.schema == source.schema
     for name in ("num_classes", "task_type", "eval_metric"):
         assert read_back.metadata[name] == source.metadata[name]
