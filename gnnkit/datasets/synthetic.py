@@ -316,13 +316,15 @@ class GeneratedSource(RangedSource):
         seed: Another seed is another graph of the same kind.
 
     Raises:
-        PlanError: The scale gives too few nodes or is too large.
+        PlanError: The scale gives too few nodes or is too large, or the seed is not an integer.
     """
 
     def __init__(self, shape: GraphShape, scale: float, seed: int) -> None:
-        if not 0 < scale <= shape.max_scale:
+        if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 0 < scale <= shape.max_scale:
             hint = f"scale=1 is {shape.dataset}'s size"
             raise PlanError(f"scale must be a number above 0 and at most {shape.max_scale:g}, got {scale!r}", hint)
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise PlanError(f"seed must be an integer, got {seed!r}")
         self.shape, self.scale, self.seed = shape, float(scale), seed
         self.num_nodes = int(shape.num_nodes * self.scale + 0.5)
         self.num_draws = int(shape.num_draws * self.scale + 0.5)
