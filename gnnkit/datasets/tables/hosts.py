@@ -111,7 +111,7 @@ class EdgeEnds:
 
     Attributes:
         rows: Where they are, of both ends.
-        counted: What is found of them, once all of them are known.
+        counted: Their digests and the edges that name no node, once all ids are known.
     """
 
     rows: list[RangeRows]
@@ -124,7 +124,7 @@ class EdgeEnds:
 
     @property
     def num_rows(self) -> int:
-        """How many edges these are."""
+        """Number of these edges."""
         return self.rows[0].num_rows
 
 

@@ -32,7 +32,7 @@ D = TypeVar("D", ChainedDigest, PieceDigest)
 
 
 class EndCount(Generic[D]):
-    """What is found of the ids of both ends of edges, in one pass.
+    """Digests of the ids of both ends of edges, and the edges that name no node, found in one pass.
 
     Args:
         source: The digest of the ids of sources, as int64, but for edges that name no node.

@@ -192,7 +192,7 @@ _FROM_EDGES_APPENDED = "from the edges, in ascending order, those of appended ed
 
 @dataclass
 class Kept:
-    """All that is kept of one type while and after its table is read.
+    """The columns, rows and earlier state of one type, while and after its table is read.
 
     Attributes:
         owner: The type, with its table.
@@ -240,7 +240,7 @@ class Kept:
             yield start, self.columns[name].rows(start, min(start + step, self.num_rows))
 
     def next_state(self) -> dict[str, Any]:
-        """What a store of these rows has to know for rows that follow them, as JSON."""
+        """State that a store of these rows keeps for rows that follow them, as JSON."""
         rows, table = self.num_earlier + self.num_rows, self.owner.table
         text = self.state.get("text", {}) if self.state else table.told if table is not None else {}
         return {
@@ -253,7 +253,7 @@ class Kept:
 
 @dataclass
 class KeptNodes(Kept):
-    """What is kept of a node type.
+    """The same of a node type, with its keys and its split.
 
     Attributes:
         split: The column of splits.
@@ -302,14 +302,14 @@ class KeptNodes(Kept):
 
 @dataclass
 class KeptEdges(Kept):
-    """What is kept of an edge type.
+    """The same of an edge type, with the ends of its edges.
 
     Attributes:
         ids: ``{0 for the source, 1 for the target: ids}``; -1 where no node has the key.
         words: The same for the words of keys whose ids are not known yet.
         num_dropped: Edges that are left out because they name no node.
         files: The numbers of the files that have rows, and of their first rows.
-        counted: What is found of the ids of both ends.
+        counted: The digests of the ids of both ends, and the edges that name no node.
         end_columns: The columns of both ends, as the first table calls them.
         earlier_dropped: Edges of the store's tables that were left out because they name no node.
         num_null: Edges, those of the store's tables included, that are left out because an end is null; there are no ids of them.
@@ -459,7 +459,7 @@ class TableSource(Shown):
 
     @property
     def _kept(self) -> list[KeptNodes | KeptEdges]:
-        """What is kept of all types."""
+        """Every node type, then every edge type."""
         return [*self._nodes.values(), *self._edges.values()]
 
     # Reading ---------------------------------------------------------------------------------------------------------------

@@ -127,7 +127,7 @@ class Dialect:
 
     @property
     def sep(self) -> str:
-        """What separates fields."""
+        """Separator of fields."""
         assert self.options.sep is not None, "it was found out"
         return self.options.sep
 
