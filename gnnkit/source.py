@@ -109,15 +109,17 @@ class RangedSource(Protocol):
 
 
 class LazyMapping(Mapping[K, V], Generic[K, V]):
-    """A mapping whose keys are known and whose values are loaded when they are asked for, once."""
+    """A mapping whose keys are known and whose values are loaded when they are asked for: once, unless ``load`` keeps them itself."""
 
-    def __init__(self, keys: list[K], load: Callable[[K], V]) -> None:
-        self._keys, self._load = keys, load
+    def __init__(self, keys: list[K], load: Callable[[K], V], *, keeps: bool = True) -> None:
+        self._keys, self._load, self._keeps = keys, load, keeps
         self._values: dict[K, V] = {}
 
     def __getitem__(self, key: K) -> V:
         if key not in self._keys:
             raise KeyError(key)
+        if not self._keeps:
+            return self._load(key)
         if key not in self._values:
             self._values[key] = self._load(key)
         return self._values[key]

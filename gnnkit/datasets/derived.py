@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from gnnkit.datasets.streaming import READ_ROWS, Spool
+from gnnkit.datasets.streaming import Spool
 from gnnkit.errors import DatasetError, PlanError
 from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.schema import ELEMENT_TYPES, ArraySpec, EdgeType, EdgeTypeSchema, GraphSchema, NodeType, edge_type_name
@@ -29,38 +29,6 @@ from gnnkit.storage.writer import EDGE_BYTES, check_ends
 _KEY = "key"
 _MAX_BUCKETS = 64
 _LARGEST_KEY = np.iinfo(np.int64).max
-
-
-@dataclass(frozen=True)
-class MergedEdges:
-    """The result: edges sorted by (source, target), each once.
-
-    Attributes:
-        num_nodes: Nodes of the type at both ends.
-        spool: Keys and arrays of the edges.
-    """
-
-    num_nodes: int
-    spool: Spool
-
-    @property
-    def num_edges(self) -> int:
-        """Edges that are left."""
-        return self.spool.num_rows
-
-    def edge_chunks(self) -> Iterator[NDArray[np.int64]]:
-        """Yields ``[2, k]``."""
-        for start in range(0, self.num_edges, READ_ROWS):
-            keys = self.spool.read(_KEY, start, min(start + READ_ROWS, self.num_edges))
-            edges = np.empty((2, len(keys)), np.int64)
-            np.divmod(keys, self.num_nodes, out=(edges[0], edges[1]))
-            yield edges
-
-    def array_chunks(self, name: str) -> Iterator[NDArray[Any]]:
-        """Yields ``[k, *row_shape]``."""
-        step = max(1, min(READ_ROWS, (8 << 20) // max(1, self.spool.specs[_array_key(name)].row_nbytes)))
-        for start in range(0, self.num_edges, step):
-            yield self.spool.read(_array_key(name), start, min(start + step, self.num_edges))
 
 
 @dataclass(frozen=True)
@@ -195,7 +163,7 @@ class UndirectedSource:
         self.metadata: Mapping[str, Any] = {**source.metadata, "undirected": True}
         self._source, self._scratch_dir, self._memory_bytes, self._events = source, scratch_dir, memory_bytes, events
         self._lock = threading.Lock()
-        self._merged: dict[EdgeType, MergedEdges] = {}
+        self._merged: dict[EdgeType, Spool] = {}
         self._reverse: dict[EdgeType, EdgeType] = {}
         for edge_type, table in source.schema.edge_types.items():
             source_type, relation, target_type = edge_type
@@ -217,7 +185,7 @@ class UndirectedSource:
         edges = dict(before.edge_types)
         for edge_type, table in before.edge_types.items():
             if edge_type[0] == edge_type[2]:
-                edges[edge_type] = EdgeTypeSchema(self._merge(edge_type).num_edges, table.arrays)
+                edges[edge_type] = EdgeTypeSchema(self._merge(edge_type).num_rows, table.arrays)
         for reverse, edge_type in self._reverse.items():
             edges[reverse] = edges[edge_type]
         return GraphSchema(before.node_types, edges, is_homogeneous=before.is_homogeneous)
@@ -232,21 +200,26 @@ class UndirectedSource:
             for edges in self._source.edge_chunks(self._reverse[edge_type]):
                 yield np.ascontiguousarray(edges[::-1])
         elif edge_type[0] == edge_type[2]:
-            yield from self._merge(edge_type).edge_chunks()
+            num_nodes = self._source.schema.node_types[edge_type[0]].num_nodes
+            for keys in self._merge(edge_type).rows(_KEY):
+                edges = np.empty((2, len(keys)), np.int64)
+                np.divmod(keys, num_nodes, out=(edges[0], edges[1]))
+                yield edges
         else:
             yield from self._source.edge_chunks(edge_type)
 
     def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
         """The rows of an edge array, some at a time."""
         if edge_type[0] == edge_type[2]:
-            return self._merge(edge_type).array_chunks(name)
+            return self._merge(edge_type).rows(_array_key(name))
         return self._source.edge_array_chunks(self._reverse.get(edge_type, edge_type), name)
 
     def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
         """The rows of a node array, some at a time."""
         return self._source.node_array_chunks(node_type, name)
 
-    def _merge(self, edge_type: EdgeType) -> MergedEdges:
+    def _merge(self, edge_type: EdgeType) -> Spool:
+        """The keys and arrays of edges of a type with the same node type at both ends: sorted by (source, target), each once."""
         with self._lock:
             if edge_type not in self._merged:
                 table = self._source.schema.edge_types[edge_type]
@@ -257,7 +230,7 @@ class UndirectedSource:
                     self._merged[edge_type] = self._with_inverses(edge_type, num_nodes, stage)
             return self._merged[edge_type]
 
-    def _with_inverses(self, edge_type: EdgeType, num_nodes: int, stage: Stage) -> MergedEdges:
+    def _with_inverses(self, edge_type: EdgeType, num_nodes: int, stage: Stage) -> Spool:
         """Reads all edges of a type with the same node type at both ends, and gives them with their inverses, merged.
 
         Raises:
@@ -277,7 +250,7 @@ class UndirectedSource:
         except OSError as error:
             hint = "free some space, or set GNNKIT_HOME to a folder on a larger disk"
             raise DatasetError(f"cannot keep the undirected edges in {folder}: {error.strerror or error}", hint) from error
-        return MergedEdges(num_nodes, out)
+        return out
 
 
 _ENDS = ("edges.source", "edges.target")

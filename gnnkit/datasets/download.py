@@ -11,7 +11,7 @@ import socket
 import stat
 import zipfile
 import zlib
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
@@ -49,20 +49,6 @@ def within(seconds: float, work: Callable[[], R]) -> R:
     if not is_done(outcome, seconds):
         raise TimeoutError
     return outcome.result()
-
-
-def pieces_of(response: httpx.Response) -> Generator[bytes, None, None]:
-    """Yields a body in the pieces in which it comes: a chunk that is waited for would be lost in a cut.
-
-    Close it before the response, if not all of it was taken: it ends the thread that reads.
-
-    Args:
-        response: One that streams; its own time-out ends the wait for a server that stalls.
-
-    Raises:
-        httpx.TransportError: The connection broke, or the server stalls.
-    """
-    return read_ahead(response.iter_raw(), depth=_MOST_PIECES, unblock=lambda: _shut_down(response))
 
 
 def _shut_down(response: httpx.Response) -> None:
@@ -243,8 +229,10 @@ class _Download:
             self._on_size(total, start)
         self._remember(response.headers, total)
         self._stage.update(start, total)
+        # In the pieces in which it comes: a chunk that is waited for would be lost in a cut. Closing it ends the thread that reads.
+        pieces = read_ahead(response.iter_raw(), depth=_MOST_PIECES, unblock=lambda: _shut_down(response))
         try:
-            with closing(pieces_of(response)) as pieces, self._part.open("r+b" if start else "wb") as file:
+            with closing(pieces), self._part.open("r+b" if start else "wb") as file:
                 file.seek(start)
                 file.truncate()
                 for data in pieces:

@@ -18,6 +18,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -437,13 +438,10 @@ class _Fetch:
 
     def _download(self) -> None:
         with Stage(self._events, "download", label=self._info.name, unit="B") as stage:
-
-            def on_size(total: int | None, have: int) -> None:
-                self._check_size(total, have, stage)
-
+            on_size = partial(self._check_size, stage)
             download(self._url, self._part, stage=stage, on_size=on_size, hint=self._hint, patience=self._patience)
 
-    def _check_size(self, total: int | None, have: int, stage: Stage) -> None:
+    def _check_size(self, stage: Stage, total: int | None, have: int) -> None:
         """Shows what is about to happen, and refuses what was not asked for or cannot end well."""
         name = self._info.name
         if self._allowed == "auto" and (total is None or total > AUTO_LIMIT_BYTES):

@@ -52,7 +52,8 @@ class NpzMember:
         dtype: Its element type.
         fortran_order: Whether the first axis varies fastest in the file.
         header_bytes: Bytes before the first element.
-        stored_at: Position in the file of the first element, where the member is stored as it is; None where it is deflated.
+        stored_at: Position in the file of the first element, where the member is stored as it is, and elements can be read without those
+            before them; None where it is deflated.
     """
 
     path: Path
@@ -63,13 +64,8 @@ class NpzMember:
     header_bytes: int
     stored_at: int | None = None
 
-    @property
-    def has_ranges(self) -> bool:
-        """Whether elements can be read without those before them."""
-        return self.stored_at is not None
-
     def range(self, first: int, last: int) -> NDArray[Any]:
-        """Elements ``[first, last)``, flat, of a member that ``has_ranges``; no checksum is looked at.
+        """Elements ``[first, last)``, flat, of a member that is stored as it is; no checksum is looked at.
 
         Raises:
             DatasetError: The file cannot be read, or ends before them.
@@ -151,8 +147,9 @@ class NpzMember:
             while done < count:
                 size = min(step, count - done)
                 # bytearray: arrays that the consumer keeps are writable, as those that were parsed are.
-                data = bytearray(size * self.dtype.itemsize)
-                _fill(file, memoryview(data))
+                data = bytearray(file.read(size * self.dtype.itemsize))
+                if len(data) < size * self.dtype.itemsize:
+                    raise EOFError("the data ends too early")
                 yield np.frombuffer(data, self.dtype).astype(self.dtype.newbyteorder("="), copy=False)
                 done += size
             if start + count == math.prod(self.shape) and file.read(1):
@@ -224,15 +221,6 @@ def _skip(file: IO[bytes], count: int) -> None:
         if not data:
             raise EOFError("the data ends too early")
         count -= len(data)
-
-
-def _fill(file: IO[bytes], view: memoryview) -> None:
-    while len(view):
-        data = file.read(len(view))
-        if not data:
-            raise EOFError("the data ends too early")
-        view[: len(data)] = data
-        view = view[len(data) :]
 
 
 # torch/serialization.py: the first two pickles of the format before torch 1.6.

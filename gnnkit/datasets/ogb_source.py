@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,20 +47,31 @@ logger = logging.getLogger(__name__)
 READER_VERSION = 1
 
 Chunks = Callable[[], Iterator[NDArray[Any]]]
+Rows = Callable[[int, int], NDArray[Any]]
+# Of edges, which are handed over as [2, k].
+_EDGES = ArraySpec("int64", (2,))
+
+
+class OgbArray(NamedTuple):
+    """An array of a layout: its form, how it is streamed, and how rows ``[first, last)`` are read where that is possible."""
+
+    spec: ArraySpec
+    chunks: Chunks
+    rows: Rows | None = None
 
 
 @dataclass
 class OgbTable:
-    """A node type or edge type while its layout is being read: how many rows it has, and where its edges and its arrays come from."""
+    """A node type or edge type while its layout is being read: how many rows it has, its edges as ``[2, k]``, and its arrays."""
 
     num_rows: int
-    edges: Chunks | None = None
-    arrays: dict[str, tuple[ArraySpec, Chunks]] = field(default_factory=dict)
+    edges: OgbArray | None = None
+    arrays: dict[str, OgbArray] = field(default_factory=dict)
 
     @property
     def specs(self) -> dict[str, ArraySpec]:
         """The arrays that it has."""
-        return {name: spec for name, (spec, _) in self.arrays.items()}
+        return {name: array.spec for name, array in self.arrays.items()}
 
 
 class OgbSource:
@@ -109,7 +120,7 @@ class OgbSource:
         self.link_splits: LinkSplits = {}
         if info.kind == "link":
             links = OgbLinkSplits(tree.split, self.schema, relation_of)
-            self.link_splits = links
+            self.link_splits = links.by_type()
             self._files += links.files()
 
     def __repr__(self) -> str:
@@ -121,49 +132,45 @@ class OgbSource:
 
     def edge_chunks(self, edge_type: EdgeType) -> Iterator[NDArray[np.int64]]:
         """The edges in their own order, ``[2, k]`` at a time."""
+        return self._edges(edge_type).chunks()
+
+    def _edges(self, edge_type: EdgeType) -> OgbArray:
         edges = self._tables[edge_type].edges
         assert edges is not None, "a type of edges"
-        return edges()
+        return edges
 
     def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
         """The rows of an edge array, some at a time."""
-        return self._tables[edge_type].arrays[name][1]()
+        return self._tables[edge_type].arrays[name].chunks()
 
     def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
         """The rows of a node array, some at a time."""
-        return self._tables[node_type].arrays[name][1]()
+        return self._tables[node_type].arrays[name].chunks()
 
     def _splits_of(self, node_type: NodeType) -> Mapping[str, NDArray[np.int64]]:
         folder, num_nodes = self._split_folders[node_type], self._tables[node_type].num_rows
         return LazyMapping(list(SPLITS), lambda split: read_split(folder / f"{split}.csv.gz", num_nodes))
 
 
-Rows = Callable[[int, int], NDArray[Any]]
-
-
 class RangedOgbSource(OgbSource, RangedSource):
-    """An ``OgbSource`` any rows of which can be read: its arrays are stored one element after the other.
-
-    Args:
-        ranges: ``{(type, array): reads rows [first, last)}``; None for the array of the edges themselves, as ``[2, last - first]``.
-        given: See ``OgbSource``.
-    """
-
-    def __init__(self, *given: Any, ranges: Mapping[tuple[NodeType | EdgeType, str | None], Rows], **named: Any) -> None:
-        super().__init__(*given, **named)
-        self._ranges = dict(ranges)
+    """An ``OgbSource`` any rows of which can be read: its arrays are stored one element after the other."""
 
     @override
     def edge_rows(self, edge_type: EdgeType, first: int, last: int) -> NDArray[np.int64]:
-        return self._ranges[edge_type, None](first, last)
+        return _rows(self._edges(edge_type), first, last)
 
     @override
     def edge_array_rows(self, edge_type: EdgeType, name: str, first: int, last: int) -> NDArray[Any]:
-        return self._ranges[edge_type, name](first, last)
+        return _rows(self._tables[edge_type].arrays[name], first, last)
 
     @override
     def node_array_rows(self, node_type: NodeType, name: str, first: int, last: int) -> NDArray[Any]:
-        return self._ranges[node_type, name](first, last)
+        return _rows(self._tables[node_type].arrays[name], first, last)
+
+
+def _rows(array: OgbArray, first: int, last: int) -> NDArray[Any]:
+    assert array.rows is not None, "this layout has ranges"
+    return array.rows(first, last)
 
 
 def read_split(path: Path, num_nodes: int) -> NDArray[np.int64]:
@@ -196,8 +203,8 @@ _NEGATIVES = {"target_node_neg": "dst_neg_index", "tail_neg": "dst_neg_index", "
 _TYPES = ("head_type", "tail_type")
 
 
-class OgbLinkSplits(Mapping[EdgeType, Mapping[str, Links]]):
-    """``GraphSource.link_splits`` of a tree: files are read when their split is asked for, and one at a time is held.
+class OgbLinkSplits:
+    """The official split of a tree's links: files are read when their split is asked for, and one at a time is held.
 
     Args:
         folder: The official split's folder.
@@ -215,16 +222,12 @@ class OgbLinkSplits(Mapping[EdgeType, Mapping[str, Links]]):
         whole = self._folder / "split_dict.pt"
         return [whole] if whole.is_file() else [self._folder / f"{split}.pt" for split in SPLITS]
 
-    def __getitem__(self, edge_type: EdgeType) -> Mapping[str, Links]:
-        if edge_type not in self._schema.edge_types:
-            raise KeyError(edge_type)
-        return _OfType(self, edge_type)
+    def by_type(self) -> LinkSplits:
+        """``GraphSource.link_splits``."""
+        return LazyMapping(list(self._schema.edge_types), self._of_edge_type)
 
-    def __iter__(self) -> Iterator[EdgeType]:
-        return iter(self._schema.edge_types)
-
-    def __len__(self) -> int:
-        return len(self._schema.edge_types)
+    def _of_edge_type(self, edge_type: EdgeType) -> Mapping[str, Links]:
+        return LazyMapping(list(SPLITS), lambda split: self.links(split)[edge_type], keeps=False)
 
     def links(self, split: str) -> dict[EdgeType, dict[str, NDArray[Any]]]:
         """The links of a split, of every edge type.
@@ -293,33 +296,16 @@ class OgbLinkSplits(Mapping[EdgeType, Mapping[str, Links]]):
         sources, targets = (self._schema.node_types[node_type].num_nodes for node_type in (edge_type[0], edge_type[2]))
         for name, bounds in (("edge_label_index", (sources, targets)), ("neg_edge_index", (sources, targets))):
             for ids, bound, what in zip(links.get(name, ()), bounds, ("source node", "target node"), strict=False):
-                _check(path, ids, bound, f"{what} of a {'link' if name == 'edge_label_index' else 'negative'}", rows)
+                check_ids(ids, bound, path, what=f"{what} of a {'link' if name == 'edge_label_index' else 'negative'}", rows=rows)
         for name, bound in (("src_neg_index", sources), ("dst_neg_index", targets)):
             if name in links:
                 ids = links[name]
                 beyond = ((ids < 0) | (ids >= bound)).any(axis=1)
                 first = np.flatnonzero(beyond)[:1]
                 what = f"negative {'source' if name == 'src_neg_index' else 'target'} node"
-                _check(path, ids[first].reshape(-1), bound, what, (first if rows is None else rows[first]).repeat(ids.shape[1]))
+                numbers = (first if rows is None else rows[first]).repeat(ids.shape[1])
+                check_ids(ids[first].reshape(-1), bound, path, what=what, rows=numbers)
         return links
-
-
-class _OfType(Mapping[str, Links]):
-    """The splits of one edge type."""
-
-    def __init__(self, splits: OgbLinkSplits, edge_type: EdgeType) -> None:
-        self._splits, self._edge_type = splits, edge_type
-
-    def __getitem__(self, split: str) -> Links:
-        if split not in SPLITS:
-            raise KeyError(split)
-        return self._splits.links(split)[self._edge_type]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(SPLITS)
-
-    def __len__(self) -> int:
-        return len(SPLITS)
 
 
 def _renamed(path: Path, value: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
@@ -387,15 +373,6 @@ def _taken(links: Mapping[str, NDArray[Any]], rows: NDArray[np.int64]) -> dict[s
     return {name: np.ascontiguousarray(v[:, rows] if name == "edge_label_index" else v[rows]) for name, v in links.items()}
 
 
-def _check(path: Path, ids: NDArray[np.int64], bound: int, what: str, rows: NDArray[np.int64] | None) -> None:
-    """Refuses ids that are no nodes, naming their row in the file."""
-    if rows is None:
-        check_ids(ids, bound, path, first_row=0, what=what)
-    elif len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= bound):
-        at = int(np.flatnonzero((ids < 0) | (ids >= bound))[0])
-        check_ids(ids[at : at + 1], bound, path, first_row=int(rows[at]), what=what)
-
-
 # OGB-4: what a tree that ogb has not touched yet calls it.
 _OLDER_NAMES = {"node_species": "species"}
 # The edge array that numbers the relations of a typed graph.
@@ -408,11 +385,20 @@ def open_csv_layout(info: OgbInfo, tree: OgbTree) -> OgbSource:
     Raises:
         DatasetError: A file is missing or damaged, or files contradict each other.
     """
-    return _Typed(info, tree).source() if info.is_hetero else _Untyped(info, tree).source()
+    layout = _CsvLayout(info, tree)
+    return layout.typed() if info.is_hetero else layout.untyped()
 
 
-class _Reader:
-    """The common base of both layouts: it turns files into tables, and records which files were used."""
+class _CsvLayout:
+    """The ``.csv.gz`` files of a tree, which become tables.
+
+    Args:
+        info: The dataset.
+        tree: Where it is.
+
+    Attributes:
+        files: The files that are used.
+    """
 
     def __init__(self, info: OgbInfo, tree: OgbTree) -> None:
         self.info, self.tree = info, tree
@@ -446,34 +432,31 @@ class _Reader:
         edges = CsvTable(self.used(folder / "edge.csv.gz"), 2, np.dtype(np.int64), rows, str(count_file))
         if not edges.path.exists():
             raise DatasetError(f"{edges.path} is missing", RESTORE_HINT)
-        table = OgbTable(rows * (1 + inverse), partial(_edges, edges, num_sources, num_targets, inverse=inverse))
+        table = OgbTable(rows * (1 + inverse), OgbArray(_EDGES, partial(_edges, edges, num_sources, num_targets, inverse=inverse)))
         for name, file_name in (("edge_attr", "edge-feat"), *((name, name) for name in self.info.edge_files)):
             path = folder / f"{file_name}.csv.gz"
             if path.exists():
-                spec, chunks = self._array(path, rows, count_file)
-                table.arrays[name] = (spec, partial(_twice, chunks) if inverse else chunks)
+                array = self._array(path, rows, count_file)
+                table.arrays[name] = array._replace(chunks=partial(_twice, array.chunks)) if inverse else array
             elif name != "edge_attr" and not self.info.is_hetero:
                 raise DatasetError(f"{path} is missing", RESTORE_HINT)
         return table
 
-    def _array(self, path: Path, num_rows: int, count_file: Path) -> tuple[ArraySpec, Chunks]:
+    def _array(self, path: Path, num_rows: int, count_file: Path) -> OgbArray:
         table = open_table(self.used(path), num_rows, str(count_file))
-        return ArraySpec(table.dtype.name, (table.num_columns,)), table.rows
+        return OgbArray(ArraySpec(table.dtype.name, (table.num_columns,)), table.rows)
 
-    def _labels(self, path: Path, num_rows: int, count_file: Path) -> tuple[ArraySpec, Chunks]:
+    def _labels(self, path: Path, num_rows: int, count_file: Path) -> OgbArray:
         # As float64, so that the missing ones can be told; class numbers are far below 2 ** 53.
         table = open_table(self.used(path), num_rows, str(count_file), dtype=np.float64)
         if table.num_columns != self.info.num_tasks:
             message = f"{path} has {table.num_columns} labels a row where {self.info.name} has {self.info.num_tasks}"
             raise DatasetError(message, RESTORE_HINT)
         shape = () if self.info.num_tasks == 1 else (self.info.num_tasks,)
-        return ArraySpec("int64", shape), partial(_labels, table.rows, self.info.num_classes, path)
+        return OgbArray(ArraySpec("int64", shape), partial(_labels, table.rows, self.info.num_classes, path))
 
-
-class _Untyped(_Reader):
-    """``raw/{edge,node-feat,node-label,num-node-list,num-edge-list}.csv.gz`` and more."""
-
-    def source(self) -> OgbSource:
+    def untyped(self) -> OgbSource:
+        """The graph of ``raw/{edge,node-feat,node-label,num-node-list,num-edge-list}.csv.gz`` and more."""
         raw = self.tree.raw
         count_file = self.used(raw / "num-node-list.csv.gz")
         num_nodes = single_count(count_file)
@@ -487,11 +470,8 @@ class _Untyped(_Reader):
             files=self.files,
         )
 
-
-class _Typed(_Reader):
-    """``raw/relations/<source>___<relation>___<target>/``, ``raw/node-feat/<type>/``, ``raw/node-label/<type>/``."""
-
-    def source(self) -> OgbSource:
+    def typed(self) -> OgbSource:
+        """The graph of ``raw/relations/<source>___<relation>___<target>/``, ``raw/node-feat/<type>/``, ``raw/node-label/<type>/``."""
         raw = self.tree.raw
         count_file = self.used(raw / "num-node-dict.csv.gz")
         counts = self._by_type(count_file)
@@ -560,7 +540,7 @@ def _check_ends(ends: NDArray[Any], bounds: tuple[int, int], path: Path, first_r
         check_ids(ids, bound, path, first_row=first_row, what=what)
 
 
-def _relations(arrays: Mapping[EdgeType, tuple[ArraySpec, Chunks] | None]) -> dict[EdgeType, int]:
+def _relations(arrays: Mapping[EdgeType, OgbArray | None]) -> dict[EdgeType, int]:
     """The number of each edge type's relation, which all of its edges bear; types without edges have none.
 
     Raises:
@@ -570,7 +550,7 @@ def _relations(arrays: Mapping[EdgeType, tuple[ArraySpec, Chunks] | None]) -> di
     for edge_type, array in arrays.items():
         if array is None:
             raise DatasetError(f"the edges of {edge_type} have no {_RELATION}.csv.gz, so links cannot be told by edge type", RESTORE_HINT)
-        found = {int(number) for rows in array[1]() for number in np.unique(rows)}
+        found = {int(number) for rows in array.chunks() for number in np.unique(rows)}
         if len(found) > 1:
             raise DatasetError(f"{_RELATION} of {edge_type} has several relations: {sorted(found)[:3]}", RESTORE_HINT)
         numbers |= dict.fromkeys([edge_type], *found) if found else {}
@@ -613,10 +593,8 @@ def open_binary_layout(info: OgbInfo, tree: OgbTree) -> OgbSource:
         raise DatasetError(
             f"{data_path}: edge_index is {edge_index.dtype} {list(edge_index.shape)} where integers [2, {num_edges}] must be", RESTORE_HINT
         )
-    nodes, edges = OgbTable(num_nodes), OgbTable(num_edges, partial(_edges_of_ogb_npz, edge_index, num_nodes))
-    ranges: dict[tuple[NodeType | EdgeType, str | None], Rows] = {
-        (HOMOGENEOUS_EDGE_TYPE, None): partial(_edge_range, edge_index, num_nodes)
-    }
+    ends = OgbArray(_EDGES, partial(_edges_of_ogb_npz, edge_index, num_nodes), partial(_edge_range, edge_index, num_nodes))
+    nodes, edges = OgbTable(num_nodes), OgbTable(num_edges, ends)
     for name, member in members.items():
         if name in ("edge_index", *_COUNTS):
             continue
@@ -624,15 +602,15 @@ def open_binary_layout(info: OgbInfo, tree: OgbTree) -> OgbSource:
             raise DatasetError(f"{data_path}: array {name!r} belongs neither to nodes nor to edges", RESTORE_HINT)
         table = nodes if name.startswith("node_") else edges
         _check_rows(member, num_nodes if table is nodes else num_edges)
-        table.arrays[_NAMES.get(name, name)] = (ArraySpec(member.dtype.newbyteorder("=").name, member.shape[1:]), member.rows)
-        ranges[HOMOGENEOUS_NODE_TYPE if table is nodes else HOMOGENEOUS_EDGE_TYPE, _NAMES.get(name, name)] = member.row_range
+        spec = ArraySpec(member.dtype.newbyteorder("=").name, member.shape[1:])
+        table.arrays[_NAMES.get(name, name)] = OgbArray(spec, member.rows, member.row_range)
     is_node, used = info.kind == "node", [edge_index, *(member for name, member in members.items() if name not in _COUNTS)]
     if is_node:
         spec, labels = _labels_of(info, label_path, num_nodes)
-        nodes.arrays["y"] = spec, partial(_labels, labels.rows, info.num_classes, label_path)
-        ranges[HOMOGENEOUS_NODE_TYPE, "y"] = partial(_label_range, labels, info)
+        streamed, ranged = partial(_labels, labels.rows, info.num_classes, label_path), partial(_label_range, labels, info)
+        nodes.arrays["y"] = OgbArray(spec, streamed, ranged)
         used.append(labels)
-    kind = partial(RangedOgbSource, ranges=ranges) if all(member.has_ranges for member in used) else OgbSource
+    kind = RangedOgbSource if all(member.stored_at is not None for member in used) else OgbSource
     return kind(
         info,
         tree,

@@ -159,22 +159,24 @@ def parse_plain(block: bytes, out: NDArray[Any], *, transposed: bool) -> bool:
     return False
 
 
-def check_ids(ids: NDArray[Any], bound: int, path: Path, *, first_row: int, what: str) -> None:
+def check_ids(ids: NDArray[Any], bound: int, path: Path, *, what: str, first_row: int = 0, rows: NDArray[np.int64] | None = None) -> None:
     """Refuses ids outside ``[0, bound)``.
 
     Args:
         ids: ``[k]`` integers.
         bound: Number of nodes.
         path: The file they come from.
-        first_row: Rows of the file before ``ids[0]``.
         what: What they are ("source").
+        first_row: Rows of the file before ``ids[0]``.
+        rows: ``[k]``, the number of each id's row, where they do not follow each other.
 
     Raises:
         DatasetError: Names the first such id, its file and its row, counted from 1.
     """
     if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= bound):
-        row = int(np.flatnonzero((ids < 0) | (ids >= bound))[0])
-        raise DatasetError(f"{path}: row {first_row + row + 1}: {what} {int(ids[row])} is outside [0, {bound})", RESTORE_HINT)
+        place = int(np.flatnonzero((ids < 0) | (ids >= bound))[0])
+        row = first_row + place if rows is None else int(rows[place])
+        raise DatasetError(f"{path}: row {row + 1}: {what} {int(ids[place])} is outside [0, {bound})", RESTORE_HINT)
 
 
 def class_ids(values: NDArray[Any], num_classes: int, path: Path, *, first_row: int) -> NDArray[np.int64]:

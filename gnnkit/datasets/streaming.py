@@ -79,7 +79,7 @@ def _take(results: queue.SimpleQueue[R]) -> R:
             return results.get(timeout=SLICE_S)
 
 
-READ_ROWS = 1 << 18
+READ_ROWS, _READ_BYTES = 1 << 18, 8 << 20
 
 
 class Spool:
@@ -102,6 +102,12 @@ class Spool:
     def read(self, name: str, start: int, stop: int) -> NDArray[Any]:
         """Rows ``[start, stop)`` of one array."""
         return self._files[name].read(start, stop)
+
+    def rows(self, name: str) -> Iterator[NDArray[Any]]:
+        """Yields the rows of one array, some at a time."""
+        step = max(1, min(READ_ROWS, _READ_BYTES // max(1, self.specs[name].row_nbytes)))
+        for start in range(0, self.num_rows, step):
+            yield self.read(name, start, min(start + step, self.num_rows))
 
     def chunks(self, rows: int = READ_ROWS) -> Iterator[dict[str, NDArray[Any]]]:
         """Yields all arrays side by side."""

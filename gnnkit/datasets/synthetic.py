@@ -217,7 +217,7 @@ class GraphShape:
         num_fields: Further classes, of nodes that are in no split: each is a field of research without labels.
         labelled_share: Share of the nodes that have one of ``num_classes`` classes.
         power, head: Popularity falls off as ``rank ** (1 / power - 1)``, and begins at this share of all.
-        local, similar, focus, typical: Shares in 1/256, see ``LOCAL``, ``SIMILAR``, ``FOCUS`` and ``TYPICAL`` in ``synthetic_kernels``.
+        local, similar, focus, typical: Shares in 1/256, see ``LOCAL``, ``SIMILAR``, ``FOCUS`` and ``TYPICAL``.
         scattered: Whether the nodes of a community have ids far from each other; else they follow each other.
     """
 

@@ -1,19 +1,15 @@
 """Writes a generated graph in OGB's own raw layout, as an unpacked ``products.zip`` or ``papers100M-bin.zip`` would be.
 
-    python -m gnnkit.datasets.synthetic_ogb --scale 0.002 --root data/sample
-
-makes ``data/sample/ogbn_products``, which ogb, PyG and gnnkit read like the real thing. The file ``NOTICE.gnnkit`` in it
-says that it is not.
+``write_ogb_layout(products_like(0.002), "data/sample")`` makes ``data/sample/ogbn_products``, which ogb, PyG and gnnkit read like the
+real thing. The file ``NOTICE.gnnkit`` in it says that it is not.
 """
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import shutil
-import sys
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.arguments import checks_calls
-from gnnkit.datasets.synthetic import PRODUCTS, GeneratedSource, products_like
-from gnnkit.errors import GnnkitError, PlanError
+from gnnkit.datasets.ogb import NOTICE_FILE
+from gnnkit.datasets.synthetic import PRODUCTS, GeneratedSource
+from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.files import user_path
 from gnnkit.schema import HOMOGENEOUS_NODE_TYPE
 
-# A tree with this file is shown with the line that it holds, wherever its name is.
-NOTICE_FILE = "NOTICE.gnnkit"
 SAMPLE_NOTICE = "synthetic sample, not OGB's data"
 
 
@@ -150,25 +145,3 @@ def _write_csv_gz(path: Path, chunks: Iterable[NDArray[Any]], compresslevel: int
         for chunk in chunks:
             columns = [np.ascontiguousarray(chunk[:, j]) for j in range(chunk.shape[1])]
             pyarrow.csv.write_csv(pa.table(columns, names=[str(j) for j in range(len(columns))]), packed, options)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command of this module; returns its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m gnnkit.datasets.synthetic_ogb", description="Writes a generated graph in OGB's layout."
-    )
-    parser.add_argument("--scale", type=float, default=0.002, help="size relative to ogbn-products (default 0.002)")
-    parser.add_argument("--seed", type=int, default=0, help="another seed is another graph (default 0)")
-    parser.add_argument("--root", type=Path, required=True, help="the folder to make ogbn_products in")
-    given = parser.parse_args(arguments)
-    try:
-        path = write_ogb_layout(products_like(given.scale, seed=given.seed), given.root)
-    except GnnkitError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    sys.stdout.write(f"{path}: {SAMPLE_NOTICE}\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

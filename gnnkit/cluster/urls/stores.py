@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -102,34 +101,23 @@ def open_url(
         store = _opened(url, known, _chosen(parts, whole_structure, known))
         if store is not None:
             return store
-    with contextlib.ExitStack() as stack:
-        transfer: list[Transfer] = []
-
-        def connected() -> Transfer:
-            if not transfer:
-                transfer.append(stack.enter_context(Transfer(url, StoreError)))
-            return transfer[0]
-
-        manifest, cut = latest(url, lambda: _asked(connected(), url), known, StoreError, events)
+    with Transfer(url, StoreError) as transfer:
+        manifest, cut = latest(url, lambda: _asked(transfer, url), known, StoreError, events)
         wanted = _chosen(parts, whole_structure, manifest)
         store = _opened(url, manifest, wanted)
         if store is not None:
             return store
         if cut is not None:
             raise cut.error
-        _fetch(connected(), url, manifest, wanted, events)
+        _fetch(transfer, url, manifest, wanted, events)
     return Store.open(_path(manifest), url=url, **wanted)
 
 
 def url_manifest(url: str, events: EventSink = ignore_events) -> Manifest:
     """The manifest of the store at a URL, of which nothing else is fetched; see ``open_url``."""
     url = check_url(url, "the store")
-
-    def ask() -> Manifest:
-        with Transfer(url, StoreError) as transfer:
-            return _asked(transfer, url)
-
-    return latest(url, ask, _known(url), StoreError, events)[0]
+    with Transfer(url, StoreError) as transfer:
+        return latest(url, lambda: _asked(transfer, url), _known(url), StoreError, events)[0]
 
 
 def _chosen(parts: Iterable[int] | HeldOf | None, whole_structure: bool, manifest: Manifest) -> Held:
@@ -164,9 +152,9 @@ def _asked(transfer: Transfer, url: str) -> Manifest:
     return manifest
 
 
-def _unwritable(error: OSError, path: Path) -> StoreError:
+def _unwritable(error: OSError, path: Path, kind: type[GnnkitError] = StoreError) -> GnnkitError:
     hint = "free some space, or set GNNKIT_HOME to a folder on another disk"
-    return StoreError(f"{path} cannot be written: {why_unwritable(error, path)}", hint)
+    return kind(f"{path} cannot be written: {why_unwritable(error, path)}", hint)
 
 
 def _same_store_at(path: Path, manifest: Manifest) -> bool:
@@ -355,16 +343,13 @@ def fetch_tables(url: str, what: str, is_table: Callable[[str], bool], events: E
     url = check_url(url, what)
     folder = record_folder(url)
     try:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(locked(folder, _WAIT_TIMEOUT_S, events, "fetched"))
+        with locked(folder, _WAIT_TIMEOUT_S, events, "fetched"), Transfer(url, DatasetError) as transfer:
             folder.mkdir(parents=True, exist_ok=True)
-            known, transfer = _known_files(folder), []
 
             def ask() -> list[RemoteFile]:
-                transfer.append(stack.enter_context(Transfer(url, DatasetError)))
-                return [file for file in transfer[0].find(url) if is_table(file.url)]
+                return [file for file in transfer.find(url) if is_table(file.url)]
 
-            files, cut = latest(url, ask, known, DatasetError, events)
+            files, cut = latest(url, ask, _known_files(folder), DatasetError, events)
             if not files:
                 raise DatasetError(f"{what}: there is no table at {url}", "a glob has * in it; suffixes are those of the how-to on tables")
             missing = [file for file in files if not _place(folder, file).exists()]
@@ -372,14 +357,13 @@ def fetch_tables(url: str, what: str, is_table: Callable[[str], bool], events: E
                 raise cut.error
             if missing:
                 moves = [Move(file.url, str(_place(folder, file)), file.size, version=file.version) for file in missing]
-                _download(transfer[0], moves, sum(move.size for move in moves), folder, url, f"to {folder}", events)
+                _download(transfer, moves, sum(move.size for move in moves), folder, url, f"to {folder}", events)
             if cut is None:
                 _forget_others(folder, files)
                 write_whole(folder / _LISTING, json.dumps([asdict(file) for file in files]))
             return [(str(_place(folder, file)), file.url) for file in files]
     except OSError as error:
-        hint = "free some space, or set GNNKIT_HOME to a folder on another disk"
-        raise DatasetError(f"{folder} cannot be written: {why_unwritable(error, folder)}", hint) from error
+        raise _unwritable(error, folder, DatasetError) from error
 
 
 def _place(folder: Path, file: RemoteFile) -> Path:

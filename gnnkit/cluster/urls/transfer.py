@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from gnnkit.errors import GnnkitError
@@ -68,7 +69,9 @@ class UrlUnreachable(Exception):
 
 
 class Transfer:
-    """The child process, for a ``with`` block. An interrupt ends it; what it has fetched so far stays for the next one.
+    """The child process, for a ``with`` block; it is started when it is first asked for something.
+
+    An interrupt ends it; what it has fetched so far stays for the next one.
 
     Args:
         url: Where files are moved from or to, for the record of the run.
@@ -78,21 +81,20 @@ class Transfer:
     def __init__(self, url: str, error: type[GnnkitError]) -> None:
         self._url, self._error = url, error
 
-    def __enter__(self) -> Transfer:
-        self._waker = Waker()
+    @cached_property
+    def _supervisor(self) -> Supervisor:
         options = SupervisorOptions(
             1, 1, _MODULE, title="the transfer process", lane="transfer", advice="call it again: what has come is kept"
         )
-        self._supervisor = Supervisor(options, new_run(None, {"url": self._url}, "transfer"), lambda child: None)
-        try:
-            self._supervisor.start_missing()
-        except BaseException:
-            self._supervisor.stop()
-            raise
+        return Supervisor(options, new_run(None, {"url": self._url}, "transfer"), lambda child: None)
+
+    def __enter__(self) -> Transfer:
+        self._waker = Waker()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._supervisor.stop()
+        if "_supervisor" in vars(self):
+            self._supervisor.stop()
 
     def read(self, url: str) -> bytes:
         """Reads a file of a bounded size.
@@ -140,6 +142,7 @@ class Transfer:
 
     def _ask(self, kind: str, *fds: int, stage: Stage | None = None, before: int = 0, **body: Any) -> Message:
         supervisor, deadline = self._supervisor, Deadline(_SILENCE_S)
+        supervisor.start_missing()
         supervisor.send(0, kind, fds, **body)
         while True:
             self._waker.wait(supervisor.poller(), SLICE_S)

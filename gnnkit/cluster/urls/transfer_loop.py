@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import fsspec
 from fsspec.callbacks import Callback
@@ -54,14 +54,6 @@ class _Refused(Exception):
 
 class _Changed(Exception):
     """A file that came, and is another one than was to come."""
-
-
-class _Piece(NamedTuple):
-    """The bytes from ``start`` to ``end`` of a file."""
-
-    file: Mapping[str, Any]
-    start: int
-    end: int
 
 
 class TransferLoop:
@@ -126,7 +118,7 @@ class TransferLoop:
                 continue
             if info.get("size") is None:
                 raise _Refused(f"{name}: the server does not say how long it is", "download the file and give its path")
-            files.append({"url": _url_of(system, name), "size": int(info["size"]), "version": _version(info)})
+            files.append({"url": str(system.unstrip_protocol(name)), "size": int(info["size"]), "version": _version(info)})
         return {"files": files}
 
     def _remove(self, urls: list[str]) -> None:
@@ -137,8 +129,7 @@ class TransferLoop:
 
     def _get(self, files: list[dict[str, Any]]) -> None:
         self._moved = 0
-        again = self._fetch(files, is_last=False)
-        self._fetch(again, is_last=True)
+        self._fetch(self._fetch(files))
         for file in files:
             if file["version"] and file["crc32"] is None:
                 system, path = self._at(file["url"])
@@ -172,37 +163,40 @@ class TransferLoop:
 
     # Fetching ----------------------------------------------------------------------------------------------------------------
 
-    def _fetch(self, files: list[dict[str, Any]], *, is_last: bool) -> list[dict[str, Any]]:
+    def _fetch(self, files: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Fetches files; those that were begun by an earlier call and turn out to be of something else are handed back to be begun anew."""
         again: list[dict[str, Any]] = []
-        on_the_way: deque[tuple[_Piece, Future[bytes]]] = deque()
-        taking = _Taking(self._tell_moved)
+        on_the_way: deque[tuple[_Incoming, int, Future[bytes]]] = deque()
 
         def take() -> None:
-            piece, outcome = on_the_way.popleft()
+            incoming, end, outcome = on_the_way.popleft()
+            data = outcome.result()
+            self._tell_moved(len(data))
             try:
-                taking.take(piece, outcome.result())
+                incoming.take(data, is_last=end == incoming.file["size"])
             except _Changed as changed:
-                if is_last or not taking.was_begun(piece.file):
+                if not incoming.have:
                     hint = "the owner of the store has to put it again: gnnkit push --overwrite"
-                    raise _Refused(f"{piece.file['url']}: {changed}", hint) from changed
-                self._tell_moved(-piece.file["size"])
-                again.append(dict(piece.file))
+                    raise _Refused(f"{incoming.file['url']}: {changed}", hint) from changed
+                self._tell_moved(-incoming.file["size"])
+                again.append(incoming.file)
 
         pool = ThreadPoolExecutor(_PIECES, "gnnkit-get")
         try:
-            for piece in taking.pieces(files):
-                on_the_way.append((piece, pool.submit(self._piece, piece)))
-                if len(on_the_way) >= _PIECES:
-                    take()
+            for file in files:
+                incoming = _Incoming(file)
+                self._tell_moved(incoming.have)
+                for start, end in incoming.ranges():
+                    on_the_way.append((incoming, end, pool.submit(self._piece, file["url"], start, end)))
+                    if len(on_the_way) >= _PIECES:
+                        take()
             while on_the_way:
                 take()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
         return again
 
-    def _piece(self, piece: _Piece) -> bytes:
-        url, start, end = piece.file["url"], piece.start, piece.end
+    def _piece(self, url: str, start: int, end: int) -> bytes:
         if start == end:
             return b""
         system, path = self._at(url)
@@ -266,63 +260,54 @@ class TransferLoop:
                 self._wire.send("moved", bytes=self._moved)
 
 
-class _Taking:
-    """Puts pieces into files as they come, in order.
+class _Incoming:
+    """A file that is being fetched: what has come of it is in ``<path>.part``.
 
     Args:
-        tell: Called with the bytes of each piece, and of what was there before.
+        file: The file, as the message ``get`` has it.
+
+    Attributes:
+        file: See above.
+        have: Bytes that an earlier call has left.
     """
 
-    def __init__(self, tell: Callable[[int], None]) -> None:
-        self._tell = tell
-        self._sums: dict[str, int] = {}
-        self._begun: set[str] = set()
+    def __init__(self, file: dict[str, Any]) -> None:
+        self.file, self._path, self._part = file, Path(file["path"]), Path(file["path"] + PART)
+        self.have = self._part.stat().st_size if self._part.exists() else 0
+        if self.have > file["size"]:
+            self._part.unlink()
+            self.have = 0
+        self._crc = file_crc32(self._part) if self.have else 0
 
-    def pieces(self, files: list[dict[str, Any]]) -> Iterator[_Piece]:
-        """Yields what is yet to come of files, of each at least one piece."""
-        for file in files:
-            part = Path(file["path"] + PART)
-            have = part.stat().st_size if part.exists() else 0
-            if have > file["size"]:
-                part.unlink()
-                have = 0
-            self._sums[file["url"]] = file_crc32(part) if have else 0
-            if have:
-                self._begun.add(file["url"])
-                self._tell(have)
-            for start in range(have, file["size"], _PIECE_BYTES) or (have,):
-                yield _Piece(file, start, min(start + _PIECE_BYTES, file["size"]))
+    def ranges(self) -> Iterator[tuple[int, int]]:
+        """Yields the first byte of each piece that is yet to come, and the one behind it; at least one piece."""
+        size = self.file["size"]
+        for start in range(self.have, size, _PIECE_BYTES) or (self.have,):
+            yield start, min(start + _PIECE_BYTES, size)
 
-    def was_begun(self, file: Mapping[str, Any]) -> bool:
-        """Whether an earlier call had begun a file."""
-        return file["url"] in self._begun
-
-    def take(self, piece: _Piece, data: bytes) -> None:
-        """Writes a piece; after the last one the file goes to its place.
+    def take(self, data: bytes, *, is_last: bool) -> None:
+        """Writes the next piece; after the last one the file goes to its place.
 
         Raises:
             _Changed: The file is another one than expected; what came of it is removed.
             _Refused: It cannot be written.
         """
-        file, path = piece.file, Path(piece.file["path"])
-        part = Path(file["path"] + PART)
-        self._sums[file["url"]] = zlib.crc32(data, self._sums[file["url"]])
+        self._crc = zlib.crc32(data, self._crc)
         try:
-            with part.open("ab") as out:
+            with self._part.open("ab") as out:
                 out.write(data)
                 out.flush()
-                if piece.end == file["size"]:
+                if is_last:
                     os.fsync(out.fileno())
-            self._tell(len(data))
-            if piece.end < file["size"]:
+            if not is_last:
                 return
-            crc, wanted = self._sums[file["url"]], file["crc32"]
-            if wanted is not None and crc != wanted:
-                part.unlink()
-                raise _Changed(f"its CRC-32 is {crc:08x}, the manifest says {wanted:08x}")
-            part.rename(path)
+            wanted = self.file["crc32"]
+            if wanted is not None and self._crc != wanted:
+                self._part.unlink()
+                raise _Changed(f"its CRC-32 is {self._crc:08x}, the manifest says {wanted:08x}")
+            self._part.rename(self._path)
         except OSError as error:
-            text = f"{file['url']} cannot be written to {path}: {why_unwritable(error, path)}"
+            text = f"{self.file['url']} cannot be written to {self._path}: {why_unwritable(error, self._path)}"
             raise _Refused(text, "free some space, or set GNNKIT_HOME to a folder on another disk") from error
 
 
@@ -346,10 +331,6 @@ def _found(system: Any, path: str) -> dict[str, dict[str, Any]]:
     if "http" in system.protocol:  # folders there are pages of links
         return {path: system.info(path)}
     return dict(system.find(path, detail=True))
-
-
-def _url_of(system: Any, name: str) -> str:
-    return str(system.unstrip_protocol(name))
 
 
 def _version(info: Mapping[str, Any]) -> str:

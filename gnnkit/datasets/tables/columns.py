@@ -39,14 +39,36 @@ _ISO_DATE, _DATE = re.compile(r"\d{4}-\d\d-\d\d\b"), re.compile(r"\d{1,2}([./-])
 _FIT_ROWS, _DAY_US = 1 << 20, 86_400_000_000
 
 
-class Column(ABC):
-    """One or several columns of a table on their way into an array.
+@dataclass(frozen=True)
+class ReadOptions:
+    """The options of ``tables`` that say how columns are read.
 
     Attributes:
-        columns: Names of the columns that it reads.
+        types: Types that columns are to have.
+        fill: ``{column: value}`` for nulls.
+        time_unit: The unit of times: "s", "ms", "us" or "ns".
+        drops: Whether edges that name no node are left out.
     """
 
-    columns: tuple[str, ...]
+    types: Mapping[str, pa.DataType]
+    fill: Mapping[str, Any]
+    time_unit: str
+    drops: bool
+
+
+class Column(ABC):
+    """One or several columns of a table on their way into an array, whose rows a ``Place`` keeps: those of one table or of a range of it.
+
+    Args:
+        columns: Names of the columns that it reads.
+        options: How they are read.
+        place: Where its rows are kept.
+    """
+
+    def __init__(self, columns: Sequence[str], options: ReadOptions, place: Place) -> None:
+        self.columns = tuple(columns)
+        self._options, self._place = options, place
+        self._kept: Rows | None = None
 
     @abstractmethod
     def convert(self, piece: Piece) -> Any:
@@ -60,13 +82,13 @@ class Column(ABC):
     def finish(self) -> ArraySpec:
         """Ends the column, and returns its dtype and row shape."""
 
-    @abstractmethod
     def rows(self, start: int, stop: int) -> NDArray[Any]:
         """Rows ``[start, stop)``, once it is finished."""
+        return self._rows_kept.read(start, stop)
 
-    @abstractmethod
     def digest(self) -> str:
         """Hex digest of its values, the same however the rows came in pieces."""
+        return self._digest.hexdigest()
 
     @abstractmethod
     def facts(self) -> Any:
@@ -88,20 +110,10 @@ class Column(ABC):
     def join(self, other: Any) -> None:
         """Goes on with the next range of rows, which are those of another column of the same class, read on another host."""
 
-
-class _KeptColumn(Column):
-    """A column whose rows are kept by a ``Place``, those of one table or of a range of it."""
-
-    _kept: Rows | None = None
-
-    @override
-    def rows(self, start: int, stop: int) -> NDArray[Any]:
-        assert self._kept is not None, "it is finished"
-        return self._kept.read(start, stop)
-
-    @override
-    def digest(self) -> str:
-        return self._digest.hexdigest()
+    @property
+    def _rows_kept(self) -> Rows:
+        assert self._kept is not None, "it has rows, or is finished"
+        return self._kept
 
     @property
     def _digest(self) -> ChainedDigest:
@@ -109,7 +121,7 @@ class _KeptColumn(Column):
         assert isinstance(found, ChainedDigest), "the digest of a range is a piece"
         return found
 
-    def _join(self, other: _KeptColumn, meaning: NDArray[Any] | None = None) -> None:
+    def _join(self, other: Column, meaning: NDArray[Any] | None = None) -> None:
         assert isinstance(self._kept, JoinedRows) and isinstance(other._kept, RangeRows), "others are read, not joined"
         self._kept.join(other._kept, meaning)
 
@@ -274,7 +286,7 @@ class _Fit:
         return ((np.where(np.isnan(rows), self.means, rows) - self.shifts) / self.scales).astype(np.float32)
 
 
-class Numbers(_KeptColumn):
+class Numbers(Column):
     """Columns of numbers, booleans or lists of a fixed size side by side.
 
     Features, which become float32, may also be times, and fitted to the rows of a split once all are there (``fit``); until then these
@@ -283,29 +295,27 @@ class Numbers(_KeptColumn):
     Args:
         columns: Their names.
         dtype: The dtype they get; None is int64 for whole numbers and booleans, float32 for others.
+        options: How they are read.
+        place: Where they are kept.
         flat: Whether the array is ``[n]``; then there is one column.
         standardize: The columns that get the mean 0 and the deviation 1.
-        types: Types that columns are to have.
-        fills: ``{column: value}`` for nulls.
-        place: Where they are kept.
     """
 
     def __init__(
         self,
         columns: Sequence[str],
         dtype: str | None,
-        types: Mapping[str, pa.DataType],
-        fills: Mapping[str, Any],
+        options: ReadOptions,
         place: Place,
         *,
         flat: bool = False,
         standardize: Collection[str] = (),
     ) -> None:
-        self.columns = tuple(columns)
-        self._means = {column for column in columns if dtype == "float32" and fills.get(column) == MEAN}
+        super().__init__(columns, options, place)
+        self._means = {column for column in columns if dtype == "float32" and options.fill.get(column) == MEAN}
         self._standardized = set(standardize)
         self._fit: _Fit | None = None
-        self._dtype, self._flat, self._types, self._fills, self._place = dtype, flat, types, fills, place
+        self._dtype, self._flat = dtype, flat
         self._is_exact = dtype is None  # features may be rounded to 0, and labels and weights may not
         self._widths: list[int] = []
 
@@ -357,8 +367,7 @@ class Numbers(_KeptColumn):
         Raises:
             DatasetError: A column has no value there.
         """
-        assert self._kept is not None, "it is finished"
-        kept = self._kept
+        kept = self._rows_kept
         names = [name for name, width in zip(self.columns, self._widths, strict=True) for _ in range(width)]
         chosen = np.ones(kept.num_rows, np.bool_)
         if ids is not None:
@@ -426,7 +435,7 @@ class Numbers(_KeptColumn):
         self._join(other)
 
     def _rows(self, piece: Piece, name: str) -> NDArray[Any]:
-        array = column_of(piece, name, self._types)
+        array = column_of(piece, name, self._options.types)
         width = 1
         kind = array.type
         if _is_list(kind):
@@ -470,46 +479,42 @@ class Numbers(_KeptColumn):
         if not (is_time or pa.types.is_boolean(kind) or pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
             return array
         if name not in self._means:
-            array = without_nulls(array, name, piece, self._fills)
+            array = without_nulls(array, name, piece, self._options.fill)
         array = _days(array) if is_time else array.cast(pa.int64()) if pa.types.is_boolean(kind) else array
         return array.cast(pa.float64(), safe=False).fill_null(np.nan) if name in self._means else array
 
 
-class Codes(_KeptColumn):
+class Codes(Column):
     """A column of texts (or whole numbers, or booleans) as codes: positions in the sorted list of the values that occur.
 
     Args:
         column: Its name.
-        types: Types that columns are to have.
-        fills: ``{column: value}`` for nulls; -1 is no category at all.
+        options: How it is read; to fill nulls with -1 makes them no category at all.
         place: Where they are kept.
-        optional: Whether nulls are no category where ``fills`` says nothing.
+        optional: Whether nulls are no category where they are not to be filled.
     """
 
-    def __init__(
-        self, column: str, types: Mapping[str, pa.DataType], fills: Mapping[str, Any], place: Place, *, optional: bool = False
-    ) -> None:
-        self.columns = (column,)
+    def __init__(self, column: str, options: ReadOptions, place: Place, *, optional: bool = False) -> None:
+        super().__init__([column], options, place)
         self.values: list[Any] = []
-        self._types, self._fills, self._optional = types, fills, optional
+        self._optional = optional
         self._known: dict[Any, int] = {}
-        self._place = place
-        self._kept: Rows = self._made()
+        self._kept = self._made()
         self._num_before = 0
         self._map: NDArray[np.int64] = np.empty(0, np.int64)
 
     @override
     def convert(self, piece: Piece) -> tuple[NDArray[Any], list[Any]]:
         name = self.columns[0]
-        array = column_of(piece, name, self._types)
+        array = column_of(piece, name, self._options.types)
         if pa.types.is_null(array.type):
             array = array.cast(pa.large_string())
         if not (is_text(array.type) or pa.types.is_integer(array.type) or pa.types.is_boolean(array.type)):
             what = f"{piece.where}: column {name!r} is {array.type}; categories are texts, whole numbers or booleans"
             raise DatasetError(what, f"features= takes numbers; types={{{name!r}: 'string'}} reads each number as a category")
-        fill = self._fills.get(name, NO_CATEGORY if self._optional else None)
+        fill = self._options.fill.get(name, NO_CATEGORY if self._optional else None)
         if fill is None or (fill != NO_CATEGORY and array.null_count):
-            array = without_nulls(array, name, piece, self._fills)
+            array = without_nulls(array, name, piece, self._options.fill)
         if pa.types.is_boolean(array.type):
             array = array.cast(pa.int64())
         encoded = array.dictionary_encode()
@@ -521,7 +526,7 @@ class Codes(_KeptColumn):
         codes, values = converted
         rows = self._places(values)[codes]
         # Digests are of what codes stand for: the codes of a range are others than those of all rows.
-        self._kept.append(rows, np.array([*map(_word, values), 0], np.uint64)[codes])
+        self._rows_kept.append(rows, np.array([*map(_word, values), 0], np.uint64)[codes])
 
     def _made(self, state: Mapping[str, str] | None = None) -> Rows:
         return self._place(ArraySpec("int32"), state)
@@ -692,34 +697,32 @@ class Features(Column):
             part.join(own)
 
 
-class Times(_KeptColumn):
+class Times(Column):
     """A column of times as int64: timestamps and dates since 1970 in one unit, whole numbers as they are.
 
     Args:
         column: Its name.
-        unit: "s", "ms", "us" or "ns".
-        types: Types that columns are to have.
-        fills: ``{column: value}`` for nulls.
+        options: How it is read.
         place: Where they are kept.
     """
 
-    def __init__(self, column: str, unit: str, types: Mapping[str, pa.DataType], fills: Mapping[str, Any], place: Place) -> None:
-        self.columns = (column,)
-        self._unit, self._types, self._fills, self._place = unit, types, fills, place
-        self._kept: Rows = self._made()
+    def __init__(self, column: str, options: ReadOptions, place: Place) -> None:
+        super().__init__([column], options, place)
+        self._unit = options.time_unit
+        self._kept = self._made()
         self._is_number, self._num_before = False, 0
 
     @override
     def convert(self, piece: Piece) -> tuple[NDArray[Any], bool]:
         name = self.columns[0]
-        array = column_of(piece, name, self._types)
+        array = column_of(piece, name, self._options.types)
         is_number = pa.types.is_integer(array.type)
         if not (is_number or pa.types.is_timestamp(array.type) or pa.types.is_date(array.type)):
             hint = _way(array, name) or f"types={{{name!r}: 'timestamp[us]'}} reads texts such as 2026-01-31 12:00"
             if pa.types.is_floating(array.type):
                 hint = f"make whole numbers of them, for example (1000 * table[{name!r}]).astype('int64')"
             raise DatasetError(f"{piece.where}: column {name!r} is {array.type}; times are timestamps, dates or whole numbers", hint)
-        array = without_nulls(array, name, piece, self._fills)
+        array = without_nulls(array, name, piece, self._options.fill)
         try:
             array = array.cast(pa.int64()) if is_number else array.cast(pa.timestamp(self._unit, getattr(array.type, "tz", None)))
         except pa.ArrowException as error:
@@ -736,19 +739,19 @@ class Times(_KeptColumn):
     def append(self, converted: tuple[NDArray[Any], bool]) -> None:
         rows, is_number = converted
         self._check_kind(is_number)
-        self._kept.append(rows)
+        self._rows_kept.append(rows)
 
     def _made(self, state: Mapping[str, str] | None = None) -> Rows:
         return self._place(ArraySpec("int64"), state)
 
     def _check_kind(self, is_number: bool) -> None:
-        if self._kept.num_rows + self._num_before and is_number != self._is_number:
+        if self._rows_kept.num_rows + self._num_before and is_number != self._is_number:
             raise DatasetError(f"column {self.columns[0]!r} has whole numbers and timestamps", "times are of one type")
         self._is_number = is_number
 
     @override
     def finish(self) -> ArraySpec:
-        return replace(self._kept.spec, unit=None if self._is_number else self._unit)
+        return replace(self._rows_kept.spec, unit=None if self._is_number else self._unit)
 
     @override
     def facts(self) -> dict[str, Any]:
@@ -764,6 +767,6 @@ class Times(_KeptColumn):
 
     @override
     def join(self, other: Times) -> None:
-        if other._kept.num_rows:
+        if other._rows_kept.num_rows:
             self._check_kind(other._is_number)
             self._join(other)

@@ -11,7 +11,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -22,24 +22,24 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from gnnkit.datasets.derived import FiledSource
-from gnnkit.datasets.tables.columns import MEAN, Column
-from gnnkit.datasets.tables.digests import ChainedDigest, PieceDigest
-from gnnkit.datasets.tables.keys import DistinctKeys, KeyColumn, KeyTable
+from gnnkit.datasets.tables.columns import MEAN, Column, ReadOptions
+from gnnkit.datasets.tables.digests import PieceDigest
+from gnnkit.datasets.tables.keys import KeyColumn, KeyTable
 from gnnkit.datasets.tables.layout import EdgeTable, Layout, NodeTable
-from gnnkit.datasets.tables.readers import EdgeReader, Finder, NodeReader, ReadOptions
-from gnnkit.datasets.tables.reading import RowGroup, SourceTable
-from gnnkit.datasets.tables.rows import JoinedRows, RangeRows
-from gnnkit.datasets.tables.source import TableSource
+from gnnkit.datasets.tables.readers import EdgeReader, EndCount, Finder, NodeReader, columns_of, split_of
+from gnnkit.datasets.tables.reading import RowGroup
+from gnnkit.datasets.tables.rows import JoinedRows, RangeRows, Rows
+from gnnkit.datasets.tables.source import KeptEdges, KeptNodes, TableSource
 from gnnkit.events import Stage
 from gnnkit.schema import ArraySpec, EdgeType, NodeType
 from gnnkit.source import CHUNK_ROWS
+from gnnkit.storage.files import ArrayFile
 from gnnkit.storage.key_kernels import find_keys
 from gnnkit.storage.keys import INTEGER
 from gnnkit.storage.staging import remove_tree
 
 # Bytes of row groups that a task reads; a small table is cut into so many ranges at most.
 _RANGE_BYTES, _SMALLEST_RANGE_BYTES, _RANGES = 64 << 20, 1 << 12, 24
-_SHOWN = 10
 T = TypeVar("T")
 
 
@@ -111,23 +111,21 @@ class EdgeEnds:
 
     Attributes:
         rows: Where they are, of both ends.
-        digests: The digests of both, as int64.
-        missing: Edges an end of which is no node.
-        first: The numbers of the first of these.
+        counted: Their digests and the edges that name no node, once all ids are known.
     """
 
     rows: list[RangeRows]
-    digests: list[PieceDigest]
-    missing: int = 0
-    first: list[int] = field(default_factory=list)
+    counted: EndCount[PieceDigest]
 
-    def count(self, start: int, ends: Sequence[NDArray[Any]]) -> None:
-        """Enters the ids of both ends of some edges, of which the first has the number ``start``."""
-        for digest, ids in zip(self.digests, ends, strict=True):
-            digest.update(ids.astype(np.int64, copy=False))
-        bad = np.flatnonzero((ends[0] < 0) | (ends[1] < 0))
-        self.missing += len(bad)
-        self.first += (bad[: _SHOWN - len(self.first)] + start).tolist()
+    @classmethod
+    def from_row(cls, first: int, rows: list[RangeRows]) -> EdgeEnds:
+        """Those of edges of which the first has the number ``first``."""
+        return cls(rows, EndCount(PieceDigest(8 * first), PieceDigest(8 * first)))
+
+    @property
+    def num_rows(self) -> int:
+        """Number of these edges."""
+        return self.rows[0].num_rows
 
 
 @dataclass
@@ -164,10 +162,9 @@ class StoredKeys:
     @classmethod
     def of(cls, table: KeyTable, path: Path) -> StoredKeys:
         """Writes a table that has all keys."""
-        slots, rows = table.arrays
-        for array, suffix in ((slots, "slots"), (rows, "rows")):
-            array.tofile(f"{path}.{suffix}")
-        return cls(str(path), slots.reshape(len(rows), -1).shape[1], rows.dtype.name)
+        table.slots.tofile(f"{path}.slots")
+        table.rows.tofile(f"{path}.rows")
+        return cls(str(path), table.slots.shape[1], table.rows.dtype.name)
 
     def __call__(self, words: NDArray[np.uint64]) -> NDArray[Any]:
         """The ids of keys; -1 where no node has the key."""
@@ -195,17 +192,16 @@ def read_nodes(job: tuple[NodeTable, ReadOptions, Path], groups: Sequence[RowGro
     """
     node, options, folder = job
     place = partial(RangeRows, folder, name, first)
-    split = options.split(node, place)
-    columns: list[Column] = [*options.columns(node, place).values(), *([] if split is None else [split])]
-    reader, table = NodeReader(node, columns, options), node.table
-    assert table is not None, "others are not read"
+    split = split_of(node, options, place)
+    columns: list[Column] = [*columns_of(node, options, place).values(), *([] if split is None else [split])]
+    reader = NodeReader(node, columns, options)
     keys: list[list[RangeRows]] = []
     for kind in reader.kinds.values():
         specs = [ArraySpec("int64")] if kind == INTEGER else [ArraySpec("int64"), ArraySpec("uint8")]
         keys.append([place(spec) for spec in specs])
     words = place(ArraySpec("uint64", (1 if [*reader.kinds.values()] == [INTEGER] else 2,))) if keys else None
     count = 0
-    for piece in table.pieces(reader.names, groups, first):
+    for piece in reader.table.pieces(reader.names, groups, first):
         size, found, values = reader.work(piece)
         count += size
         for column, value in zip(columns, values, strict=True):
@@ -222,14 +218,13 @@ def read_nodes(job: tuple[NodeTable, ReadOptions, Path], groups: Sequence[RowGro
 def read_edges(job: EdgeJob, groups: Sequence[RowGroup], first: int, name: str) -> EdgeRange:
     """Reads some row groups of a table of edges; see ``read_nodes``."""
     place = partial(RangeRows, job.folder, name, first)
-    columns = [*job.options.columns(job.edge, place).values()]
-    reader, table = EdgeReader(job.edge, columns, job.options, job.finders, job.distinct), job.edge.table
-    assert table is not None, "others are not read"
-    node_types = (job.edge.name[0], job.edge.name[2])
+    columns = [*columns_of(job.edge, job.options, place).values()]
+    reader = EdgeReader(job.edge, columns, job.options, job.finders, job.distinct)
+    node_types = job.edge.node_types
     ids = [place(spec) for spec in job.specs]
-    ends, count = EdgeEnds(ids, [PieceDigest(8 * first), PieceDigest(8 * first)]), 0
+    ends, count = EdgeEnds.from_row(first, ids), 0
     keys: list[list[pa.Array]] = [[], []]
-    for piece in table.pieces(reader.names, groups, first):
+    for piece in reader.table.pieces(reader.names, groups, first):
         size, found, once, values, *_ = reader.work(piece)
         for column, value in zip(columns, values, strict=True):
             column.append(value)
@@ -238,36 +233,36 @@ def read_edges(job: EdgeJob, groups: Sequence[RowGroup], first: int, name: str) 
         for end, own in enumerate(once):
             keys[end] += [] if own is None else [own]
         if all(t in job.finders for t in node_types):
-            ends.count(first + count, found)
+            ends.counted.add(first + count, found)
         count += size
     stored = [_stored_keys(own, job.folder / f"{name}.keys{end}") if t in job.distinct else None
               for end, (t, own) in enumerate(zip(node_types, keys, strict=True))]  # fmt: skip
     return EdgeRange(count, columns, ends, stored)
 
 
-def find_ends(job: EdgeJob, found: EdgeEnds, known: tuple[bool, bool], first: int, name: str) -> EdgeEnds:
+def find_ends(job: EdgeJob, found: EdgeEnds, first: int, name: str) -> EdgeEnds:
     """Finds the ids of ends of which there are words.
 
     Args:
-        job: The table; its finders know all keys now.
+        job: The table, with finders of the node types whose ids are yet to be found.
         found: The ends.
-        known: Whether ids are there already, of both ends.
         first: The number of the first edge.
         name: The beginning of the names of the files to write.
     """
     place = partial(RangeRows, job.folder, name, first)
-    ids = [rows if is_known else place(spec) for rows, is_known, spec in zip(found.rows, known, job.specs, strict=True)]
-    ends = EdgeEnds(ids, [PieceDigest(8 * first), PieceDigest(8 * first)])
-    for start in range(0, found.rows[0].num_rows, CHUNK_ROWS):
-        stop = min(start + CHUNK_ROWS, found.rows[0].num_rows)
+    given = zip(found.rows, job.edge.node_types, job.specs, strict=True)
+    ids = [place(spec) if node_type in job.finders else rows for rows, node_type, spec in given]
+    ends = EdgeEnds.from_row(first, ids)
+    for start in range(0, found.num_rows, CHUNK_ROWS):
+        stop = min(start + CHUNK_ROWS, found.num_rows)
         both = []
-        for node_type, given, file in zip((job.edge.name[0], job.edge.name[2]), found.rows, ids, strict=True):
-            rows = given.read(start, stop)
-            if file is not given:
+        for node_type, words, file in zip(job.edge.node_types, found.rows, ids, strict=True):
+            rows = words.read(start, stop)
+            if node_type in job.finders:
                 rows = job.finders[node_type](rows)
                 file.append(rows)
             both.append(rows)
-        ends.count(first + start, both)
+        ends.counted.add(first + start, both)
     return ends
 
 
@@ -287,31 +282,29 @@ class HostTables(TableSource):
 
     Args:
         engine: The cluster.
-        options: Those of ``TableSource``; the folder is one that all hosts see.
+        layout, options, folder, given: Those of ``TableSource``; the folder is one that all hosts see.
     """
 
-    def __init__(self, engine: TableEngine, **options: Any) -> None:
+    def __init__(self, engine: TableEngine, layout: Layout, options: ReadOptions, *, folder: Path, **given: Any) -> None:
         self._engine = engine
-        self._ranges: dict[EdgeType, list[EdgeRange]] = {}
-        self._joined: dict[EdgeType, tuple[JoinedRows, JoinedRows]] = {}
         self._ends_read: dict[EdgeType, list[EdgeEnds]] = {}
         self._read_by: dict[str, int] = {}
-        self._shared = Path(tempfile.mkdtemp(prefix="gnnkit-tables-", dir=options["folder"]))
+        self._shared = Path(tempfile.mkdtemp(prefix="gnnkit-tables-", dir=folder))
         weakref.finalize(self, remove_tree, self._shared)
-        super().__init__(**options, place=JoinedRows)
+        super().__init__(layout, options, folder=folder, **given, place=JoinedRows)
 
     @classmethod
-    def can_read(cls, layout: Layout, fill: Mapping[str, Any], dangling: str) -> bool:
+    def can_read(cls, layout: Layout, options: ReadOptions) -> bool:
         """Whether hosts can share tables: row groups of Parquet files, of which each is known to come after how many rows."""
-        if MEAN in fill.values() or any("standardize" in owner.uses for owner in layout.owners):
+        if options.drops or MEAN in options.fill.values() or any("standardize" in owner.uses for owner in layout.owners):
             return False
-        tables = [*(node.table for node in layout.nodes.values()), *(edge.table for edge in layout.edges.values())]
-        return dangling == "error" and all(table is None or table.can_be_cut for table in tables)
+        return all(owner.table is None or owner.table.can_be_cut for owner in layout.owners)
 
     @property
     def ranged(self) -> RangedTables:
         """The same graph, any rows of which any host can read."""
-        return RangedTables(self, {t: arrays.columns for found in (self._nodes, self._edges) for t, arrays in found.items()}, self._joined)
+        columns = {kept.owner.name: kept.columns for kept in self._kept}
+        return RangedTables(self, columns, {edge_type: edges.ids for edge_type, edges in self._edges.items()})
 
     def _read(self) -> None:
         with self._engine.tasks() as self._tasks:
@@ -319,87 +312,70 @@ class HostTables(TableSource):
         del self._tasks
 
     @override
-    def _read_node_table(self, node: NodeTable, table: SourceTable, reader: NodeReader, columns: Sequence[Column]) -> None:
-        arrays = self._nodes[node.name]
-        job = replace(node, table=table.of_hosts()), self._options, self._shared
-        for found in self._run(table, reader.names, read_nodes, job, f"nodes.{list(self._layout.nodes).index(node.name)}"):
-            arrays.num_rows += found.num_rows
-            for column, own in zip(columns, found.columns, strict=True):
-                column.join(own)
+    def _read_node_table(self, nodes: KeptNodes, reader: NodeReader) -> None:
+        job = replace(nodes.owner, table=reader.table.of_hosts()), self._options, self._shared
+        for found in self._run(reader, read_nodes, job, f"nodes.{self._number(nodes)}"):
+            nodes.join(found.num_rows, found.columns)
             if found.words is not None:
-                self._spools[node.name].append([_key_column(files) for files in found.keys], found.words.read(0, found.num_rows))
+                nodes.keys.append([_key_column(files) for files in found.keys], found.words.read(0, found.num_rows))
 
-    def _finders(self, memory_bytes: int) -> dict[NodeType, Finder]:
-        found = {name: finder for name, finder in super()._finders(0).items() if self._layout.nodes[name].by_row}
-        return found | {name: self._stored(name) for name, node in self._layout.nodes.items() if node.form == "table" and node.keys}
+    def _number(self, nodes: KeptNodes) -> int:
+        return list(self._nodes).index(nodes.owner.name)
 
-    def _stored(self, node_type: NodeType) -> StoredKeys:
+    @override
+    def _make_key_finder(self, nodes: KeptNodes, memory_bytes: int) -> int:
+        nodes.finder = self._stored(nodes)
+        return 0
+
+    def _stored(self, nodes: KeptNodes) -> StoredKeys:
         """Writes the table of a type's keys.
 
         Raises:
             DatasetError: Two nodes have one key.
         """
-        table = KeyTable(self._spools[node_type], f"nodes {node_type!r}")
-        table.enter()
-        table.refuse_doubles()
-        return StoredKeys.of(table, self._shared / f"table.{list(self._layout.nodes).index(node_type)}")
+        return StoredKeys.of(KeyTable.of(nodes.keys, nodes.what), self._shared / f"table.{self._number(nodes)}")
 
-    def _read_edges(self, edge: EdgeTable, distinct: Mapping[NodeType, DistinctKeys], finders: Mapping[NodeType, Finder]) -> None:
-        assert edge.table is not None, "nothing is appended here"
-        arrays, node_types = self._edges[edge.name], (edge.name[0], edge.name[2])
-        columns = list(arrays.columns.values())
-        own: dict[NodeType, Finder] = {t: finders[t] for t in node_types if t in finders}
-        source, target = (self._id_spec(t) if t in own else self._spools[t].words.spec for t in node_types)
-        table = edge.table.of_hosts()
-        job = EdgeJob(replace(edge, table=table), self._options, self._shared, own, frozenset(distinct) & {*node_types}, (source, target))
-        reader = EdgeReader(edge, columns, self._options, own, job.distinct)
-        files = self._files.setdefault(edge.name, [])
-        for group in edge.table.row_groups(reader.names):
-            if group.num_rows and (not files or files[-1][0] != group.file):
-                files.append((group.file, group.first))
-        found = self._ranges.setdefault(edge.name, [])
-        for read in self._run(edge.table, reader.names, read_edges, job, f"edges.{list(self._layout.edges).index(edge.name)}"):
-            found.append(read)
-            arrays.num_rows += read.num_rows
-            for column, own_rows in zip(columns, read.columns, strict=True):
-                column.join(own_rows)
-            for path, node_type in zip(read.keys, node_types, strict=True):
-                if path is not None and read.num_rows:
+    @override
+    def _read_edges(self, edges: KeptEdges) -> None:
+        edge, nodes, reader = edges.owner, [self._nodes[node_type] for node_type in edges.owner.node_types], self._reader(edges)
+        source, target = (each.keys.words.spec if each.finder is None else each.id_spec for each in nodes)
+        own = replace(edge, table=reader.table.of_hosts())
+        job = EdgeJob(own, self._options, self._shared, reader.finders, reader.distinct, (source, target))
+        for group in reader.table.row_groups(reader.names):
+            if group.num_rows:
+                edges.begin_file(group.file, group.first)
+        self._ends_read[edge.name] = ends = []
+        for found in self._run(reader, read_edges, job, f"edges.{list(self._edges).index(edge.name)}"):
+            ends.append(found.ends)
+            edges.join(found.num_rows, found.columns)
+            for path, each in zip(found.keys, nodes, strict=True):
+                if path is not None and each.distinct is not None and found.num_rows:
                     with pa.memory_map(path) as file:
-                        distinct[node_type].add(pa.ipc.open_file(file).read_all().column(0).combine_chunks())
+                        each.distinct.add(pa.ipc.open_file(file).read_all().column(0).combine_chunks())
 
-    def _resolve(self, node_types: Sequence[NodeType]) -> None:
-        finders: dict[NodeType, Finder] = {t: self._stored(t) for t in node_types if t in self._spools}
-        for number, (edge_type, read) in enumerate(self._ranges.items()):
-            ends, of_type = [each.ends for each in read], (edge_type[0], edge_type[2])
-            if any(t in finders for t in of_type):
-                known = of_type[0] not in finders, of_type[1] not in finders
-                specs = self._id_spec(of_type[0]), self._id_spec(of_type[1])
-                edge = replace(self._layout.edges[edge_type], table=None)
-                own = {t: finders[t] for t in of_type if t in finders}
-                job = EdgeJob(edge, self._options, self._shared, own, frozenset(), specs)
-                starts = np.cumsum([0, *(each.num_rows for each in read)]).tolist()
-                calls = [((each, known, starts[k], f"ids.{number}.{k}"), 16 * read[k].num_rows) for k, each in enumerate(ends)]
+    @override
+    def _resolve(self, pending: Sequence[KeptNodes]) -> None:
+        finders: dict[NodeType, Finder] = {nodes.owner.name: self._stored(nodes) for nodes in pending}
+        for number, (edge_type, edges) in enumerate(self._edges.items()):
+            ends, (source, target) = self._ends_read[edge_type], edges.owner.node_types
+            specs = self._nodes[source].id_spec, self._nodes[target].id_spec
+            if source in finders or target in finders:
+                own = {node_type: finder for node_type, finder in finders.items() if node_type in (source, target)}
+                job = EdgeJob(replace(edges.owner, table=None), self._options, self._shared, own, frozenset(), specs)
+                starts = np.cumsum([0, *(each.num_rows for each in ends)]).tolist()
+                calls = [((each, starts[k], f"ids.{number}.{k}"), 16 * each.num_rows) for k, each in enumerate(ends)]
                 found = dict[int, EdgeEnds]((k, value) for k, _, value in self._tasks.map(find_ends, job, calls))
                 ends = [found[k] for k in range(len(ends))]
-            self._ends_read[edge_type] = ends
-            joined = JoinedRows(self._id_spec(of_type[0])), JoinedRows(self._id_spec(of_type[1]))
+            for end, spec in enumerate(specs):
+                edges.ids[end] = joined = JoinedRows(spec)
+                for each in ends:
+                    joined.join(each.rows[end])
             for each in ends:
-                for rows, own_rows in zip(joined, each.rows, strict=True):
-                    rows.join(own_rows)
-            self._joined[edge_type] = joined
-            self._ids[edge_type, 0], self._ids[edge_type, 1] = joined
-            first = [row for each in ends for row in each.first][:_SHOWN]
-            self._refuse_missing(edge_type, sum(each.missing for each in ends), first)
+                edges.counted.join(each.counted)
 
-    def _digest_ends(self, edge_type: EdgeType, digests: Sequence[ChainedDigest]) -> None:
-        for ends in self._ends_read[edge_type]:
-            for digest, piece in zip(digests, ends.digests, strict=True):
-                digest.extend(piece)
-
-    def _run(self, table: SourceTable, names: Sequence[str], function: Callable[..., T], job: Any, name: str) -> Iterator[T]:
+    def _run(self, reader: NodeReader | EdgeReader, function: Callable[..., T], job: Any, name: str) -> Iterator[T]:
         """Yields what hosts make of the ranges of a table, in their order."""
-        groups = table.row_groups(names)
+        groups = reader.table.row_groups(reader.names)
         total = sum(group.nbytes for group in groups)
         calls: list[tuple[tuple[Any, ...], int]] = []
         for range_ in _ranges(groups, min(_RANGE_BYTES, max(_SMALLEST_RANGE_BYTES, total // _RANGES))):
@@ -407,7 +383,7 @@ class HostTables(TableSource):
             calls.append(((range_, range_[0].first, f"{name}.{len(calls)}"), nbytes))
         ended: dict[int, T] = {}
         yielded = 0
-        with Stage(self._events, "ingest", label=f"{self.name}, {table.what}", unit="rows") as stage:
+        with Stage(self._events, "ingest", label=f"{self.name}, {reader.table.what}", unit="rows") as stage:
             for number, host, value in self._tasks.map(function, job, calls):
                 self._read_by[host] = self._read_by.get(host, 0) + calls[number][1]
                 ended[number] = value
@@ -449,21 +425,21 @@ class RangedTables(FiledSource):
     Args:
         source: The tables, see ``FiledSource``.
         columns: ``{node type or edge type: {array: its column}}``.
-        ends: ``{edge type: the ids of both ends}``.
+        ends: ``{edge type: the ids of both ends, see ``KeptEdges``}``.
     """
 
     def __init__(
         self,
         source: HostTables,
         columns: Mapping[Any, Mapping[str, Column]],
-        ends: Mapping[EdgeType, tuple[JoinedRows, JoinedRows]],
+        ends: Mapping[EdgeType, Mapping[int, ArrayFile | Rows]],
     ) -> None:
         super().__init__(source)
         self._columns, self._ends = columns, ends
 
     @override
     def edge_rows(self, edge_type: EdgeType, first: int, last: int) -> NDArray[np.int64]:
-        return np.stack([rows.read(first, last) for rows in self._ends[edge_type]], dtype=np.int64)
+        return np.stack([self._ends[edge_type][end].read(first, last) for end in (0, 1)], dtype=np.int64)
 
     @override
     def edge_array_rows(self, edge_type: EdgeType, name: str, first: int, last: int) -> NDArray[Any]:

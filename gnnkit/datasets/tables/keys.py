@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gnnkit.datasets.tables.columns import column_of, is_text, plain_type, without_nulls
-from gnnkit.datasets.tables.digests import ChainedDigest
 from gnnkit.datasets.tables.reading import Piece, SourceTable
+from gnnkit.datasets.tables.rows import KeptRows
 from gnnkit.errors import DatasetError, MemoryLimitError, PlanError
 from gnnkit.schema import ArraySpec, NodeType
 from gnnkit.storage.files import ArrayFile
@@ -116,14 +116,14 @@ class KeySpool:
     ) -> None:
         self.columns, self._before = dict(columns), before
         self.words = ArrayFile(ArraySpec("uint64", (1 if list(columns.values()) == [INTEGER] else 2,)), folder)
-        self._files: dict[str, ArrayFile] = {}
+        self._files: dict[str, KeptRows] = {}
         for number, kind in enumerate(columns.values()):
-            names = {INTEGER: [("value", "int64")], TEXT: [("end", "int64"), ("text", "uint8")]}[kind]
-            self._files |= {f"{number}.{name}": ArrayFile(ArraySpec(dtype), folder) for name, dtype in names}
-        for name, file in self._files.items():
+            for name, dtype in {INTEGER: [("value", "int64")], TEXT: [("end", "int64"), ("text", "uint8")]}[kind]:
+                file = f"{number}.{name}"
+                self._files[file] = KeptRows(folder, ArraySpec(dtype), None if state is None else state[file])
+        for name, kept in self._files.items():
             if name.endswith(".end"):
-                file.append(np.zeros(1, np.int64))
-        self._digest = {name: ChainedDigest(None if state is None else state[name]) for name in self._files}
+                kept.append(np.zeros(1, np.int64), digested=np.empty(0, np.int64))
 
     @property
     def num_rows(self) -> int:
@@ -139,21 +139,21 @@ class KeySpool:
         """Adds keys, with the words by which they are compared."""
         for number, column in enumerate(columns):
             if isinstance(column, tuple):
-                ends = column[0][1:] + self._files[f"{number}.text"].num_rows
-                self._files[f"{number}.end"].append(ends)
-                self._digest[f"{number}.end"].update(ends + (0 if self._before is None else len(self._before.arrays[f"{number}.text"])))
-                self._add(f"{number}.text", column[1])
+                ends, text = column[0][1:] + self._files[f"{number}.text"].num_rows, column[1]
+                before = 0 if self._before is None else len(self._before.arrays[f"{number}.text"])
+                self._files[f"{number}.end"].append(ends, digested=ends + before)
+                self._files[f"{number}.text"].append(text)
             else:
-                self._add(f"{number}.value", column)
+                self._files[f"{number}.value"].append(column)
         self.words.append(words)
 
     def digest(self) -> list[str]:
         """Hex digests of the keys, the same however they came in pieces."""
-        return [digest.hexdigest() for digest in self._digest.values()]
+        return [file.digest.hexdigest() for file in self._files.values()]
 
     def state(self) -> dict[str, Any]:
         """All that the spool of later keys needs, as JSON."""
-        return {name: digest.state() for name, digest in self._digest.items()}
+        return {name: file.digest.state() for name, file in self._files.items()}
 
     def find_before(self, words: NDArray[np.uint64]) -> NDArray[np.int64]:
         """The ids of keys among those of the nodes before these, int64 ``[n]``; -1 where they are none of them."""
@@ -174,10 +174,6 @@ class KeySpool:
         """The keys as a store keeps them."""
         arrays = {name: file.mapped() for name, file in self._files.items()}
         return NodeKeys(node_type, self.columns, {**arrays, **key_index(self.words.mapped())})
-
-    def _add(self, name: str, rows: NDArray[Any]) -> None:
-        self._digest[name].update(rows)
-        self._files[name].append(rows)
 
 
 class DistinctKeys:
@@ -299,23 +295,33 @@ class KeyTable:
         spool: The keys, by id.
         what: Whose keys these are, for errors.
         parts: Parts that they are divided into.
+
+    Attributes:
+        slots, rows: The table itself, for ``find_keys``: words by slot, and rows.
     """
 
     def __init__(self, spool: KeySpool, what: str, parts: int = 1) -> None:
         self.parts, self._spool, self._what = parts, spool, what
         size = _slots(spool.num_rows, parts)
-        self._slots, self._rows = np.empty((size, *spool.words.spec.row_shape), np.uint64), np.empty(size, index_dtype(spool.num_rows))
+        self.slots, self.rows = np.empty((size, *spool.words.spec.row_shape), np.uint64), np.empty(size, index_dtype(spool.num_rows))
         self._counts, self._doubles = np.zeros(2, np.int64), np.empty((_SHOWN, 2), np.int64)
 
-    @property
-    def arrays(self) -> tuple[NDArray[np.uint64], NDArray[Any]]:
-        """The table itself, for ``find_keys``: words by slot, and rows."""
-        return self._slots, self._rows
+    @classmethod
+    def of(cls, spool: KeySpool, what: str) -> KeyTable:
+        """A table of all keys.
+
+        Raises:
+            DatasetError: Two nodes have one key; names the first ten.
+        """
+        table = cls(spool, what)
+        table.enter()
+        table.refuse_doubles()
+        return table
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        return self._slots.nbytes + self._rows.nbytes
+        return self.slots.nbytes + self.rows.nbytes
 
     @property
     def num_doubles(self) -> int:
@@ -328,12 +334,12 @@ class KeyTable:
         Raises:
             MemoryLimitError: Many more keys than others belong to this part.
         """
-        self._rows.fill(-1)
+        self.rows.fill(-1)
         self._counts[0], first = 0, 0
         for chunk in self._spool.words.chunks(_STEP):
             # Only keys made for the purpose fill a part beyond its share.
-            if not insert_keys(chunk, first, self.parts, part, self._slots, self._rows, self._counts, self._doubles):
-                size = len(self._rows)
+            if not insert_keys(chunk, first, self.parts, part, self.slots, self.rows, self._counts, self._doubles):
+                size = len(self.rows)
                 raise MemoryLimitError(f"the keys of {self._what} do not spread: {size} places for part {part} of {self.parts} are full")
             first += len(chunk)
 
@@ -354,11 +360,11 @@ class KeyTable:
 
     def find(self, words: NDArray[np.uint64], part: int, out: NDArray[Any]) -> None:
         """Writes the rows of the keys of a part to ``out``, integers ``[n]``; others stay as they are."""
-        find_keys(words, self.parts, part, self._slots, self._rows, out)
+        find_keys(words, self.parts, part, self.slots, self.rows, out)
 
     def ids(self, words: NDArray[np.uint64]) -> NDArray[Any]:
         """The ids of keys, also of nodes before these, in a table of one part: integers ``[n]``, -1 where no node has the key."""
-        rows = np.full(len(words), -1, self._rows.dtype)
+        rows = np.full(len(words), -1, self.rows.dtype)
         self.find(words, 0, rows)
         return self.with_those_before(rows, words)
 

@@ -100,6 +100,11 @@ class EdgeTable:
     named: tuple[bool, bool]
     uses: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
+    @property
+    def node_types(self) -> tuple[NodeType, NodeType]:
+        """The types of sources and of targets."""
+        return self.name[0], self.name[2]
+
 
 _NODE_USES = ("features", "one_hot", "categories", "label", "split", "time")
 _EDGE_USES = ("features", "one_hot", "categories", "label", "time", "edge_weight")
@@ -122,21 +127,14 @@ class Layout:
     is_homogeneous: bool
 
     @classmethod
-    def of(
-        cls,
-        edges: Any,
-        nodes: Any,
-        options: TableOptions,
-        types: dict[str, pa.DataType],
-        events: EventSink,
-    ) -> Layout:
+    def of(cls, edges: Any, nodes: Any, options: TableOptions, events: EventSink) -> Layout:
         """Sorts the options by types, and opens the tables.
 
         Raises:
             PlanError: An option is unusable.
             DatasetError: A table cannot be opened.
         """
-        keys, src, dst = options.keys, options.src, options.dst
+        keys, src, dst, types = options.keys, options.src, options.dst, _types_of(options.types)
         given = {name: getattr(options, name) for name in dict.fromkeys((*_NODE_USES, *_EDGE_USES, *TEXT_OPTIONS))}
         if is_networkx(edges):
             if any(value is not None for value in (nodes, keys, src, dst)):
@@ -222,8 +220,8 @@ class Layout:
         Raises:
             PlanError: There is one.
         """
-        tables = [*(node.table for node in self.nodes.values()), *(edge.table for edge in self.edges.values())]
-        known = list(dict.fromkeys(name for table in tables if table is not None for name in table.schema.names))
+        tables = [owner.table for owner in self.owners if owner.table is not None]
+        known = list(dict.fromkeys(name for table in tables for name in table.schema.names))
         for column in columns:
             if column not in known:
                 raise PlanError(f"{option} names {column!r}, which is no column{near_matches(str(column), known)}", f"columns: {known}")
@@ -322,10 +320,10 @@ class Layout:
             _need_all(edge.table, edge.uses)
             for columns, node in zip(edge.ends, (self.nodes[edge.name[0]], self.nodes[edge.name[2]]), strict=True):
                 self._check_end(edge.table, columns, node)
-        for name, uses in [*((name, n.uses) for name, n in self.nodes.items()), *((name, e.uses) for name, e in self.edges.items())]:
+        for owner in self.owners:
             for option in ("split", "time", "edge_weight"):
-                if len(uses.get(option, ())) > 1:
-                    raise PlanError(f"{option}={list(uses[option])} of {name!r}: it is one column")
+                if len(owner.uses.get(option, ())) > 1:
+                    raise PlanError(f"{option}={list(owner.uses[option])} of {owner.name!r}: it is one column")
 
     def _check_end(self, table: SourceTable, columns: tuple[str, ...], node: NodeTable) -> None:
         kinds = [key_kind(table, column, "src or dst") for column in columns]
@@ -719,7 +717,7 @@ def _is_doubtful(name: str, names: Sequence[str]) -> bool:
     return bool(_NO_END_WORDS & {*words}) or (words == ("id",) and sum("id" in _words(other) for other in names) > 2)
 
 
-def types_of(types: Mapping[str, Any] | None) -> dict[str, pa.DataType]:
+def _types_of(types: Mapping[str, Any] | None) -> dict[str, pa.DataType]:
     """Returns types of columns as users name them.
 
     Raises:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from gnnkit.datasets.tables.columns import Codes, Column, Features, Numbers, Times, is_text, plain_type
+from gnnkit.datasets.tables.columns import Codes, Column, Features, Numbers, ReadOptions, Times, is_text, plain_type
+from gnnkit.datasets.tables.digests import ChainedDigest, PieceDigest
 from gnnkit.datasets.tables.keys import KeyColumn, key_array, key_column, key_kind
 from gnnkit.datasets.tables.layout import EDGE_FEATURES, EdgeTable, NodeTable
 from gnnkit.datasets.tables.reading import Piece
@@ -26,63 +27,89 @@ _WEIGHT, TIME = "edge_weight", "time"
 Finder: TypeAlias = Callable[[NDArray[np.uint64]], NDArray[Any]]
 
 
-@dataclass(frozen=True)
-class ReadOptions:
-    """The options of ``tables`` that say how columns are read.
+_SHOWN = 10
+D = TypeVar("D", ChainedDigest, PieceDigest)
+
+
+class EndCount(Generic[D]):
+    """Digests of the ids of both ends of edges, and the edges that name no node, found in one pass.
+
+    Args:
+        source: The digest of the ids of sources, as int64, but for edges that name no node.
+        target: The same of targets.
 
     Attributes:
-        types: Types that columns are to have.
-        fill: ``{column: value}`` for nulls.
-        time_unit: The unit of times.
-        drops: Whether edges that name no node are left out.
+        digests: See above.
+        missing: Edges an end of which is no node, so that its id is -1.
+        first: The numbers of the first of these.
     """
 
-    types: Mapping[str, pa.DataType]
-    fill: Mapping[str, Any]
-    time_unit: str
-    drops: bool
+    def __init__(self, source: D, target: D) -> None:
+        self.digests: list[D] = [source, target]
+        self.missing, self.first = 0, list[int]()
 
-    def columns(self, owner: NodeTable | EdgeTable, place: Place, before: Mapping[str, Any] | None = None) -> dict[str, Column]:
-        """Makes the arrays that the table of a type is asked for.
+    def add(self, start: int, ends: Sequence[NDArray[Any]]) -> None:
+        """Enters some edges, of which the first has the number ``start``."""
+        known = are_known(ends)
+        bad = np.flatnonzero(~known)
+        self.missing += len(bad)
+        self.first += (bad[: _SHOWN - len(self.first)] + start).tolist()
+        for digest, ids in zip(self.digests, ends, strict=True):
+            digest.update((ids[known] if len(bad) else ids).astype(np.int64, copy=False))
 
-        Args:
-            owner: The type.
-            place: Where they are kept.
-            before: The states of the arrays of tables before this one, which say whether a label is text.
+    def join(self: EndCount[ChainedDigest], other: EndCount[PieceDigest]) -> None:
+        """Enters the next range of edges, which another host has counted."""
+        self.missing += other.missing
+        self.first += other.first[: _SHOWN - len(self.first)]
+        for digest, piece in zip(self.digests, other.digests, strict=True):
+            digest.extend(piece)
 
-        Raises:
-            PlanError: Two of them have one name.
-        """
-        uses, made = owner.uses, dict[str, Column]()
-        common: tuple[Any, ...] = (self.types, self.fill, place)
-        features, one_hot = uses.get("features", ()), uses.get("one_hot", ())
-        is_node = isinstance(owner, NodeTable)
-        if features or one_hot:
-            numbers = Numbers(features, "float32", *common, standardize=uses.get("standardize", ())) if features else None
-            made[FEATURE_NAME if is_node else EDGE_FEATURES] = Features(numbers, [Codes(column, *common) for column in one_hot])
-        if label := uses.get("label"):
-            name = LABEL_NAME if is_node else "edge_label"
-            if before:
-                text = "known" in before[name]
-            else:
-                text = owner.table is not None and is_text(plain_type(owner.table.need(label[0], "label")))
-            one = len(label) == 1
-            column: Column = Codes(label[0], *common) if text and one else Numbers(label, None, *common, flat=one)
-            made[name] = column
-        for found in uses.get("time", ()):
-            made[TIME] = Times(found, self.time_unit, *common)
-        for found in uses.get("edge_weight", ()):
-            made[_WEIGHT] = Numbers([found], None, *common, flat=True)
-        for found in uses.get("categories", ()):
-            if found in made:
-                raise PlanError(f"categories={found!r} of {owner.name!r}: another array has that name already", "rename the column")
-            made[found] = Codes(found, *common)
-        return made
 
-    def split(self, node: NodeTable, place: Place) -> Codes | None:
-        """Makes the column of splits; None where there is none."""
-        names = node.uses.get("split", ())
-        return Codes(names[0], self.types, self.fill, place, optional=True) if names else None
+def are_known(ends: Sequence[NDArray[Any]]) -> NDArray[np.bool_]:
+    """Which edges have nodes for both ends."""
+    known: NDArray[np.bool_] = (ends[0] >= 0) & (ends[1] >= 0)
+    return known
+
+
+def columns_of(
+    owner: NodeTable | EdgeTable, options: ReadOptions, place: Place, before: Mapping[str, Any] | None = None
+) -> dict[str, Column]:
+    """Makes the arrays that the table of a type is asked for.
+
+    Args:
+        owner: The type.
+        options: How columns are read.
+        place: Where they are kept.
+        before: The states of the arrays of tables before this one, which say whether a label is text.
+
+    Raises:
+        PlanError: Two of them have one name.
+    """
+    uses, made = owner.uses, dict[str, Column]()
+    features, one_hot = uses.get("features", ()), uses.get("one_hot", ())
+    is_node = isinstance(owner, NodeTable)
+    if features or one_hot:
+        numbers = Numbers(features, "float32", options, place, standardize=uses.get("standardize", ())) if features else None
+        made[FEATURE_NAME if is_node else EDGE_FEATURES] = Features(numbers, [Codes(column, options, place) for column in one_hot])
+    if label := uses.get("label"):
+        name, table, one = LABEL_NAME if is_node else "edge_label", owner.table, len(label) == 1
+        text = "known" in before[name] if before else table is not None and is_text(plain_type(table.need(label[0], "label")))
+        made[name] = Codes(label[0], options, place) if text and one else Numbers(label, None, options, place, flat=one)
+    for found in uses.get("time", ()):
+        made[TIME] = Times(found, options, place)
+    for found in uses.get("edge_weight", ()):
+        made[_WEIGHT] = Numbers([found], None, options, place, flat=True)
+    for found in uses.get("categories", ()):
+        if found in made:
+            raise PlanError(f"categories={found!r} of {owner.name!r}: another array has that name already", "rename the column")
+        made[found] = Codes(found, options, place)
+    return made
+
+
+def split_of(node: NodeTable, options: ReadOptions, place: Place) -> Codes | None:
+    """Makes the column of splits; None where there is none."""
+    names = node.uses.get("split", ())
+    return Codes(names[0], options, place, optional=True) if names else None
 
 
 class NodeReader:
@@ -94,12 +121,14 @@ class NodeReader:
         options: How they are read.
 
     Attributes:
+        table: The table.
         names: The columns to read.
         kinds: ``{column of the key: "int64" or "string"}``.
     """
 
     def __init__(self, node: NodeTable, columns: Sequence[Column], options: ReadOptions) -> None:
         assert node.table is not None, "others are not read"
+        self.table = node.table
         self.kinds = {column: key_kind(node.table, column, "keys") for column in node.keys}
         self.names = _names(node.table.schema, [*node.keys, *(name for column in columns for name in column.columns)])
         self._columns, self._options = columns, options
@@ -122,7 +151,9 @@ class EdgeReader:
         distinct: The node types whose nodes are those that edges name.
 
     Attributes:
+        table: The table.
         names: The columns to read.
+        finders, distinct: See above.
     """
 
     def __init__(
@@ -131,14 +162,14 @@ class EdgeReader:
         columns: Sequence[Column],
         options: ReadOptions,
         finders: Mapping[NodeType, Finder],
-        distinct: Collection[NodeType],
+        distinct: frozenset[NodeType],
     ) -> None:
         assert edge.table is not None, "others are not read"
-        table = edge.table
+        self.table = table = edge.table
         self._kinds = [[(column, key_kind(table, column, "src or dst")) for column in end] for end in edge.ends]
         self.names = _names(table.schema, [*edge.ends[0], *edge.ends[1], *(name for column in columns for name in column.columns)])
-        self._columns, self._options, self._finders, self._distinct = columns, options, finders, distinct
-        self._node_types = (edge.name[0], edge.name[2])
+        self._columns, self._options, self.finders, self.distinct = columns, options, finders, distinct
+        self._node_types = edge.node_types
 
     def work(self, piece: Piece) -> tuple[int, list[NDArray[Any]], list[pa.Array | None], list[Any], int, int]:
         """Makes of some rows what edges need.
@@ -152,8 +183,8 @@ class EdgeReader:
             piece = replace(piece, rows=_with_keys(piece.rows, [c for end in self._kinds for c, _ in end if c not in options.fill]))
         ends = [[self._keys(piece, column, kind) for column, kind in end] for end in self._kinds]
         found: list[NDArray[Any]] = [words_of([key_column(array) for array in keys]) for keys in ends]
-        found = [self._finders[t](rows) if t in self._finders else rows for rows, t in zip(found, self._node_types, strict=True)]
-        once = [pc.unique(keys[0]) if t in self._distinct else None for keys, t in zip(ends, self._node_types, strict=True)]
+        found = [self.finders[t](rows) if t in self.finders else rows for rows, t in zip(found, self._node_types, strict=True)]
+        once = [pc.unique(keys[0]) if t in self.distinct else None for keys, t in zip(ends, self._node_types, strict=True)]
         num_rows, values = piece.rows.num_rows, [column.convert(piece) for column in self._columns]
         return num_rows, found, once, values, piece.file, total - num_rows
 

@@ -655,7 +655,7 @@ def _own_batches(
                     yield _distinct(batch), where
                     where = f", record batch {number + 1}"
         else:
-            padded = PaddedNumbers() if table.numbered_names else None
+            padded = PaddedNumbers(table.dialect(path).delimiter) if table.numbered_names else None
             with open_text(path, table.dialect(path), columns, table.types, padded) as reader:
                 where = f", block 0 of {BLOCK_BYTES >> 20} MB"
                 is_checked = False

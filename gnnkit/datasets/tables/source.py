@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
@@ -21,12 +21,11 @@ from gnnkit.bounds import size_in_bytes
 from gnnkit.datasets.derived import UndirectedSource
 from gnnkit.datasets.streaming import overlap
 from gnnkit.datasets.table_options import ELSEWHERE, TableOptions
-from gnnkit.datasets.tables.columns import Codes, Column, Features, Recoding, column_of
+from gnnkit.datasets.tables.columns import Codes, Column, Features, ReadOptions, Recoding, column_of
 from gnnkit.datasets.tables.digests import ChainedDigest
 from gnnkit.datasets.tables.keys import DistinctKeys, KeySpool, KeyTable, key_column, key_kind, parts_for, resolve
-from gnnkit.datasets.tables.layout import EdgeTable, Layout, NodeTable, types_of, types_to_text
-from gnnkit.datasets.tables.readers import TIME, EdgeReader, Finder, NodeReader, ReadOptions
-from gnnkit.datasets.tables.reading import SourceTable
+from gnnkit.datasets.tables.layout import EdgeTable, Layout, NodeTable, types_to_text
+from gnnkit.datasets.tables.readers import TIME, EdgeReader, EndCount, Finder, NodeReader, are_known, columns_of, split_of
 from gnnkit.datasets.tables.rows import KeptRows, Place, Rows
 from gnnkit.errors import DatasetError, PlanError
 from gnnkit.events import EventSink, Stage, ignore_events
@@ -111,30 +110,21 @@ def tables(
             names file, row group and column.
     """
     own = TableOptions(**options)
-    layout = Layout.of(edges, nodes, own, types_of(own.types), events)
-    fill = layout.fills(own.fill)
+    layout = Layout.of(edges, nodes, own, events)
+    read = ReadOptions(layout.types, layout.fills(own.fill), own.time_unit, own.dangling == "drop")
     if own.undirected:
         layout.check_undirected()
-    made: dict[str, Any] = {
-        "layout": layout,
-        "fill": fill,
-        "dangling": own.dangling,
-        "time_unit": own.time_unit,
-        "name": own.name,
-        "folder": _scratch(scratch_dir),
-        "memory_bytes": size_in_bytes("memory_bytes", memory_bytes) or _memory(),
-        "events": events,
-    }
-    source: TableSource | None = None
+    kind: Callable[..., TableSource] = TableSource
     if engine is not None:
         from gnnkit.datasets.tables.hosts import HostTables  # circular
 
-        if HostTables.can_read(layout, fill, own.dangling):
-            source = HostTables(engine, **made)
-    source = source or TableSource(**made)
+        if HostTables.can_read(layout, read):
+            kind = partial(HostTables, engine)
+    folder, memory = _scratch(scratch_dir), size_in_bytes("memory_bytes", memory_bytes) or _memory()
+    source = kind(layout, read, name=own.name, folder=folder, memory_bytes=memory, events=events)
     if own.presorted:
         source.check_order()
-    return UndirectedTables(source, made["folder"], events) if own.undirected else source
+    return UndirectedTables(source, folder, events) if own.undirected else source
 
 
 def tables_after(
@@ -171,17 +161,8 @@ def tables_after(
             raise PlanError(f"fill={{{column!r}: {value!r}}}: the store's tables were filled with {state['fill'][column]!r}")
     layout = Layout.after(store, state, edges, nodes, events)
     layout.need_columns("fill", fill or {})
-    return TableSource(
-        layout,
-        fill={**state["fill"], **(fill or {})},
-        dangling=state["dangling"],
-        time_unit=state["time_unit"],
-        name=store.name,
-        folder=folder,
-        memory_bytes=_memory(),
-        events=events,
-        after=store,
-    )
+    options = ReadOptions(layout.types, {**state["fill"], **(fill or {})}, state["time_unit"], state["dangling"] == "drop")
+    return TableSource(layout, options, name=store.name, folder=folder, memory_bytes=_memory(), events=events, after=store)
 
 
 def _memory() -> int:
@@ -210,21 +191,167 @@ _FROM_EDGES_APPENDED = "from the edges, in ascending order, those of appended ed
 
 
 @dataclass
-class _ColumnArrays:
-    """The arrays of one type while and after its table is read."""
+class Kept:
+    """The columns, rows and earlier state of one type, while and after its table is read.
 
+    Attributes:
+        owner: The type, with its table.
+        columns: ``{array: the column that it is made of}``.
+        state: What the store knows of its table of this type, see ``TableSource.append_state``; empty where there is no store.
+        before: Nodes or edges of the type in the store.
+        num_rows: Rows that were read.
+        specs: Dtypes and row shapes of the arrays, once all rows are there.
+        num_earlier: Rows of the store's table, those that were left out included.
+        read: The columns that the table is read for.
+    """
+
+    owner: NodeTable | EdgeTable
     columns: dict[str, Column]
+    state: Mapping[str, Any] = field(default_factory=dict)
+    before: int = 0
     num_rows: int = 0
     specs: dict[str, ArraySpec] = field(default_factory=dict)
 
-    def finish(self) -> None:
-        self.specs = {name: column.finish() for name, column in self.columns.items()}
+    def __post_init__(self) -> None:
+        self.num_earlier = int(self.state.get("rows", 0))
+        self.read = list(self.columns.values())
+
+    @property
+    def label(self) -> str:
+        """The type as metadata name it."""
+        return edge_type_name(self.owner.name) if isinstance(self.owner.name, tuple) else self.owner.name
+
+    def add(self, count: int, values: Sequence[Any]) -> None:
+        """Adds rows, of which ``values`` are what the columns that are ``read`` convert to."""
+        for column, value in zip(self.read, values, strict=True):
+            column.append(value)
+        self.num_rows += count
+
+    def join(self, count: int, columns: Sequence[Column]) -> None:
+        """Adds rows that another host has read into columns of its own."""
+        for column, other in zip(self.read, columns, strict=True):
+            column.join(other)
+        self.num_rows += count
 
     def chunks(self, name: str) -> Iterator[tuple[int, NDArray[Any]]]:
         """Yields the rows of an array, with the number of the first one."""
         step = max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // max(1, self.specs[name].row_nbytes)))
         for start in range(0, self.num_rows, step):
             yield start, self.columns[name].rows(start, min(start + step, self.num_rows))
+
+    def next_state(self) -> dict[str, Any]:
+        """State that a store of these rows keeps for rows that follow them, as JSON."""
+        rows, table = self.num_earlier + self.num_rows, self.owner.table
+        text = self.state.get("text", {}) if self.state else table.told if table is not None else {}
+        return {
+            "uses": {option: list(columns) for option, columns in self.owner.uses.items()},
+            "rows": rows,
+            "columns": {array: column.state() for array, column in self.columns.items()} if rows else {},
+            **({"text": text} if text else {}),
+        }
+
+
+@dataclass
+class KeptNodes(Kept):
+    """The same of a node type, with its keys and its split.
+
+    Attributes:
+        split: The column of splits.
+        spool: The keys of nodes, where they have some.
+        distinct: The keys that edges have named so far, where these are the nodes.
+        finder: What finds the ids of nodes while edges are read; None where these are found afterwards.
+    """
+
+    owner: NodeTable
+    split: Codes | None = None
+    spool: KeySpool | None = None
+    distinct: DistinctKeys | None = None
+    finder: Finder | None = None
+
+    @property
+    def what(self) -> str:
+        """Whose keys these are, for errors."""
+        return f"nodes {self.owner.name!r}"
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of the store and new ones."""
+        return self.before + self.num_rows
+
+    @property
+    def id_spec(self) -> ArraySpec:
+        """The dtype of ids."""
+        return ArraySpec("int32" if self.num_nodes < 1 << 31 else "int64")
+
+    @property
+    def keys(self) -> KeySpool:
+        """The keys of a type that has some."""
+        assert self.spool is not None, "others are row numbers"
+        return self.spool
+
+    def next_state(self) -> dict[str, Any]:
+        """The same, with the form of nodes, their keys and their split."""
+        return {
+            "form": self.owner.form,
+            "keys": list(self.owner.keys),
+            "split": None if self.split is None else self.split.state(),
+            "names": None if self.spool is None else self.spool.state(),
+            **super().next_state(),
+        }
+
+
+@dataclass
+class KeptEdges(Kept):
+    """The same of an edge type, with the ends of its edges.
+
+    Attributes:
+        ids: ``{0 for the source, 1 for the target: ids}``; -1 where no node has the key.
+        words: The same for the words of keys whose ids are not known yet.
+        num_dropped: Edges that are left out because they name no node.
+        files: The numbers of the files that have rows, and of their first rows.
+        counted: The digests of the ids of both ends, and the edges that name no node.
+        end_columns: The columns of both ends, as the first table calls them.
+        earlier_dropped: Edges of the store's tables that were left out because they name no node.
+        num_null: Edges, those of the store's tables included, that are left out because an end is null; there are no ids of them.
+    """
+
+    owner: EdgeTable
+    ids: dict[int, ArrayFile | Rows] = field(default_factory=dict)
+    words: dict[int, ArrayFile] = field(default_factory=dict)
+    num_dropped: int = 0
+    files: list[tuple[int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        source, target = self.state.get("digests", (None, None))
+        self.counted = EndCount(ChainedDigest(source), ChainedDigest(target))
+        self.end_columns: list[list[str]] = self.state.get("ends", [list(columns) for columns in self.owner.ends])
+        self.earlier_dropped, self.num_null = int(self.state.get("dropped", 0)), int(self.state.get("null_ends", 0))
+
+    def begin_file(self, number: int, first: int) -> None:
+        """Takes down that rows from ``first`` on are of a file, unless they go on with it."""
+        if not self.files or self.files[-1][0] != number:
+            self.files.append((number, first))
+
+    def ends(self, start: int, stop: int) -> list[NDArray[Any]]:
+        """The ids of both ends of some rows, ``[k]`` each."""
+        return [self.ids[end].read(start, stop) for end in (0, 1)]
+
+    def end_chunks(self) -> Iterator[tuple[int, list[NDArray[Any]]]]:
+        """Yields the number of the first row, and the ids of both ends."""
+        for start in range(0, self.num_rows, _CHUNK_ROWS):
+            yield start, self.ends(start, min(start + _CHUNK_ROWS, self.num_rows))
+
+    def next_state(self) -> dict[str, Any]:
+        """The same, with the ends of edges."""
+        return {
+            "ends": self.end_columns,
+            "named": list(self.owner.named),
+            "dropped": self.earlier_dropped + self.num_dropped,
+            "null_ends": self.num_null,
+            "digests": [digest.state() for digest in self.counted.digests],
+            **super().next_state(),
+        }
 
 
 @checks_calls()
@@ -237,13 +364,11 @@ class TableSource(Shown):
     tables, and the rows and keys that it gives those of the new ones.
     """
 
-    def __init__(  # noqa: PLR0913 - the options of ``tables``
+    def __init__(
         self,
         layout: Layout,
+        options: ReadOptions,
         *,
-        fill: Mapping[str, Any],
-        dangling: str,
-        time_unit: str,
         name: str,
         folder: Path,
         memory_bytes: int,
@@ -255,39 +380,22 @@ class TableSource(Shown):
         self.notice: str | None = None
         self.edges_are_cheap = True
         self.link_splits: LinkSplits = {}
-        self._layout, self._fill, self._time_unit, self._folder = layout, fill, time_unit, folder
-        self._options = ReadOptions(layout.types, fill, time_unit, dangling == "drop")
+        self._layout, self._options, self._folder = layout, options, folder
         self._place: Place = place or partial(KeptRows, folder)
-        self._after = after
-        self._state: Mapping[str, Any] = {} if after is None else after.manifest.append_state or {}
-        self._memory, self._events, self._dangling = memory_bytes, events, dangling
+        self._after, self._memory, self._events = after, memory_bytes, events
         self._threads = min(available_cpus(), _MOST_THREADS)
-        self._spools: dict[NodeType, KeySpool] = {}
-        self._nodes: dict[NodeType, _ColumnArrays] = {}
-        self._edges: dict[EdgeType, _ColumnArrays] = {}
-        self._words: dict[tuple[EdgeType, int], ArrayFile] = {}
-        self._ids: dict[tuple[EdgeType, int], ArrayFile | Rows] = {}
-        # Edges left out because they name no node, which have the id -1, and because they have a null for one, which have none.
-        self._dropped: dict[EdgeType, int] = {}
-        self._null_ends: dict[EdgeType, int] = {}
-        # Of each table of edges the numbers of the files that have rows, and of their first rows.
-        self._files: dict[EdgeType, list[tuple[int, int]]] = {}
         self.target_windows: dict[EdgeType, int] = {}
         try:
             self._read()
         except OSError as error:
             hint = "free some space, or name another folder: scratch_dir=..."
             raise DatasetError(f"what was read cannot be kept in {folder}: {error.strerror or error}", hint) from error
-        nodes = {name: NodeTypeSchema(self._before(name) + arrays.num_rows, arrays.specs) for name, arrays in self._nodes.items()}
-        edges = {}
-        for edge_type, arrays in self._edges.items():
-            count = self._before(edge_type) + arrays.num_rows - self._dropped.get(edge_type, 0)
-            edges[edge_type] = EdgeTypeSchema(count, arrays.specs)
-        self.schema = GraphSchema(nodes, edges, is_homogeneous=layout.is_homogeneous)
+        self.schema = GraphSchema(
+            {name: NodeTypeSchema(nodes.num_nodes, nodes.specs) for name, nodes in self._nodes.items()},
+            {t: EdgeTypeSchema(edges.before + edges.num_rows - edges.num_dropped, edges.specs) for t, edges in self._edges.items()},
+            is_homogeneous=layout.is_homogeneous,
+        )
         self.metadata: Mapping[str, Any] = self._facts()
-        self._end_digests = {
-            edge_type: [ChainedDigest(state) for state in self._own(edge_type).get("digests", (None, None))] for edge_type in self._edges
-        }
         self._fingerprint = self._digest()
 
     def check_order(self) -> None:
@@ -296,7 +404,7 @@ class TableSource(Shown):
         Raises:
             DatasetError: They do not; names the file and the row.
         """
-        self.target_windows = {edge_type: self._check_order(edge_type) for edge_type in self._edges}
+        self.target_windows = {edge_type: self._check_order(edges) for edge_type, edges in self._edges.items()}
 
     def fingerprint(self) -> str:
         """A digest of the rows, the same in whatever form and pieces they came."""
@@ -308,280 +416,213 @@ class TableSource(Shown):
 
         None where features are fitted to rows, which are others with more of them.
         """
-        layout = self._layout
-        if self._is_fitted:
+        columns = [column for kept in self._kept for column in kept.columns.values()]
+        if any(isinstance(column, Features) and column.is_fitted for column in columns):
             return None
-        nodes, edges = dict[str, Any](), dict[str, Any]()
-        for name, node in layout.nodes.items():
-            nodes[name] = {
-                "form": node.form,
-                "keys": list(node.keys),
-                "split": self._splits[name].state() if name in self._splits else None,
-                "names": self._spools[name].state() if name in self._spools else None,
-                **self._columns_state(node, self._nodes[name]),
-            }
-        for edge_type, edge in layout.edges.items():
-            edges[edge_type_name(edge_type)] = {
-                "ends": self._own(edge_type).get("ends", [list(columns) for columns in edge.ends]),
-                "named": list(edge.named),
-                "dropped": self._num_dropped(edge_type),
-                "null_ends": self._num_null_ends(edge_type),
-                "digests": [digest.state() for digest in self._end_digests[edge_type]],
-                **self._columns_state(edge, self._edges[edge_type]),
-            }
-        options = {"types": types_to_text(layout.types), "fill": self._fill, "dangling": self._dangling, "time_unit": self._time_unit}
-        return {"nodes": nodes, "edges": edges, **options}
-
-    def _columns_state(self, owner: NodeTable | EdgeTable, arrays: _ColumnArrays) -> dict[str, Any]:
-        own = self._own(owner.name)
-        rows = own.get("rows", 0) + arrays.num_rows
-        columns = {array: column.state() for array, column in arrays.columns.items()} if rows else {}
-        text = own.get("text", {}) if own else owner.table.told if owner.table is not None else {}
-        uses = {option: list(found) for option, found in owner.uses.items()}
-        return {"uses": uses, "rows": rows, "columns": columns, **({"text": text} if text else {})}
-
-    @property
-    def _is_fitted(self) -> bool:
-        every = [column for arrays in (*self._nodes.values(), *self._edges.values()) for column in arrays.columns.values()]
-        return any(isinstance(column, Features) and column.is_fitted for column in every)
+        options = self._options
+        return {
+            "nodes": {nodes.label: nodes.next_state() for nodes in self._nodes.values()},
+            "edges": {edges.label: edges.next_state() for edges in self._edges.values()},
+            "types": types_to_text(options.types),
+            "fill": options.fill,
+            "dangling": "drop" if options.drops else "error",
+            "time_unit": options.time_unit,
+        }
 
     def recoding(self, name: NodeType | EdgeType, array: str) -> Recoding | None:
         """Makes rows of an array of the store what they are among all rows; None where they stay as they are."""
-        if not self._own(name).get("rows", 0):
-            return None
-        return self._arrays(name).columns[array].recoding()
-
-    def _own(self, name: NodeType | EdgeType) -> Mapping[str, Any]:
-        """The state that the store's tables of a type ended in; empty where there is no store."""
-        if not self._state:
-            return {}
-        own: Mapping[str, Any] = self._state["edges"][edge_type_name(name)] if isinstance(name, tuple) else self._state["nodes"][name]
-        return own
-
-    def _before(self, name: NodeType | EdgeType) -> int:
-        """Nodes or edges of a type in the store."""
-        if self._after is None:
-            return 0
-        schema = self._after.schema
-        return schema.edge_types[name].num_edges if isinstance(name, tuple) else schema.node_types[name].num_nodes
-
-    def _num_nodes(self, node_type: NodeType) -> int:
-        return self._before(node_type) + self._nodes[node_type].num_rows
-
-    def _id_spec(self, node_type: NodeType) -> ArraySpec:
-        return ArraySpec("int32" if self._num_nodes(node_type) < 1 << 31 else "int64")
-
-    def _num_dropped(self, edge_type: EdgeType) -> int:
-        return int(self._own(edge_type).get("dropped", 0)) + self._dropped.get(edge_type, 0)
-
-    def _num_null_ends(self, edge_type: EdgeType) -> int:
-        return int(self._own(edge_type).get("null_ends", 0)) + self._null_ends.get(edge_type, 0)
+        kept = self._edges[name] if isinstance(name, tuple) else self._nodes[name]
+        return kept.columns[array].recoding() if kept.num_earlier else None
 
     @cached_property
     def keys(self) -> Mapping[NodeType, NodeKeys]:
         """``{node type: NodeKeys}`` of the types whose nodes have names."""
-        return {node_type: spool.node_keys(node_type) for node_type, spool in self._spools.items()}
+        return {name: nodes.keys.node_keys(name) for name, nodes in self._nodes.items() if nodes.spool is not None}
 
     def edge_chunks(self, edge_type: EdgeType) -> Iterator[NDArray[np.int64]]:
         """The edges in their own order, ``[2, k]`` at a time."""
-        for _, edges, kept in self._edge_ids(edge_type):
-            yield edges if kept is None else np.ascontiguousarray(edges[:, kept])
+        edges = self._edges[edge_type]
+        for _, ends in edges.end_chunks():
+            both = np.stack(ends, dtype=np.int64)
+            yield np.ascontiguousarray(both[:, are_known(ends)]) if edges.num_dropped else both
 
     def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
         """The rows of an edge array, some at a time."""
-        for start, rows in self._edges[edge_type].chunks(name):
-            if edge_type in self._dropped:
-                ends = [self._ids[edge_type, end].read(start, start + len(rows)) for end in (0, 1)]
-                rows = rows[(ends[0] >= 0) & (ends[1] >= 0)]
-            yield rows
+        edges = self._edges[edge_type]
+        for start, rows in edges.chunks(name):
+            yield rows[are_known(edges.ends(start, start + len(rows)))] if edges.num_dropped else rows
 
     def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
         """The rows of a node array, some at a time."""
         for _, rows in self._nodes[node_type].chunks(name):
             yield rows
 
+    @property
+    def _kept(self) -> list[KeptNodes | KeptEdges]:
+        """Every node type, then every edge type."""
+        return [*self._nodes.values(), *self._edges.values()]
+
     # Reading ---------------------------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        layout = self._layout
-        distinct = self._distinct()
-        self._splits: dict[NodeType, Codes] = {}
-        for node in layout.nodes.values():
-            self._nodes[node.name] = _ColumnArrays(self._columns(node))
-            self._read_nodes(node)
-            self._refuse_nodes_that_edges_were_dropped_for(node.name)
-        finders = self._finders(self._memory // 2 if distinct else self._memory)
-        for edge in layout.edges.values():
-            self._edges[edge.name] = _ColumnArrays(self._columns(edge))
-            self._read_edges(edge, distinct, finders)
-        pending = [node_type for node_type in self._spools if node_type not in finders]
-        del finders  # and their memory
-        for arrays in (*self._nodes.values(), *self._edges.values()):
-            arrays.finish()
+        self._nodes = {name: KeptNodes(node, *self._begun(node)) for name, node in self._layout.nodes.items()}
+        self._edges = {edge_type: KeptEdges(edge, *self._begun(edge)) for edge_type, edge in self._layout.edges.items()}
+        self._begin_distinct()
+        for nodes in self._nodes.values():
+            self._read_nodes(nodes)
+            self._refuse_nodes_that_edges_were_dropped_for(nodes)
+        self._make_finders(self._memory // 2 if any(nodes.distinct is not None for nodes in self._nodes.values()) else self._memory)
+        for edges in self._edges.values():
+            self._read_edges(edges)
+        pending = [nodes for nodes in self._nodes.values() if nodes.finder is None]
+        for kept in self._kept:
+            kept.specs = {name: column.finish() for name, column in kept.columns.items()}
+        for nodes in self._nodes.values():
+            nodes.finder = None  # and its memory
         self._check_times()
-        self.splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] = {t: self._split(t, codes) for t, codes in self._splits.items()}
-        for name, arrays in (*self._nodes.items(), *self._edges.items()):
-            for column in arrays.columns.values():
+        self.splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] = {
+            name: self._split(nodes, nodes.split) for name, nodes in self._nodes.items() if nodes.split is not None
+        }
+        for kept in self._kept:
+            split = self.splits.get(kept.owner.name) if isinstance(kept, KeptNodes) else None
+            for column in kept.columns.values():
                 if isinstance(column, Features):
-                    column.fit(self.splits[name].get("train", ()) if name in self.splits else None)
-        for node_type, keys in distinct.items():
-            spool = self._spools[node_type]
-            for chunk in keys.chunks():
-                words = words_of([key_column(chunk)])
-                if spool.num_before:
-                    is_new = spool.find_before(words) < 0
-                    chunk, words = chunk.filter(pa.array(is_new)), words[is_new]
-                spool.append([key_column(chunk)], words)
-            self._nodes[node_type].num_rows = spool.num_rows
+                    column.fit(None if split is None else split.get("train", ()))
+        for nodes in self._nodes.values():
+            self._take_distinct(nodes)
         self._resolve(pending)
+        for edges in self._edges.values():
+            self._settle_missing(edges)
 
-    def _check_times(self) -> None:
-        """Refuses whole numbers beside timestamps: they would be compared with each other, in units that differ.
+    def _begun(self, owner: NodeTable | EdgeTable) -> tuple[dict[str, Column], Mapping[str, Any], int]:
+        """The arrays that the table of a type is asked for, which go on where those of the store end; see ``Kept``."""
+        if self._after is None:
+            return columns_of(owner, self._options, self._place), {}, 0
+        types, schema = self._after.manifest.append_state or {}, self._after.schema
+        if isinstance(owner, NodeTable):
+            state, before = types["nodes"][owner.name], schema.node_types[owner.name].num_nodes
+        else:
+            state, before = types["edges"][edge_type_name(owner.name)], schema.edge_types[owner.name].num_edges
+        columns = columns_of(owner, self._options, self._place, state["columns"])
+        if state["rows"]:
+            for name, column in columns.items():
+                column.resume(state["columns"][name])
+        return columns, state, before
+
+    def _begin_distinct(self) -> None:
+        """Makes the collections of keys of node types without a table.
 
         Raises:
-            DatasetError: Names the columns of both.
+            PlanError: Nothing names nodes of a type, or edges name them in different ways.
         """
-        owners: list[NodeTable | EdgeTable] = [*self._layout.nodes.values(), *self._layout.edges.values()]
-        timed = [(owner, self._arrays(owner.name)) for owner in owners if "time" in owner.uses]
-        found = {arrays.specs[TIME].unit: owner for owner, arrays in timed if arrays.num_rows or self._own(owner.name).get("rows", 0)}
-        if len(found) > 1 and None in found:
-            number, (dated, *_) = found.pop(None), found.values()
-            (column,), (other,) = number.uses["time"], dated.uses["time"]
-            raise DatasetError(
-                f"{column!r} of {number.name!r} has whole numbers, and {other!r} of {dated.name!r} has timestamps",
-                f"types={{{column!r}: 'timestamp[s]'}} reads whole numbers as seconds since 1970, and 'timestamp[ms]' as milliseconds",
-            )
-
-    def _arrays(self, name: NodeType | EdgeType) -> _ColumnArrays:
-        return self._edges[name] if isinstance(name, tuple) else self._nodes[name]
-
-    def _distinct(self) -> dict[NodeType, DistinctKeys]:
-        """Makes the collections of keys of node types without a table."""
-        found: dict[NodeType, DistinctKeys] = {}
         for edge in self._layout.edges.values():
-            for columns, node_type in zip(edge.ends, (edge.name[0], edge.name[2]), strict=True):
-                node = self._layout.nodes[node_type]
-                if node.form != "edges" or edge.table is None:
+            for columns, node_type in zip(edge.ends, edge.node_types, strict=True):
+                nodes = self._nodes[node_type]
+                if nodes.owner.form != "edges" or edge.table is None:
                     continue
                 kind = key_kind(edge.table, columns[0], "src or dst")
-                if node_type in found and list(self._spools[node_type].columns.values()) != [kind]:
+                if nodes.distinct is None:
+                    nodes.spool = self._spool(nodes, {columns[0]: kind})
+                    nodes.distinct = DistinctKeys(kind, self._folder, self._memory // 2)
+                if list(nodes.keys.columns.values()) != [kind]:
                     raise PlanError(
                         f"{columns[0]!r} of {edge.table.what} is {kind}, and other edges name {node_type!r} nodes otherwise",
                         f"types={{{columns[0]!r}: 'string'}} reads a column as text",
                     )
-                if node_type not in found:
-                    self._spools[node_type] = self._spool(node_type, {columns[0]: kind})
-                    found[node_type] = DistinctKeys(kind, self._folder, self._memory // 2)
-        for node in self._layout.nodes.values():
-            if node.form == "edges" and node.name not in found and self._after is not None:
-                self._spools[node.name] = self._spool(node.name, {})
-            elif node.form == "edges" and node.name not in found:
-                raise PlanError(f"there is neither a table of nodes {node.name!r} nor an edge that names one")
-        return found
+        for name, nodes in self._nodes.items():
+            if nodes.owner.form == "edges" and nodes.distinct is None:
+                if self._after is None:
+                    raise PlanError(f"there is neither a table of nodes {name!r} nor an edge that names one")
+                nodes.spool = self._spool(nodes, {})
 
-    def _spool(self, node_type: NodeType, columns: Mapping[str, str]) -> KeySpool:
+    def _spool(self, nodes: KeptNodes, columns: Mapping[str, str]) -> KeySpool:
         if self._after is None:
             return KeySpool(columns, self._folder)
-        before = self._after.keys(node_type)
-        return KeySpool(before.columns, self._folder, before, self._own(node_type)["names"])
+        before = self._after.keys(nodes.owner.name)
+        return KeySpool(before.columns, self._folder, before, nodes.state["names"])
 
-    def _refuse_nodes_that_edges_were_dropped_for(self, node_type: NodeType) -> None:
+    def _refuse_nodes_that_edges_were_dropped_for(self, nodes: KeptNodes) -> None:
         """Refuses new nodes of a type that edges of the store's tables may have named, and were left out for.
 
         Raises:
             PlanError: There are such edges.
         """
-        if self._after is None or not self._nodes[node_type].num_rows:
+        if self._after is None or not nodes.num_rows:
             return
-        for edge_type in self._layout.edges:
-            if node_type in (edge_type[0], edge_type[2]) and (dropped := self._own(edge_type)["dropped"]):
+        for edges in self._edges.values():
+            if nodes.owner.name in edges.owner.node_types and (dropped := edges.earlier_dropped):
                 raise PlanError(
-                    f"{dropped} edges {edge_type} of the store {self._after.path} were left out, and may name the new nodes {node_type!r}",
+                    f"{dropped} edges {edges.owner.name} of the store {self._after.path} were left out, "
+                    f"and may name the new nodes {nodes.owner.name!r}",
                     "make a store of the whole tables: gnnkit.tables(...)",
                 )
 
-    def _columns(self, owner: NodeTable | EdgeTable) -> dict[str, Column]:
-        """The arrays that the table of a type is asked for; they go on where those of the store end."""
-        before = self._own(owner.name)
-        made = self._options.columns(owner, self._place, before.get("columns"))
-        if before.get("rows", 0):
-            for name, column in made.items():
-                column.resume(before["columns"][name])
-        return made
-
-    def _read_nodes(self, node: NodeTable) -> None:
-        arrays = self._nodes[node.name]
-        columns: list[Column] = list(arrays.columns.values())
-        if (codes := self._options.split(node, self._place)) is not None:
-            if before := self._own(node.name).get("split"):
-                codes.resume(before)
-            self._splits[node.name] = codes
-            columns.append(codes)
-        reader = None if node.table is None else NodeReader(node, columns, self._options)
+    def _read_nodes(self, nodes: KeptNodes) -> None:
+        node = nodes.owner
+        nodes.split = split_of(node, self._options, self._place)
+        if nodes.split is not None:
+            nodes.read.append(nodes.split)
+            if before := nodes.state.get("split"):
+                nodes.split.resume(before)
+        reader = None if node.table is None else NodeReader(node, nodes.read, self._options)
         if node.keys:
-            self._spools[node.name] = self._spool(node.name, {} if reader is None else reader.kinds)
-        if node.table is None or reader is None:
-            arrays.num_rows = node.count
+            nodes.spool = self._spool(nodes, {} if reader is None else reader.kinds)
+        if reader is None:
+            nodes.num_rows = node.count
         else:
-            self._read_node_table(node, node.table, reader, columns)
+            self._read_node_table(nodes, reader)
 
-    def _read_node_table(self, node: NodeTable, table: SourceTable, reader: NodeReader, columns: Sequence[Column]) -> None:
-        arrays = self._nodes[node.name]
-        for count, keys, values in self._pieces(table, reader):
+    def _read_node_table(self, nodes: KeptNodes, reader: NodeReader) -> None:
+        for count, keys, values in self._pieces(reader):
             if keys is not None:
-                self._spools[node.name].append(*keys)
-            for column, value in zip(columns, values, strict=True):
-                column.append(value)
-            arrays.num_rows += count
+                nodes.keys.append(*keys)
+            nodes.add(count, values)
 
-    def _finders(self, memory_bytes: int) -> dict[NodeType, Finder]:
+    def _make_finders(self, memory_bytes: int) -> None:
         """Makes what finds the ids of keys while edges are read: of the node types that are known by then and whose keys fit the memory."""
-        found: dict[NodeType, Finder] = {}
-        for name, node in self._layout.nodes.items():
-            if node.by_row:
-                found[name] = partial(_row_numbers, total=self._num_nodes(name))
-            elif node.form == "table" and parts_for(self._spools[name], memory_bytes) == 1:
-                table = KeyTable(self._spools[name], f"nodes {name!r}")
-                memory_bytes -= table.nbytes
-                table.enter()
-                table.refuse_doubles()
-                found[name] = table.ids
-        return found
+        for nodes in self._nodes.values():
+            if nodes.owner.by_row:
+                nodes.finder = partial(_row_numbers, total=nodes.num_nodes)
+            elif nodes.owner.form == "table":
+                memory_bytes -= self._make_key_finder(nodes, memory_bytes)
 
-    def _read_edges(
-        self,
-        edge: EdgeTable,
-        distinct: Mapping[NodeType, DistinctKeys],
-        finders: Mapping[NodeType, Finder],
-    ) -> None:
-        arrays = self._edges[edge.name]
-        columns = list(arrays.columns.values())
-        node_types = (edge.name[0], edge.name[2])
-        for end, node_type in enumerate(node_types):
-            if node_type in finders:
-                self._ids[edge.name, end] = ArrayFile(self._id_spec(node_type), self._folder)
+    def _make_key_finder(self, nodes: KeptNodes, memory_bytes: int) -> int:
+        """Makes what finds the ids of a type's keys, if it fits the memory; the bytes that it takes of that."""
+        if parts_for(nodes.keys, memory_bytes) > 1:
+            return 0
+        table = KeyTable.of(nodes.keys, nodes.what)
+        nodes.finder = table.ids
+        return table.nbytes
+
+    def _reader(self, edges: KeptEdges) -> EdgeReader:
+        ends = {node_type: self._nodes[node_type] for node_type in edges.owner.node_types}
+        finders = {node_type: nodes.finder for node_type, nodes in ends.items() if nodes.finder is not None}
+        distinct = frozenset(node_type for node_type, nodes in ends.items() if nodes.distinct is not None)
+        return EdgeReader(edges.owner, edges.read, self._options, finders, distinct)
+
+    def _read_edges(self, edges: KeptEdges) -> None:
+        ends, files = [self._nodes[node_type] for node_type in edges.owner.node_types], list[ArrayFile]()
+        for end, nodes in enumerate(ends):
+            file = ArrayFile(nodes.keys.words.spec if nodes.finder is None else nodes.id_spec, self._folder)
+            files.append(file)
+            if nodes.finder is None:
+                edges.words[end] = file
             else:
-                self._words[edge.name, end] = ArrayFile(self._spools[node_type].words.spec, self._folder)
-        if edge.table is None:
+                edges.ids[end] = file
+        if edges.owner.table is None:
             return
+        for count, found, once, values, number, left_out in self._pieces(self._reader(edges)):
+            edges.num_null += left_out
+            edges.begin_file(number, edges.num_rows)
+            for nodes, file, rows, keys in zip(ends, files, found, once, strict=True):
+                file.append(rows)
+                if nodes.distinct is not None:
+                    nodes.distinct.add(keys)
+            edges.add(count, values)
 
-        files = self._files.setdefault(edge.name, [])
-        reader = EdgeReader(edge, columns, self._options, finders, distinct)
-        for count, words, found, values, file, left_out in self._pieces(edge.table, reader):
-            if left_out:
-                self._null_ends[edge.name] = self._null_ends.get(edge.name, 0) + left_out
-            if not files or files[-1][0] != file:
-                files.append((file, arrays.num_rows))
-            for end, node_type in enumerate(node_types):
-                (self._ids if node_type in finders else self._words)[edge.name, end].append(words[end])
-                if (keys := found[end]) is not None:
-                    distinct[node_type].add(keys)
-            for column, value in zip(columns, values, strict=True):
-                column.append(value)
-            arrays.num_rows += count
-
-    def _pieces(self, table: SourceTable, reader: NodeReader | EdgeReader) -> Iterator[Any]:
+    def _pieces(self, reader: NodeReader | EdgeReader) -> Iterator[Any]:
         """Yields what threads make of the pieces of a table, in order."""
+        table = reader.table
         with Stage(self._events, "ingest", label=f"{self.name}, {table.what}", unit="rows") as stage:
             work: Any = reader.work
             results = overlap(table.pieces(reader.names), work, num_threads=self._threads, depth=2 * self._threads)
@@ -592,74 +633,95 @@ class TableSource(Shown):
             finally:
                 results.close()
 
-    def _split(self, node_type: NodeType, codes: Codes) -> dict[str, NDArray[np.int64]]:
+    def _check_times(self) -> None:
+        """Refuses whole numbers beside timestamps: they would be compared with each other, in units that differ.
+
+        Raises:
+            DatasetError: Names the columns of both.
+        """
+        timed = [kept for kept in self._kept if "time" in kept.owner.uses and (kept.num_rows or kept.num_earlier)]
+        found = {kept.specs[TIME].unit: kept.owner for kept in timed}
+        if len(found) > 1 and None in found:
+            number, (dated, *_) = found.pop(None), found.values()
+            (column,), (other,) = number.uses["time"], dated.uses["time"]
+            raise DatasetError(
+                f"{column!r} of {number.name!r} has whole numbers, and {other!r} of {dated.name!r} has timestamps",
+                f"types={{{column!r}: 'timestamp[s]'}} reads whole numbers as seconds since 1970, and 'timestamp[ms]' as milliseconds",
+            )
+
+    def _split(self, nodes: KeptNodes, codes: Codes) -> dict[str, NDArray[np.int64]]:
+        name = nodes.owner.name
         codes.finish()
-        before = () if self._after is None else self._after.splits.get(node_type, ())
         found: dict[str, list[NDArray[np.int64]]] = {}
         if self._after is not None:
-            found = {name: [self._after.file(split_file(node_type, name))] for name in before}
-        known = {**_SPLITS, **{name: name for name in before}}
+            found = {split: [self._after.file(split_file(name, split))] for split in self._after.splits.get(name, ())}
+        known = {**_SPLITS, **{split: split for split in found}}
         named = [known.get(str(value).strip().lower().replace("_", "-")) or known.get(value, "") for value in codes.values]
         if unknown := [value for value, split in zip(codes.values, named, strict=True) if not split]:
             raise DatasetError(
-                f"split {codes.columns[0]!r} of {node_type!r} holds {unknown[:_SHOWN]}, which names no split",
+                f"split {codes.columns[0]!r} of {name!r} holds {unknown[:_SHOWN]}, which names no split",
                 f"known, in any case: {list(_SPLITS)}; a null is in no split",
             )
-        for start in range(0, self._nodes[node_type].num_rows, _CHUNK_ROWS):
-            rows = codes.rows(start, min(start + _CHUNK_ROWS, self._nodes[node_type].num_rows))
+        for start in range(0, nodes.num_rows, _CHUNK_ROWS):
+            rows = codes.rows(start, min(start + _CHUNK_ROWS, nodes.num_rows))
             for code, split in enumerate(named):
-                found.setdefault(split, []).append(np.flatnonzero(rows == code) + start + self._before(node_type))
-        return {name: np.sort(np.concatenate(ids)).astype(np.int64) for name, ids in sorted(found.items())}
+                found.setdefault(split, []).append(np.flatnonzero(rows == code) + start + nodes.before)
+        return {split: np.sort(np.concatenate(ids)).astype(np.int64) for split, ids in sorted(found.items())}
 
-    def _resolve(self, node_types: Sequence[NodeType]) -> None:
+    def _take_distinct(self, nodes: KeptNodes) -> None:
+        """Makes nodes of the keys that edges have named, of which the store has none."""
+        if nodes.distinct is None:
+            return
+        spool = nodes.keys
+        for chunk in nodes.distinct.chunks():
+            words = words_of([key_column(chunk)])
+            if spool.num_before:
+                is_new = spool.find_before(words) < 0
+                chunk, words = chunk.filter(pa.array(is_new)), words[is_new]
+            spool.append([key_column(chunk)], words)
+        nodes.num_rows, nodes.distinct = spool.num_rows, None
+
+    def _resolve(self, pending: Sequence[KeptNodes]) -> None:
         """Finds the ids of the ends of edges that were not found while these were read, node type by node type."""
         with ThreadPoolExecutor(self._threads, "gnnkit-keys") as pool:
-            for node_type in node_types:
-                ends = [key for key in self._words if key[0][2 * key[1]] == node_type]
+            for nodes in pending:
                 files = []
-                for key in ends:
-                    self._ids[key] = file = ArrayFile(self._id_spec(node_type), self._folder)
-                    files.append((self._words[key], file))
-                resolve(self._spools[node_type], files, f"nodes {node_type!r}", self._memory, pool)
-        for edge_type in self._edges:
-            self._check_ends(edge_type)
-        for file in self._words.values():
-            file.close()
+                for edges in self._edges.values():
+                    for end in (end for end in edges.words if edges.owner.node_types[end] == nodes.owner.name):
+                        edges.ids[end] = file = ArrayFile(nodes.id_spec, self._folder)
+                        files.append((edges.words[end], file))
+                resolve(nodes.keys, files, nodes.what, self._memory, pool)
+        for edges in self._edges.values():
+            for start, ends in edges.end_chunks():
+                edges.counted.add(start, ends)
+            for words in edges.words.values():
+                words.close()
 
-    def _check_ends(self, edge_type: EdgeType) -> None:
-        """Refuses or counts the edges that name no node."""
-        missing, first = 0, list[int]()
-        for start, ends in self._ends(edge_type):
-            bad = np.flatnonzero((ends[0] < 0) | (ends[1] < 0))
-            missing += len(bad)
-            first += (bad[: _SHOWN - len(first)] + start).tolist()
-        if missing and self._dangling == "drop":
-            self._dropped[edge_type] = missing
-            return
-        self._refuse_missing(edge_type, missing, first)
-
-    def _refuse_missing(self, edge_type: EdgeType, missing: int, first: list[int]) -> None:
-        """Refuses edges that name no node, of which these are the first.
+    def _settle_missing(self, edges: KeptEdges) -> None:
+        """Leaves out or refuses the edges that name no node.
 
         Raises:
-            DatasetError: There are some.
+            DatasetError: There are some, and they are not to be left out.
         """
-        if not missing:
+        missing = edges.counted.missing
+        if self._options.drops or not missing:
+            edges.num_dropped = missing
             return
-        table, total = self._layout.edges[edge_type].table, self._edges[edge_type].num_rows
-        assert table is not None, "no rows come from no table"
-        shown = ", ".join(self._shown_edges(edge_type, first))
+        edge, node_types = edges.owner, edges.owner.node_types
+        assert edge.table is not None, "no rows come from no table"
+        shown = ", ".join(self._shown_edges(edges, edges.counted.first))
         hint = 'add these nodes to their tables, or leave the edges out with dangling="drop"'
-        for node in (self._layout.nodes[edge_type[0]], self._layout.nodes[edge_type[2]]):
+        for node in (self._layout.nodes[node_type] for node_type in node_types):
             if node.by_row:
                 named = "keys= names the column of these ids" if node.form == "table" else "without a number of nodes, edges name them"
                 hint = f"nodes {node.name!r} have no keys= and are row numbers, counted from 0: {named}; where ids begin with 1, subtract 1"
-        if edge_type[0] != edge_type[2]:
-            looked = f"{edge_type[0]!r} has {self._shown_end(edge_type, 0)} and {edge_type[2]!r} {self._shown_end(edge_type, 1)}"
+        if node_types[0] != node_types[1]:
+            source, target = (", ".join(map(repr, columns)) for columns in edge.ends)
+            looked = f"{node_types[0]!r} has {source} and {node_types[1]!r} {target}"
             hint += f"; {looked}: where that is the wrong way round, swap src= and dst="
-        raise DatasetError(f"{missing} of {total} {table.what} name no node: {shown}", hint)
+        raise DatasetError(f"{missing} of {edges.num_rows} {edge.table.what} name no node: {shown}", hint)
 
-    def _check_order(self, edge_type: EdgeType) -> int:
+    def _check_order(self, edges: KeptEdges) -> int:
         """Checks the promise of ``presorted``.
 
         Returns:
@@ -668,133 +730,105 @@ class TableSource(Shown):
         Raises:
             DatasetError: The promise is broken; names the file and the row.
         """
-        table, files = self._layout.edges[edge_type].table, self._files[edge_type]
-        assert table is not None, "only what is appended may lack one, and no order is promised of it"
-        starts, count = [first for _, first in files], self._edges[edge_type].num_rows
+        starts, count = [first for _, first in edges.files], edges.num_rows
         largest, is_sorted = -1, True  # the largest target so far
         for number, (first, last) in enumerate(zip(starts, [*starts[1:], count], strict=False)):
             before = largest
             for start in range(first, last, _CHUNK_ROWS):
-                part = self._ids[edge_type, 1].read(start, min(start + _CHUNK_ROWS, last))
+                part = edges.ids[1].read(start, min(start + _CHUNK_ROWS, last))
                 kept = part >= 0
                 is_sorted &= bool((np.diff(part[kept], prepend=largest) >= 0).all())
-                floor = before if len(files) > 1 else np.maximum.accumulate(np.concatenate([[largest], part[:-1]]))
+                floor = before if len(starts) > 1 else np.maximum.accumulate(np.concatenate([[largest], part[:-1]]))
                 if (bad := np.flatnonzero(kept & (part < floor))).size:
-                    raise self._out_of_order(table, edge_type, number, start + int(bad[0]))
+                    raise self._out_of_order(edges, number, start + int(bad[0]))
                 largest = max(largest, int(part.max(initial=-1)))
         return 0 if is_sorted else int(np.diff(starts, append=count).max(initial=0))
 
-    def _out_of_order(self, table: SourceTable, edge_type: EdgeType, number: int, row: int) -> DatasetError:
-        file, first = self._files[edge_type][number]
+    def _out_of_order(self, edges: KeptEdges, number: int, row: int) -> DatasetError:
+        (file, first), table = edges.files[number], edges.owner.table
+        assert table is not None, "only what is appended may lack one, and no order is promised of it"
         where = f"{table.files[file]}, row {row - first}" if table.files else f"row {row}"
-        than = "a file before it" if len(self._files[edge_type]) > 1 else "a row before it"
-        (shown,) = self._shown_edges(edge_type, [row])
+        than = "a file before it" if len(edges.files) > 1 else "a row before it"
+        (shown,) = self._shown_edges(edges, [row])
         return DatasetError(
             f"presorted=True, and {table.what} are in another order: {where}, has a target with a smaller number than {than} ({shown})",
             "write them with repartitionByRange or sorted by the target; a table of nodes has to be sorted by its key, too",
         )
 
-    def _shown_end(self, edge_type: EdgeType, end: int) -> str:
-        """The columns that name an end of edges."""
-        return ", ".join(map(repr, self._layout.edges[edge_type].ends[end]))
-
-    def _shown_edges(self, edge_type: EdgeType, rows: list[int]) -> list[str]:
+    def _shown_edges(self, edges: KeptEdges, rows: list[int]) -> list[str]:
         """Edges as their table has them; their row numbers alone, where it cannot be read again."""
-        edge = self._layout.edges[edge_type]
-        shown = []
+        edge, shown = edges.owner, list[str]()
         if edge.table is None or isinstance(edge.table.form, pa.RecordBatchReader):
             return [f"row {row}" for row in rows]
         for piece in edge.table.pieces(list(dict.fromkeys([*edge.ends[0], *edge.ends[1]]))):
             for row in [row for row in rows if piece.first <= row < piece.first + piece.rows.num_rows]:
                 ends = []
-                for end in (0, 1):
-                    values = [column_of(piece, column, self._layout.types)[row - piece.first].as_py() for column in edge.ends[end]]
-                    lost = int(self._ids[edge_type, end].read(row, row + 1)[0]) < 0
-                    ends.append(f"{values[0] if len(values) == 1 else tuple(values)!r}{' (unknown)' if lost else ''}")
+                for columns, (found,) in zip(edge.ends, edges.ends(row, row + 1), strict=True):
+                    values = [column_of(piece, column, self._layout.types)[row - piece.first].as_py() for column in columns]
+                    ends.append(f"{values[0] if len(values) == 1 else tuple(values)!r}{' (unknown)' if found < 0 else ''}")
                 shown.append(f"row {row}: {ends[0]} to {ends[1]}")
             if rows and piece.first + piece.rows.num_rows > rows[-1]:
                 break
         return shown
 
-    def _edge_ids(self, edge_type: EdgeType) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.bool_] | None]]:
-        """Yields the number of the first row, ids ``[2, k]``, and which edges are kept; None for all."""
-        for start, ends in self._ends(edge_type):
-            kept = (ends[0] >= 0) & (ends[1] >= 0) if edge_type in self._dropped else None
-            yield start, np.stack(ends, dtype=np.int64), kept
-
-    def _ends(self, edge_type: EdgeType) -> Iterator[tuple[int, list[NDArray[Any]]]]:
-        """Yields the number of the first row, and the ids of both ends as they are kept, ``[k]`` each; -1 where no node has the key."""
-        for start in range(0, self._edges[edge_type].num_rows, _CHUNK_ROWS):
-            stop = min(start + _CHUNK_ROWS, self._edges[edge_type].num_rows)
-            yield start, [self._ids[edge_type, end].read(start, stop) for end in (0, 1)]
-
     # What came of it -------------------------------------------------------------------------------------------------------
 
     def _facts(self) -> dict[str, Any]:
         """Returns what became of the columns, as JSON."""
-        facts, classes = dict[str, Any](), dict[NodeType, list[Any]]()
-        for label, owner, arrays in self._owners():
-            earlier = {} if self._after is None else self._after.metadata["tables"][label]
-            own: dict[str, Any] = {name: column.facts() for name, column in arrays.columns.items()}
+        facts, classes = dict[str, Any](), list[list[Any]]()
+        for kept in self._kept:
+            owner, earlier = kept.owner, {} if self._after is None else self._after.metadata["tables"][kept.label]
+            own: dict[str, Any] = {name: column.facts() for name, column in kept.columns.items()}
             used = {name for columns in owner.uses.values() for name in columns}
-            if isinstance(owner, NodeTable):
-                own["keys"] = list(owner.keys) or ("row numbers" if owner.by_row else _FROM_EDGES)
-                if owner.form == "edges" and self._after is not None and not self._goes_on_ascending(owner.name, earlier):
-                    own["keys"] = _FROM_EDGES_APPENDED
-                used |= set(owner.keys)
-                codes: Any = arrays.columns.get(LABEL_NAME)
-                if isinstance(codes, Codes):
-                    classes[owner.name] = codes.values
-                if owner.name in self._splits:
-                    own["split"] = {"column": owner.uses["split"][0]}
+            if isinstance(kept, KeptNodes):
+                own["keys"] = list(kept.owner.keys) or ("row numbers" if kept.owner.by_row else self._key_order(kept, earlier))
+                used |= set(kept.owner.keys)
+                if isinstance(codes := kept.columns.get(LABEL_NAME), Codes):
+                    classes.append(codes.values)
+                if kept.split is not None:
+                    own["split"] = {"column": kept.split.columns[0]}
             else:
-                own["src"], own["dst"] = self._own(owner.name).get("ends", [list(columns) for columns in owner.ends])
-                used |= {*owner.ends[0], *owner.ends[1]}
-                if dropped := self._num_dropped(owner.name) + self._num_null_ends(owner.name):
+                own["src"], own["dst"] = kept.end_columns
+                used |= {*kept.owner.ends[0], *kept.owner.ends[1]}
+                if dropped := kept.earlier_dropped + kept.num_dropped + kept.num_null:
                     own["dropped_edges"] = dropped
-            if "unused" in earlier:
-                own["unused"] = earlier["unused"]
-            if (
-                not earlier
-                and owner.table is not None
-                and (unused := [n for n in owner.table.schema.names if n not in used and not n.startswith("__index")])
-            ):
+            names = [] if owner.table is None else owner.table.schema.names
+            unused = [name for name in names if name not in used and not name.startswith("__index")]
+            if unused := earlier.get("unused", []) if earlier else unused:
                 own["unused"] = unused
-            if filled := {name: self._fill[name] for name in sorted(used & set(self._fill))}:
+            if filled := {name: self._options.fill[name] for name in sorted(used & set(self._options.fill))}:
                 own["fill"] = filled
-            facts[label] = own
-        found = {"num_classes": len(next(iter(classes.values())))} if len(classes) == 1 else {}
-        return {"tables": facts, **found}
+            facts[kept.label] = own
+        return {"tables": facts, **({"num_classes": len(classes[0])} if len(classes) == 1 else {})}
+
+    def _key_order(self, nodes: KeptNodes, earlier: Mapping[str, Any]) -> str:
+        """The order of keys that edges name, those of the store and the new ones together."""
+        if not earlier or earlier["keys"] != _FROM_EDGES:
+            return str(earlier.get("keys", _FROM_EDGES))
+        if nodes.before and nodes.num_rows:
+            assert self._after is not None, "nodes before these are of a store"
+            last, first = self._after.keys(nodes.owner.name)[nodes.before - 1], nodes.keys.key(0)
+            if not (str(last).encode() < first.encode() if isinstance(first, str) else last < first):
+                return _FROM_EDGES_APPENDED
+        return _FROM_EDGES
 
     @property
     def described(self) -> list[tuple[str, str]]:
         """Names and values for its card: of each table the files, the columns of each use, what was left out, and columns without use."""
         found: list[tuple[str, str]] = []
-        for label, owner, arrays in self._owners():
-            table, own, rows = owner.table, self.metadata["tables"][label], f"{arrays.num_rows} rows"
+        for kept in self._kept:
+            label, owner, table = kept.label, kept.owner, kept.owner.table
+            own, rows = self.metadata["tables"][label], f"{kept.num_rows} rows"
             found.append((label, f"no table, {rows}" if table is None else f"{table.origin}, {rows}"))
             ends = {"keys": owner.keys} if isinstance(owner, NodeTable) else {"src": owner.ends[0], "dst": owner.ends[1]}
-            for option, columns in ({} if table is None else {**ends, **owner.uses}).items():
-                words = [f"{column} ({table.need(column, option)})" for column in columns]
-                words += [f"in {own['time']['unit']}" if "unit" in own["time"] else "as they are"] if option == "time" else []
+            for option, columns in {**ends, **owner.uses}.items():
+                words = [f"{column} ({table.need(column, option)})" for column in columns if table is not None]
+                if words and option == "time":
+                    words.append(f"in {own['time']['unit']}" if "unit" in own["time"] else "as they are")
                 found += [(f"{label} {option}", ", ".join(words))] if words else []
             found += [(f"{label} dropped", f"{own['dropped_edges']} edges that name no node")] if "dropped_edges" in own else []
             found += [(f"{label} unused", ", ".join(own["unused"]))] if "unused" in own else []
         return found
-
-    def _owners(self) -> list[tuple[str, Any, _ColumnArrays]]:
-        """The types as metadata name them, their tables and their arrays."""
-        nodes: list[tuple[str, Any, _ColumnArrays]] = [(t, self._layout.nodes[t], arrays) for t, arrays in self._nodes.items()]
-        return nodes + [(edge_type_name(t), self._layout.edges[t], arrays) for t, arrays in self._edges.items()]
-
-    def _goes_on_ascending(self, node_type: NodeType, earlier: Mapping[str, Any]) -> bool:
-        """Whether the keys that edges name are in ascending order, those of the store and the new ones together."""
-        spool, before = self._spools[node_type], self._before(node_type)
-        if earlier["keys"] != _FROM_EDGES or not (before and spool.num_rows):
-            return bool(earlier["keys"] == _FROM_EDGES)
-        assert self._after is not None
-        last, first = self._after.keys(node_type)[before - 1], spool.key(0)
-        return bool(last < first if not isinstance(first, str) else str(last).encode() < first.encode())
 
     def _digest(self) -> str:
         digest = hashlib.sha256(json.dumps(self.schema.to_json()).encode())
@@ -802,25 +836,18 @@ class TableSource(Shown):
         def add(*values: Any) -> None:
             digest.update(json.dumps(values).encode())
 
-        for node_type, arrays in self._nodes.items():
-            add(node_type, {name: column.digest() for name, column in arrays.columns.items()})
-            if node_type in self._spools:
-                add(self._spools[node_type].columns, self._spools[node_type].digest())
+        for node_type, nodes in self._nodes.items():
+            add(node_type, {name: column.digest() for name, column in nodes.columns.items()})
+            if nodes.spool is not None:
+                add(nodes.spool.columns, nodes.spool.digest())
             for split, ids in self.splits.get(node_type, {}).items():
                 add(split, hashlib.sha256(ids.tobytes()).hexdigest())
-        for edge_type, edge_arrays in self._edges.items():
-            ends = self._end_digests[edge_type]
-            self._digest_ends(edge_type, ends)
-            add(edge_type, [end.hexdigest() for end in ends], {name: column.digest() for name, column in edge_arrays.columns.items()})
+        for edge_type, edges in self._edges.items():
+            ends = [end.hexdigest() for end in edges.counted.digests]
+            add(edge_type, ends, {name: column.digest() for name, column in edges.columns.items()})
         # What became of columns, but for those that became nothing.
         add({owner: {name: fact for name, fact in own.items() if name != "unused"} for owner, own in self.metadata["tables"].items()})
         return digest.hexdigest()
-
-    def _digest_ends(self, edge_type: EdgeType, digests: Sequence[ChainedDigest]) -> None:
-        """Adds the ids of both ends of all edges to their digests."""
-        with ThreadPoolExecutor(2, "gnnkit-digests") as pool:
-            for edges in self.edge_chunks(edge_type):
-                list(pool.map(ChainedDigest.update, digests, edges))
 
 
 class UndirectedTables(UndirectedSource, Shown):

@@ -125,9 +125,19 @@ class Dialect:
     blanks: bool
     padded: frozenset[str] = frozenset()
 
+    @property
+    def sep(self) -> str:
+        """Separator of fields."""
+        assert self.options.sep is not None, "it was found out"
+        return self.options.sep
+
+    @property
+    def delimiter(self) -> str:
+        """The character that the readers of text are given for it."""
+        return _delimiter(self.sep)
+
     def __str__(self) -> str:
-        sep = self.options.sep or ","
-        words = ["blanks" if self.blanks else {"\t": "tabs", " ": "blanks"}.get(sep, repr(sep))]
+        words = ["blanks" if self.blanks else {"\t": "tabs", " ": "blanks"}.get(self.sep, repr(self.sep))]
         words += ["row 1 is a header" if self.options.header else "row 1 is values"]
         words += [f"quotes {self.quote}"] if self.quote == "'" else []
         words += [f"{self.comments} lines of comments left out"] if self.comments else []
@@ -338,18 +348,17 @@ class _Lines:
 class PaddedNumbers:
     """Looks for numbers such as 007 and 0x7 in a stream of bytes, for ``pyarrow.TransformInputStream``, which hands the bytes on.
 
+    Args:
+        delimiter: What separates fields.
+
     Attributes:
         were_seen: Whether there was one, in whatever column.
     """
 
-    def __init__(self) -> None:
-        self.were_seen, self._last = False, b"\n\n\n"
+    def __init__(self, delimiter: str) -> None:
+        self.were_seen, self._last, self._delimiter = False, b"\n\n\n", ord(delimiter)
         # What may stand before a number in its field.
         self._edges = np.zeros(256, np.bool_)
-
-    def begin(self, delimiter: str) -> None:
-        """Enters what separates fields."""
-        self._delimiter = ord(delimiter)
         self._edges[[*b" \t\r\n\"'", self._delimiter]] = True
 
     def __call__(self, block: Any) -> Any:
@@ -410,18 +419,16 @@ def open_text(
         OSError: It cannot be read.
     """
     options = dialect.options
-    assert options.sep is not None, "it was found out"
     file = _open(path, options)
-    if (edit := _edit(options.sep, blanks=dialect.blanks)) is not None:
+    if (edit := _edit(dialect.sep, blanks=dialect.blanks)) is not None:
         file = pa.TransformInputStream(file, _Lines(edit))
     if padded is not None:
-        padded.begin(_delimiter(options.sep))
         file = pa.TransformInputStream(file, padded)
     return arrow_csv.open_csv(
         file,
         arrow_csv.ReadOptions(block_size=BLOCK_BYTES, skip_rows=dialect.skipped, column_names=dialect.names),
         arrow_csv.ParseOptions(
-            delimiter=_delimiter(options.sep),
+            delimiter=dialect.delimiter,
             quote_char=dialect.quote or False,
             double_quote=not dialect.escape,
             escape_char=dialect.escape or False,

@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 
 from gnnkit.datasets import open_ogb, papers_like, products_like, sample_root, shipped_data_dir, write_ogb_layout
-from gnnkit.datasets.synthetic_ogb import NOTICE_FILE, SAMPLE_NOTICE, main
 from gnnkit.errors import PlanError
 from tests.datasets.reading import ask_ogb
 
 EDGES = ("node", "to", "node")
+NOTICE = "synthetic sample, not OGB's data"
 
 
 def read(path: Path) -> np.ndarray:
@@ -34,7 +34,7 @@ def check_tree(tree: Path, scale: float) -> None:
     for split, ids in source.splits["node"].items():
         np.testing.assert_array_equal(read(tree / f"split/sales_ranking/{split}.csv.gz")[:, 0], ids)
     assert (tree / "RELEASE_v1.txt").exists()
-    assert (tree / NOTICE_FILE).read_text() == f"{SAMPLE_NOTICE}\n"
+    assert (tree / "NOTICE.gnnkit").read_text() == f"{NOTICE}\n"
 
 
 def test_layout(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_the_sample_that_ships() -> None:
     tree = sample_root() / "ogbn_products"
     check_tree(tree, 0.002)
     assert sum(path.stat().st_size for path in tree.rglob("*") if path.is_file()) < 5_000_000
-    assert "gnnkit.datasets.synthetic_ogb --scale 0.002" in (shipped_data_dir() / "README.md").read_text()
+    assert "write_ogb_layout(products_like(0.002)" in (shipped_data_dir() / "README.md").read_text()
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
@@ -95,18 +95,10 @@ def test_other_layouts_are_refused(tmp_path: Path) -> None:
         write_ogb_layout(products_like(1e-4), tmp_path, "ogbn-arxiv")
 
 
-def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--scale", "0.0001", "--root", str(tmp_path)]
-    assert main(arguments) == 0
-    assert SAMPLE_NOTICE in capsys.readouterr().out
-    assert main(arguments) == 2
-    assert "exists already" in capsys.readouterr().err
-
-
 def test_the_sample_reads_as_the_graph_it_was_written_from() -> None:
     read_back = open_ogb("ogbn-products", root=sample_root(), download=False)
     source = products_like(0.002)
-    assert read_back.notice == SAMPLE_NOTICE
+    assert read_back.notice == NOTICE
     assert read_back.schema == source.schema
     for name in ("num_classes", "task_type", "eval_metric"):
         assert read_back.metadata[name] == source.metadata[name]
