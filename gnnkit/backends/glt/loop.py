@@ -175,7 +175,6 @@ class WorkerEngine:
 
     def __init__(self, graph: GraphArrays, place: GltPlace, options: EngineOptions) -> None:
         batches.install()
-        self.lanes = options.backend.num_workers
         glt.attribute("distributed.init_worker_group")(place.num_parts, place.part, _GROUP)
         worker_options = glt.attribute("distributed.MpDistSamplingWorkerOptions")(
             channel_size=options.backend.channel_bytes, **_sampler_options(place, options)
@@ -238,7 +237,6 @@ class ClientEngine:
     def __init__(self, graph: GraphArrays, place: GltPlace, options: EngineOptions) -> None:
         assert place.group is not None, "clients have a group"
         self._servers, self._workers = place.num_parts, options.backend.num_workers
-        self.lanes = self._servers * self._workers
         self._lock = threading.Lock()
         self._open, self._asked = [0] * self._servers, [0] * self._servers
         self._answers: queue.Queue[dict[str, torch.Tensor] | WorkerDied] = queue.Queue()
@@ -387,7 +385,7 @@ class GltLoop:
             self._engine = engine(handle.arrays, place, options)
             threading.Thread(target=self._pump, name="gnnkit-pump", daemon=True).start()
         self._is_ready = True
-        self._wire.tell("ready", lanes=0 if body["role"] == "server" else self._engine.lanes)
+        self._wire.tell("ready")
 
     def _fail(self, error: BaseException) -> None:
         self._wire.tell("failed", error=error_to_json(error))

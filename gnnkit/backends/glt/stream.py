@@ -203,7 +203,7 @@ class Fleet:
         self._options, self._plan, self._events = options, plan, events
         self._owner = os.getpid()
         self.failure: GnnkitError | None = None
-        self.lanes = 0
+        self.lanes = options.num_workers * (graph.arrays.num_parts if options.mode == "server_client" else 1)
         self._ports: dict[str, int] | None = None
         self._joined = False
         self._cluster = GltGroup(options, plan, graph.arrays.num_parts)
@@ -227,7 +227,6 @@ class Fleet:
             while ready < count:
                 for _, message in self.listen():
                     if message.kind == "ready":
-                        self.lanes = max(self.lanes, message.body["lanes"])
                         ready += 1
                         stage.update(ready)
                 self._introduce()
