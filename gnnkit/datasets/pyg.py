@@ -203,12 +203,20 @@ class _TypeArrays:
     """The arrays of one node type or edge type; ``rest`` holds values that are neither node-level nor edge-level."""
 
     count: int
+    where: str
+    always: frozenset[str]
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
     specs: dict[str, ArraySpec] = field(default_factory=dict)
     rest: dict[str, Any] = field(default_factory=dict)
 
-    def add(self, name: str, value: Any, where: str, dim: int) -> None:
-        self.arrays[name], self.specs[name] = as_rows(value, f"{where}{name}", dim)
+    def takes(self, name: str, value: Any, size: int | None, dim: int) -> bool:
+        """Whether an attribute has a row for each node or edge of the type, and is one of its arrays from here on."""
+        if size == self.count:
+            self.arrays[name], self.specs[name] = as_rows(value, f"{self.where}{name}", dim)
+        elif name in self.always:
+            what = "nodes" if self.always is _ALWAYS_NODE else "edges"
+            raise DatasetError(f"{self.where}{name} has {'no' if size is None else size} rows, but there are {self.count} {what}")
+        return size == self.count
 
 
 def _versions(data: Data | HeteroData) -> Iterator[tuple[str, Any, int]]:
@@ -390,27 +398,22 @@ class PyGSource:
     def _scan_homogeneous(self, data: Any, edge_arrays: Collection[str | None]) -> None:
         store = data.stores[0]
         edge_index = edge_index_of(store, "data.")
-        nodes, edges = _TypeArrays(_num_nodes(store, "data.")), _TypeArrays(edge_index.shape[1])
+        nodes, edges = (
+            _TypeArrays(_num_nodes(store, "data."), "data.", _ALWAYS_NODE),
+            _TypeArrays(edge_index.shape[1], "data.", _ALWAYS_EDGE),
+        )
         self._edge_index[HOMOGENEOUS_EDGE_TYPE] = edge_index
         self._nodes[HOMOGENEOUS_NODE_TYPE], self._edges[HOMOGENEOUS_EDGE_TYPE] = nodes, edges
         unclear = []
         for name, value in store.items():
             if name in _SIZES:
                 continue
-            size, dim = _rows_of(data, store, name, value)
-            is_node, is_edge = size == nodes.count, size == edges.count
-            if is_node and is_edge:
-                is_node = name in _ALWAYS_NODE or not ("edge" in name or name in edge_arrays)
-                unclear += [f"data.{name}"] if is_node and name not in _OF_NODES and "node" not in name else []
-            if name in _ALWAYS_NODE and size != nodes.count:
-                raise _wrong_rows(f"data.{name}", size, nodes.count, "nodes")
-            if name in _ALWAYS_EDGE and size != edges.count:
-                raise _wrong_rows(f"data.{name}", size, edges.count, "edges")
-            if is_node:
-                nodes.add(name, value, "data.", dim)
-            elif is_edge:
-                edges.add(name, value, "data.", dim)
-            else:
+            rows = _rows_of(data, store, name, value)
+            of_edges = name not in _ALWAYS_NODE and ("edge" in name or name in edge_arrays)
+            if not of_edges and rows[0] == nodes.count == edges.count and name not in _OF_NODES and "node" not in name:
+                unclear.append(f"data.{name}")
+            first, second = (edges, nodes) if of_edges else (nodes, edges)
+            if not (first.takes(name, value, *rows) or second.takes(name, value, *rows)):
                 self.extra[name] = value
         if unclear:
             warn(
@@ -422,12 +425,11 @@ class PyGSource:
         self.extra = dict(data._global_store.items())
         for node_type, store in data.node_items():
             where = f"data[{node_type!r}]."
-            self._nodes[node_type] = _scan_type(data, store, _TypeArrays(_num_nodes(store, where)), where, _ALWAYS_NODE)
+            self._nodes[node_type] = _scan_type(data, store, _TypeArrays(_num_nodes(store, where), where, _ALWAYS_NODE))
         for edge_type, store in data.edge_items():
             where = f"data[{edge_type!r}]."
-            edge_index = edge_index_of(store, where)
-            self._edge_index[edge_type] = edge_index
-            self._edges[edge_type] = _scan_type(data, store, _TypeArrays(edge_index.shape[1]), where, _ALWAYS_EDGE)
+            self._edge_index[edge_type] = edge_index = edge_index_of(store, where)
+            self._edges[edge_type] = _scan_type(data, store, _TypeArrays(edge_index.shape[1], where, _ALWAYS_EDGE))
         scanned: dict[Any, _TypeArrays] = {**self._nodes, **self._edges}
         self.type_extra = {key: found.rest for key, found in scanned.items() if found.rest}
 
@@ -468,22 +470,11 @@ def _rows_of(data: Any, store: Any, name: str, value: Any) -> tuple[int | None, 
     return (len(value) if is_list or (hasattr(value, "__array__") and hasattr(value, "__len__")) else None), 0
 
 
-def _scan_type(data: Any, store: Any, found: _TypeArrays, where: str, always: frozenset[str]) -> _TypeArrays:
+def _scan_type(data: Any, store: Any, found: _TypeArrays) -> _TypeArrays:
     for name, value in store.items():
-        if name in _SIZES:
-            continue
-        size, dim = _rows_of(data, store, name, value)
-        if size == found.count:
-            found.add(name, value, where, dim)
-        elif name in always:
-            raise _wrong_rows(f"{where}{name}", size, found.count, "nodes" if always is _ALWAYS_NODE else "edges")
-        else:
+        if name not in _SIZES and not found.takes(name, value, *_rows_of(data, store, name, value)):
             found.rest[name] = value
     return found
-
-
-def _wrong_rows(where: str, got: int | None, expected: int, what: str) -> DatasetError:
-    return DatasetError(f"{where} has {'no' if got is None else got} rows, but there are {expected} {what}")
 
 
 def _splits_of(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.int64]]:

@@ -52,7 +52,7 @@ _GLT_MODULES = {
     "typing": ("Split",),
 }
 # Modules whose names need graphlearn-torch.
-_OVER_GLT = frozenset(f"{__name__}.{module}" for module in ("base_loader", "connection", "glt_records", "loaders"))
+_OVER_GLT = frozenset(f"{__name__}.{module}" for module in ("base_loader", "glt_records", "loaders"))
 # Ours: names, and the modules they live in; importing this package imports none of them.
 _STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text())
 _HOMES = {

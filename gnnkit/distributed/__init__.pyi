@@ -3,12 +3,20 @@
 from typing import Any
 
 from gnnkit.distributed.base_loader import BaseDistLoader as BaseDistLoader
-from gnnkit.distributed.connection import DistSamplingProducer as DistSamplingProducer
-from gnnkit.distributed.connection import RemoteReceivingChannel as RemoteReceivingChannel
+from gnnkit.distributed.base_loader import DistSamplingProducer as DistSamplingProducer
+from gnnkit.distributed.base_loader import RemoteReceivingChannel as RemoteReceivingChannel
 from gnnkit.distributed.dataset import DistDataset as DistDataset
 from gnnkit.distributed.dataset import reduce_dist_dataset as reduce_dist_dataset
+from gnnkit.distributed.dist_server import ABLPInputNodes as ABLPInputNodes
 from gnnkit.distributed.dist_server import DistServer as DistServer
+from gnnkit.distributed.dist_server import FetchABLPInputRequest as FetchABLPInputRequest
+from gnnkit.distributed.dist_server import FetchNodesRequest as FetchNodesRequest
+from gnnkit.distributed.dist_server import InitSamplingBackendRequest as InitSamplingBackendRequest
+from gnnkit.distributed.dist_server import RegisterBackendRequest as RegisterBackendRequest
+from gnnkit.distributed.dist_server import RemoteDistDataset as RemoteDistDataset
+from gnnkit.distributed.dist_server import ServerSlice as ServerSlice
 from gnnkit.distributed.dist_server import async_request_server as async_request_server
+from gnnkit.distributed.dist_server import compute_server_assignments as compute_server_assignments
 from gnnkit.distributed.dist_server import get_server as get_server
 from gnnkit.distributed.dist_server import init_server as init_server
 from gnnkit.distributed.dist_server import request_server as request_server
@@ -29,6 +37,7 @@ from gnnkit.distributed.graph_types import message_passing_to_positive_label as 
 from gnnkit.distributed.graph_types import patch_fanout_for_sampling as patch_fanout_for_sampling
 from gnnkit.distributed.graph_types import reverse_edge_type as reverse_edge_type
 from gnnkit.distributed.graph_types import select_label_edge_types as select_label_edge_types
+from gnnkit.distributed.graph_types import shard_nodes_by_process as shard_nodes_by_process
 from gnnkit.distributed.graph_types import worker_seed_ranges as worker_seed_ranges
 from gnnkit.distributed.life_cycle import exit_client as exit_client
 from gnnkit.distributed.life_cycle import initialize as initialize
@@ -43,21 +52,12 @@ from gnnkit.distributed.loaders import DistABLPLoader as DistABLPLoader
 from gnnkit.distributed.loaders import DistLinkNeighborLoader as DistLinkNeighborLoader
 from gnnkit.distributed.loaders import DistNeighborLoader as DistNeighborLoader
 from gnnkit.distributed.loaders import DistSubGraphLoader as DistSubGraphLoader
-from gnnkit.distributed.remote_dataset import RemoteDistDataset as RemoteDistDataset
 from gnnkit.distributed.resolve import DEFAULT_MASTER_INFERENCE_PORT as DEFAULT_MASTER_INFERENCE_PORT
 from gnnkit.distributed.resolve import DistributedContext as DistributedContext
 from gnnkit.distributed.resolve import DistributedRuntimeInfo as DistributedRuntimeInfo
 from gnnkit.distributed.resolve import GraphStoreInfo as GraphStoreInfo
 from gnnkit.distributed.resolve import get_graph_store_info as get_graph_store_info
 from gnnkit.distributed.resolve import resolve_runtime as resolve_runtime
-from gnnkit.distributed.seeds import shard_nodes_by_process as shard_nodes_by_process
-from gnnkit.distributed.server_values import ABLPInputNodes as ABLPInputNodes
-from gnnkit.distributed.server_values import FetchABLPInputRequest as FetchABLPInputRequest
-from gnnkit.distributed.server_values import FetchNodesRequest as FetchNodesRequest
-from gnnkit.distributed.server_values import InitSamplingBackendRequest as InitSamplingBackendRequest
-from gnnkit.distributed.server_values import RegisterBackendRequest as RegisterBackendRequest
-from gnnkit.distributed.server_values import ServerSlice as ServerSlice
-from gnnkit.distributed.server_values import compute_server_assignments as compute_server_assignments
 from gnnkit.distributed.splitters import DistNodeAnchorLinkSplitter as DistNodeAnchorLinkSplitter
 from gnnkit.distributed.splitters import DistNodeSplitter as DistNodeSplitter
 from gnnkit.distributed.splitters import select_ssl_positive_label_edges as select_ssl_positive_label_edges

@@ -8,8 +8,8 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import Mapping
-from functools import cache, cached_property, partial
+from collections.abc import Callable, Mapping
+from functools import cache, cached_property
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from gnnkit.backends.glt.data import IdScheme, PartBuilder
-from gnnkit.distributed.dataset_values import WEIGHT, DatasetValues, as_tensor, map_types, store_of_parts
+from gnnkit.backends.glt.data import PartBuilder
+from gnnkit.distributed.dataset_values import DatasetValues, as_tensor, map_types, store_of_parts
 from gnnkit.distributed.store_views import (
     AnyBook,
     DatasetSchema,
@@ -245,9 +245,8 @@ class DistDataset:
         They are this object's. A store that is made of values has them too; servers know the splits of their store.
         """
         if node_split is not None:
-            if self._is_of_values:
-                self._forget_store()
-            self.own_split = dict(zip(("train", "valid", "test"), (map_types(ids, as_tensor) for ids in node_split), strict=True))
+            for name, ids in zip(("train", "valid", "test"), node_split, strict=True):
+                self._give_split(name, map_types(ids, as_tensor))
 
     def random_node_split(self, num_val: float | int, num_test: float | int, seed: int = 0) -> None:
         """Splits this part's nodes: those of types with labels, or of all types where none has some.
@@ -284,8 +283,7 @@ class DistDataset:
     def has_edge_weights(self) -> bool:
         """Whether edges have weights that neighbours can be drawn by."""
         store = self.store
-        weighted = any(edges.weights is not None for edges in self.values.edges.values())
-        return weighted if store is None else store.options.weight is not None
+        return (self.values.weight if store is None else store.options.weight) is not None
 
     def _init_rows(self, name: str, rows: Any, index: Any, dtype: torch.dtype | None) -> None:
         if rows is not None:
@@ -348,10 +346,8 @@ class DistDataset:
         """The store of values, which is made unless there is one of the same graph; None where they are none, or a part of several."""
         if not self._is_of_values or self.num_partitions != 1:
             return None
-        values = self.values
-        weights = [edges.weights is not None for edges in values.edges.values()]
-        options = BuildOptions(1, edge_dir=self.edge_dir, with_edge=True, weight=WEIGHT if any(weights) else None)
-        return self._open(find_or_build(values.source(self.own_split), options, default_store_dir()))
+        options = BuildOptions(1, edge_dir=self.edge_dir, with_edge=True, weight=self.values.weight)
+        return self._open(find_or_build(self.values.source(self.own_split), options, default_store_dir()))
 
     def _open(self, store: Store) -> StoreViews:
         self._views = views = StoreViews(store)
@@ -509,15 +505,27 @@ class DistDataset:
         """int64: the training nodes of this part, in the split's order; None where there is no such split."""
         return self._split("train")
 
+    @train_node_ids.setter
+    def train_node_ids(self, ids: Any) -> None:
+        self._give_split("train", ids)
+
     @property
     def val_node_ids(self) -> torch.Tensor | dict[NodeType, torch.Tensor] | None:
         """int64: the validation nodes of this part."""
         return self._split("valid")
 
+    @val_node_ids.setter
+    def val_node_ids(self, ids: Any) -> None:
+        self._give_split("valid", ids)
+
     @property
     def test_node_ids(self) -> torch.Tensor | dict[NodeType, torch.Tensor] | None:
         """int64: the test nodes of this part."""
         return self._split("test")
+
+    @test_node_ids.setter
+    def test_node_ids(self, ids: Any) -> None:
+        self._give_split("test", ids)
 
     # Under graphlearn-torch's names.
     train_idx, val_idx, test_idx = train_node_ids, val_node_ids, test_node_ids
@@ -558,8 +566,13 @@ class DistDataset:
 
     def __reduce__(self) -> Any:
         if self.store is None:
-            return _blank, (), self.__dict__
-        return (_reopened, (self.store, self.partition_idx, self.own_split if self.has_own_split else {}))
+            return DistDataset.__new__, (DistDataset,), self.__dict__
+        return (_rebuild, (self.store, self.partition_idx, self._choices, {}))
+
+    @property
+    def _choices(self) -> dict[str, Any]:
+        """The user's choices that a store does not hold."""
+        return {"own_split": self.own_split if self.has_own_split else {}}
 
     def __repr__(self) -> str:
         views = self._views
@@ -575,6 +588,11 @@ class DistDataset:
         self.values, self.own_split = DatasetValues(), {}
         self._show(views)
         self._labels = self._node_feat_pb = self._edge_feat_pb = None
+
+    def _give_split(self, name: str, ids: Any) -> None:
+        if self._is_of_values:
+            self._forget_store()
+        self.own_split[name] = ids
 
     def _split(self, name: str) -> torch.Tensor | dict[NodeType, torch.Tensor] | None:
         if name in self.own_split:
@@ -594,18 +612,6 @@ class DistDataset:
 # Readers and tools look at __new__ otherwise, which takes anything.
 _own = inspect.signature(DistDataset.__init__)
 DistDataset.__signature__ = _own.replace(parameters=[*_own.parameters.values()][1:])  # type: ignore[attr-defined]
-
-
-def _blank() -> DistDataset:
-    """The other end of pickling values."""
-    return DistDataset.__new__(DistDataset)
-
-
-def _reopened(store: Store, part: int, given: dict[str, Any]) -> DistDataset:
-    """The other end of pickling."""
-    dataset = DistDataset.from_store(store, part)
-    dataset.own_split = given
-    return dataset
 
 
 def _cast(rows: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor:
@@ -653,39 +659,6 @@ def native_class() -> type[DistDataset] | None:
     return NativeDistDataset
 
 
-class _LazyAttribute:
-    """An attribute whose value may be a function that makes it, called when it is first read."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, dataset: Any, owner: type | None = None) -> Any:
-        if dataset is None:
-            return self
-        value = dataset.__dict__[self._name]
-        if isinstance(value, partial):
-            value = dataset.__dict__[self._name] = value()
-        return value
-
-    def __set__(self, dataset: Any, value: Any) -> None:
-        dataset.__dict__[self._name] = value
-
-
-class _Split:
-    """A split of the store, until another one is assigned."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __get__(self, dataset: Any, owner: type | None = None) -> Any:
-        if dataset is None:
-            return self
-        return dataset.own_split[self._name] if self._name in dataset.own_split else dataset._split(self._name)
-
-    def __set__(self, dataset: Any, value: Any) -> None:
-        dataset.own_split[self._name] = value
-
-
 def _both(name: str) -> Any:
     """A method that is ``DistDataset``'s, and then graphlearn-torch's own."""
 
@@ -697,19 +670,19 @@ def _both(name: str) -> Any:
 
 
 class _Native(DistDataset):
-    """A dataset with the attributes of graphlearn-torch's base class."""
+    """A dataset with the attributes of graphlearn-torch's base class; those of a store are made when they are first read."""
 
-    graph, node_features, edge_features = _LazyAttribute(), _LazyAttribute(), _LazyAttribute()
-    node_pb, edge_pb, node_labels = _LazyAttribute(), _LazyAttribute(), _LazyAttribute()
-    train_node_ids = train_idx = _Split("train")
-    val_node_ids = val_idx = _Split("valid")
-    test_node_ids = test_idx = _Split("test")
+    graph: Any = cached_property(lambda self: self._part("edge", lambda builder, t: builder.edges(t, self.store.options.weight)))
+    node_features: Any = cached_property(lambda self: self._part("node", lambda builder, t: builder.features(t, "x"), "x"))
+    edge_features: Any = cached_property(lambda self: self._part("edge", lambda builder, t: builder.features(t, "edge_attr"), "edge_attr"))
+    node_pb: Any = cached_property(lambda self: self._part("node", PartBuilder.book))
+    edge_pb: Any = cached_property(lambda self: self._part("edge", PartBuilder.book))
+    node_labels: Any = cached_property(lambda self: self._read_labels())
     init_graph, init_node_features, init_edge_features, init_node_labels = map(
         _both, ("init_graph", "init_node_features", "init_edge_features", "init_node_labels")
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.own_split: dict[str, Any] = {}
         self._graph_mode: Any = "CPU"
         self._device: int | None = None
         self._directed = False
@@ -717,17 +690,11 @@ class _Native(DistDataset):
         self.id_filter = glt.attribute("utils.default_id_filter")
         self.id_select = glt.attribute("utils.default_id_select")
         super().__init__(*args, **kwargs)
-        self.node_labels = self._labels
-
-    def __reduce__(self) -> Any:
-        if self._views is None:
-            return super().__reduce__()
-        return (_rebuild, (self._views.store, self.partition_idx, self._choices, {}))
 
     @property
     def _choices(self) -> dict[str, Any]:
-        """The user's choices that a store does not hold: splits of one's own, and the place where graphlearn-torch samples."""
-        return {name: self.__dict__[name] for name in ("own_split", "_graph_mode", "_device")}
+        """The same, and the place where graphlearn-torch samples."""
+        return {**super()._choices, "_graph_mode": self._graph_mode, "_device": self._device}
 
     def load(
         self, root_dir: str | Path | None = None, partition_idx: int | None = None, graph_mode: str = "ZERO_COPY", *args: Any, **kwargs: Any
@@ -736,33 +703,26 @@ class _Native(DistDataset):
         self._graph_mode, self._device = graph_mode, kwargs.get("device", args[3] if len(args) > 3 else None)
         super().load(root_dir, partition_idx, graph_mode, *args, **kwargs)
 
-    def _take(self, views: StoreViews, part: int) -> None:
-        super()._take(views, part)
-        self.own_split = {}
-        schema = views.store.schema
-        self.graph = partial(self._of, "edges", schema.edge_types, "weight")
-        for kind, types, name in (("node", schema.node_types, "x"), ("edge", schema.edge_types, "edge_attr")):
-            with_features: Any = {t: of_type for t, of_type in types.items() if name in of_type.arrays}
-            setattr(self, f"{kind}_features", partial(self._of, "features", with_features, name))
-            setattr(self, f"{kind}_pb", partial(self._of, "book", types))
-        self.node_labels = partial(self._read_labels, views)
+    def _show(self, views: StoreViews) -> None:
+        for name in _SHARED:
+            self.__dict__.pop(name, None)
 
-    def _of(self, what: str, types: Any, name: str | None = None) -> Any:
-        """One of ``PartBuilder``'s for every type."""
-        views = self._stored(what)
+    def _part(self, kind: str, make: Callable[[PartBuilder, Any], Any], having: str | None = None) -> Any:
+        """Makes objects of graphlearn-torch's, one of each type of nodes or edges, or of those that have an array."""
+        views = self._stored("a part")
+        types: Mapping[Any, Any] = views.store.schema.node_types if kind == "node" else views.store.schema.edge_types
         # "ZERO_COPY" is the default of `load`, also where there is no GPU to read the memory.
         graph_mode: Any = self._graph_mode if torch.cuda.is_available() else "CPU"
-        builder = PartBuilder(IdScheme(views.arrays, of_dataset=True), self.partition_idx, graph_mode, self._device)
-        if what == "edges":
-            name = views.store.options.weight
-        arguments = () if what == "book" else (name,)
-        return views.unwrapped({graph_type: getattr(builder, what)(graph_type, *arguments) for graph_type in types})
+        builder = PartBuilder(views.arrays, self.partition_idx, True, graph_mode, self._device)
+        return views.unwrapped({t: make(builder, t) for t, found in types.items() if having is None or having in found.arrays})
 
-    def _read_labels(self, views: StoreViews) -> Any:
-        labels = views.labels()
-        if not labels and not views.store.schema.is_homogeneous:
+    def _read_labels(self) -> Any:
+        if self._views is None:
+            return self._labels
+        labels = self._views.labels()
+        if not labels and not self._views.store.schema.is_homogeneous:
             return {"": torch.empty(0)}  # GLT-10
-        return views.unwrapped(labels)
+        return self._views.unwrapped(labels)
 
 
 def _reduce_shared(dataset: Any) -> Any:
@@ -775,6 +735,7 @@ def _reduce_shared(dataset: Any) -> Any:
 
 
 def _rebuild(store: Store, partition_idx: int, choices: dict[str, Any], made: dict[str, Any]) -> Any:
+    """The other end of pickling."""
     dataset: Any = DistDataset()
     dataset._take(StoreViews(store), partition_idx)
     dataset.__dict__.update(choices)

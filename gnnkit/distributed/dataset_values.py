@@ -79,6 +79,11 @@ class DatasetValues:
     num_nodes: dict[NodeType, int] = field(default_factory=dict)
     is_homogeneous: bool = True
 
+    @property
+    def weight(self) -> str | None:
+        """The name of edges' weights in a store of the values; None where no edge has one."""
+        return WEIGHT if any(edges.weights is not None for edges in self.edges.values()) else None
+
     def take_graph(self, graph: Any) -> None:
         """Edges as graphlearn-torch's ``Graph``, by type or alone, or a ``LocalGraph``."""
         self.is_homogeneous = not isinstance(graph, Mapping)
@@ -393,29 +398,19 @@ class Meeting:
 
     def introduce(self, record: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Tells the others about this process, and returns what all have told, in the order of ranks."""
-        own = {**record, "pid": os.getpid(), "ticks": start_ticks(os.getpid()), "space": pid_space()}
-        self._store.set(f"rank/{self.rank}", json.dumps(own))
+        self.tell(f"rank/{self.rank}", {**record, "pid": os.getpid(), "ticks": start_ticks(os.getpid()), "space": pid_space()})
         deadline = Deadline(_JOIN_S)
-        self._others = [json.loads(self._wait(f"rank/{rank}", deadline, f"rank {rank}")) for rank in range(self._world_size)]
+        self._others = [self.hear(f"rank/{rank}", f"rank {rank}", deadline) for rank in range(self._world_size)]
         return self._others
 
-    def tell(self, key: str, value: str = "") -> None:
-        """Says something that the others may wait for."""
-        self._store.set(key, json.dumps({"value": value}))
+    def tell(self, key: str, value: Any = None) -> None:
+        """Says something, a value of JSON's, that the others may wait for."""
+        self._store.set(key, json.dumps(value))
 
     def fail(self, error: GnnkitError) -> None:
         """Tells the others that there is nothing to wait for."""
         with suppress(RuntimeError):  # rank 0 is gone, and the others know it
-            self._store.set("failed", json.dumps({"rank": self.rank, "message": error.message, "hint": error.hint or ""}))
-
-    def hear(self, key: str, who: str, timeout_s: float) -> str:
-        """Waits for what another process tells under a key.
-
-        Raises:
-            DatasetError: Another process has failed, or has ended.
-            StartTimeout: It was not told in time.
-        """
-        return str(json.loads(self._wait(key, Deadline(timeout_s), who))["value"])
+            self.tell("failed", {"rank": self.rank, "message": error.message, "hint": error.hint or ""})
 
     def leave(self) -> None:
         """Says good-bye; rank 0 stays until all have, since it keeps the store."""
@@ -425,7 +420,13 @@ class Meeting:
                 time.sleep(deadline.within(SLICE_S / 2))
                 left = self._store.add("left", 0)
 
-    def _wait(self, key: str, deadline: Deadline, who: str) -> bytes:
+    def hear(self, key: str, who: str, deadline: Deadline) -> Any:
+        """Waits for what another process tells under a key.
+
+        Raises:
+            DatasetError: Another process has failed, or has ended.
+            StartTimeout: It was not told in time.
+        """
         try:
             while not self._store.check([key]):
                 if self._store.check(["failed"]):
@@ -436,7 +437,7 @@ class Meeting:
                 if deadline.has_passed:
                     raise StartTimeout(f"rank {self.rank} heard nothing from {who} within {deadline.timeout_s:g} s", _WHY)
                 time.sleep(deadline.within(SLICE_S / 2))
-            return bytes(self._store.get(key))
+            return json.loads(self._store.get(key))
         except RuntimeError as error:  # the connection to rank 0 is lost
             raise DatasetError("rank 0 ended before the parts of the dataset were put together", "its own error says why") from error
 
@@ -478,18 +479,18 @@ def _put_together(dataset: DistDataset, meeting: Meeting) -> Store:
             make_store_dir(default_store_dir())
             folder = Path(tempfile.mkdtemp(prefix="values-", suffix=PARTS, dir=default_store_dir()))
             meeting.tell("folder", str(folder))
-        where = Path(meeting.hear("folder", "rank 0", _JOIN_S))
+        where = Path(meeting.hear("folder", "rank 0", Deadline(_JOIN_S)))
         if writers[dataset.partition_idx] == meeting.rank:
             _write(dataset, where)
             meeting.tell(f"written/{dataset.partition_idx}")
         if folder is not None:
             for part, rank in enumerate(writers):
-                meeting.hear(f"written/{part}", f"rank {rank}", _BUILD_S)
+                meeting.hear(f"written/{part}", f"rank {rank}", Deadline(_BUILD_S))
             meeting.tell("store", str(_built(dataset, folder).path))
     finally:
         if folder is not None:
             remove_tree(folder)
-    path = Path(meeting.hear("store", "rank 0", _BUILD_S))
+    path = Path(meeting.hear("store", "rank 0", Deadline(_BUILD_S)))
     try:
         return Store.open(path)
     except StoreError as error:
@@ -509,9 +510,7 @@ def _write(dataset: DistDataset, folder: Path) -> None:
 
 def _built(dataset: DistDataset, folder: Path) -> Store:
     values, splits = read_parts([folder / f"{part}.pt" for part in range(dataset.num_partitions)])
-    weighted = any(edges.weights is not None for edges in values.edges.values())
-    weight = WEIGHT if weighted else None
-    options = BuildOptions(dataset.num_partitions, "given", edge_dir=dataset.edge_dir, with_edge=True, weight=weight)
+    options = BuildOptions(dataset.num_partitions, "given", edge_dir=dataset.edge_dir, with_edge=True, weight=values.weight)
     books = dataset.node_pb if isinstance(dataset.node_pb, Mapping) else {HOMOGENEOUS_NODE_TYPE: dataset.node_pb}
     parts = {node_type: look_up(book, torch.arange(get_total_ids(book))).numpy() for node_type, book in books.items() if book is not None}
     return find_or_build(values.source(splits, parts), options, default_store_dir())

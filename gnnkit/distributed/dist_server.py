@@ -1,47 +1,275 @@
-"""``DistServer``: what can be asked of a server, by the names of GiGL and graphlearn-torch."""
+"""``DistServer``, what can be asked of a server, and ``RemoteDistDataset``, which asks: by the names of GiGL and graphlearn-torch."""
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gnnkit.bounds import is_whole, shown, whole_number
 from gnnkit.cluster.serving.spec import UNIX_PREFIX, required
-from gnnkit.cluster.serving.store_api import StoreApi
-from gnnkit.distributed import graph_client
+from gnnkit.cluster.serving.store_api import Fraction, StoreApi, fractions
+from gnnkit.distributed import graph_client, process_group
 from gnnkit.distributed.dataset import DistDataset
 from gnnkit.distributed.dataset_values import meeting_at
-from gnnkit.distributed.loader_options import stored
+from gnnkit.distributed.loader_options import PPRSamplerOptions, stored
 from gnnkit.distributed.process_group import meeting_address
-from gnnkit.distributed.sample_message import SampleMessage
-from gnnkit.distributed.server_values import (
-    FetchABLPInputRequest,
-    FetchNodesRequest,
-    InitSamplingBackendRequest,
-    RegisterBackendRequest,
-    book_of,
-    config_words,
-    cut_of,
-    message_of,
-    plain_ids,
-    rows_of,
-    schema_of,
-    tensors_of,
-    types_of,
-)
-from gnnkit.distributed.store_views import AnyBook, DatasetSchema, FeatureInfo, Quantizations
+from gnnkit.distributed.resolve import GraphStoreInfo
+from gnnkit.distributed.sample_message import MessageFormat, SampleMessage
+from gnnkit.distributed.store_views import AnyBook, DatasetSchema, FeatureInfo, Quantizations, range_book
 from gnnkit.errors import LoaderClosed, PlanError, near_matches
-from gnnkit.schema import EdgeDir, EdgeType, NodeType
+from gnnkit.runtime.remote import layout_from_json
+from gnnkit.samplers import PPR
+from gnnkit.sampling.collate import contents_of
+from gnnkit.sampling.subgraph import SampledSubgraph
+from gnnkit.schema import EdgeDir, EdgeType, GraphSchema, NodeType
+from gnnkit.storage.arrays import as_tensor
 from gnnkit.storage.store import Store
 
 if TYPE_CHECKING:
     from gnnkit.serving import GraphStoreServers
+
+
+@dataclass(frozen=True)
+class FetchNodesRequest:
+    """Asks a server for ids of its nodes.
+
+    Attributes:
+        split: "train", "val", "test", or None for all nodes.
+        node_type: Their type; None for a homogeneous graph.
+        server_slice: The fraction that is wanted; None is all.
+    """
+
+    split: str | None = None
+    node_type: NodeType | None = None
+    server_slice: ServerSlice | None = None
+
+
+@dataclass(frozen=True)
+class FetchABLPInputRequest:
+    """Asks a server for anchors and their labels.
+
+    Attributes:
+        split: "train", "val" or "test".
+        node_type: The anchors' type.
+        supervision_edge_type: The type that is supervised, as it leads away from the anchors.
+        server_slice: The fraction of the anchors that is wanted; None is all.
+        max_labels_per_anchor_node: Labels per anchor, at most; None is all.
+    """
+
+    split: str
+    node_type: NodeType
+    supervision_edge_type: EdgeType
+    server_slice: ServerSlice | None = None
+    max_labels_per_anchor_node: int | None = None
+
+
+@dataclass(frozen=True)
+class InitSamplingBackendRequest:
+    """Asks a server for a sampling backend.
+
+    Attributes:
+        backend_key: Its name: trainers that ask for the same one share it.
+        worker_options: ``RemoteDistSamplingWorkerOptions``; the server's workers are there already.
+        sampler_options: ``KHopNeighborSamplerOptions``, ``PPRSamplerOptions``, or None.
+        sampling_config: ``SamplingConfig``, the same for every trainer that uses the name.
+    """
+
+    backend_key: str
+    worker_options: Any
+    sampler_options: Any
+    sampling_config: Any
+
+
+@dataclass(frozen=True)
+class RegisterBackendRequest:
+    """Registers an input with a sampling backend.
+
+    Attributes:
+        backend_id: What ``init_sampling_backend`` gave.
+        worker_key: The input's name: trainers that register the same one divide its batches among themselves.
+        sampler_input: ``NodeSamplerInput``.
+        sampling_config: The backend's.
+        buffer_capacity: Batches that are sampled ahead, at most.
+        buffer_size: Taken and not used: batches take the memory that they take.
+    """
+
+    backend_id: int
+    worker_key: str
+    sampler_input: Any
+    sampling_config: Any
+    buffer_capacity: int
+    buffer_size: int | str | None = None
+
+
+@dataclass(frozen=True)
+class ABLPInputNodes:
+    """Anchors and their labels.
+
+    Attributes:
+        anchor_nodes: int64 ``[n]``.
+        anchor_node_type: Their type.
+        labels: By supervised edge type: positive labels int64 ``[n, m]`` and negative ones ``[n, k]`` or None, filled up with -1.
+    """
+
+    anchor_nodes: torch.Tensor
+    anchor_node_type: NodeType
+    labels: Mapping[EdgeType, tuple[torch.Tensor, torch.Tensor | None]]
+
+
+@dataclass(frozen=True)
+class ServerSlice:
+    """A trainer's fraction of what a server has.
+
+    Attributes:
+        server_rank: The server.
+        start_numerator: The fraction begins at ``start_numerator / denominator``,
+        end_numerator: and ends before ``end_numerator / denominator``.
+        denominator: Number of trainers.
+
+    Raises:
+        PlanError: The numbers are no fraction.
+    """
+
+    server_rank: int
+    start_numerator: int
+    end_numerator: int
+    denominator: int
+
+    def __post_init__(self) -> None:
+        if self.denominator < 1 or not 0 <= self.start_numerator <= self.end_numerator <= self.denominator:
+            raise PlanError(
+                f"{self.start_numerator}/{self.denominator} to {self.end_numerator}/{self.denominator} is no fraction of a server",
+                "numerators go from 0 to the denominator, which is at least 1",
+            )
+
+    def slice_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The fraction of a tensor ``[n, ...]``: a view, or the tensor itself where it is all of it."""
+        start, end = Fraction(self.server_rank, self.start_numerator, self.end_numerator, self.denominator).bounds(len(tensor))
+        return tensor if (start, end) == (0, len(tensor)) else tensor[start:end]
+
+
+def compute_server_assignments(num_servers: int, num_compute_nodes: int, compute_rank: int) -> dict[int, ServerSlice]:
+    """Computes one trainer's share of each server; servers of which it gets nothing are left out.
+
+    Over all trainers every element of every server is assigned exactly once, and each trainer asks at most
+    ``ceil(num_servers / num_compute_nodes) + 1`` servers. Fractions are even, numbers are where servers have as many seeds as each other.
+
+    Args:
+        num_servers: Servers, at least 1.
+        num_compute_nodes: Trainers, at least 1.
+        compute_rank: The trainer.
+
+    Raises:
+        PlanError: A number is too small, or there is no such trainer.
+    """
+    num_servers = whole_number("num_servers", num_servers, 1)
+    num_compute_nodes = whole_number("num_compute_nodes", num_compute_nodes, 1)
+    if not is_whole(compute_rank, 0, num_compute_nodes - 1):
+        raise PlanError(
+            f"there is no compute_rank {shown(compute_rank)} of {num_compute_nodes}", f"ranks go from 0 to {num_compute_nodes - 1}"
+        )
+    return {share.piece: ServerSlice(*share) for share in fractions(num_servers, num_compute_nodes, compute_rank)}
+
+
+_CONFIG_WORDS = ("batch_size", "shuffle", "drop_last", "with_edge", "with_weight", "edge_dir", "seed")
+
+
+def schema_of(found: Mapping[str, Any]) -> DatasetSchema:
+    """Types, features and direction, from a server's description of its graph."""
+    return DatasetSchema.from_graph(GraphSchema.from_json(found["schema"]), found["edge_dir"])
+
+
+def types_of(found: Mapping[str, Any]) -> tuple[list[NodeType] | None, list[EdgeType] | None]:
+    """Node types and edge types, from the same; None for a homogeneous graph."""
+    graph = GraphSchema.from_json(found["schema"])
+    return (None, None) if graph.is_homogeneous else (list(graph.node_types), list(graph.edge_types))
+
+
+def plain_ids(value: Any) -> NDArray[np.int64]:
+    """Ids as an array.
+
+    Raises:
+        PlanError: They are no whole numbers.
+    """
+    ids = torch.as_tensor(value)
+    if ids.dtype == torch.bool or ids.is_floating_point() or ids.is_complex():
+        if ids.numel():
+            raise PlanError(f"ids must be whole numbers, got {ids.dtype}")
+        ids = ids.long()
+    return ids.detach().cpu().long().numpy()
+
+
+def config_words(config: Any, options: Any = None) -> dict[str, Any]:
+    """A ``SamplingConfig`` and sampler options in plain words; without ``PPRSamplerOptions`` it is sampled hop by hop.
+
+    Raises:
+        PlanError: It asks for something else than neighbourhoods of nodes.
+    """
+    if getattr(config.sampling_type, "name", None) != "NODE" or config.with_neg:
+        raise PlanError(f"sampling_type is {config.sampling_type}, and only neighbourhoods of nodes are sampled so far")
+    fan_outs = config.num_neighbors
+    plain = {tuple(t): list(fan) for t, fan in fan_outs.items()} if isinstance(fan_outs, Mapping) else list(fan_outs)
+    words = {"num_neighbors": plain, **{word: getattr(config, word) for word in _CONFIG_WORDS}}
+    return {**words, "ppr": _ppr_words(options)} if isinstance(options, PPRSamplerOptions) else words
+
+
+def _ppr_words(options: PPRSamplerOptions) -> dict[str, Any]:
+    words, ratios = {field.name: getattr(options, field.name) for field in fields(PPR)}, options.typed_channel_ratios
+    pairs = [[list(key) if isinstance(key[0], tuple) else [key], share] for key, share in (ratios or {}).items()]
+    return {**words, "typed_channel_ratios": pairs or None}
+
+
+def cut_of(part: ServerSlice | None) -> list[int] | None:
+    """A slice's numerators and denominator."""
+    return None if part is None else [part.start_numerator, part.end_numerator, part.denominator]
+
+
+def tensors_of(found: Any) -> Any:
+    """A tuple of arrays as tensors; None stays."""
+    return tuple(None if array is None else torch.from_numpy(array) for array in found)
+
+
+def rows_of(found: Any, *, is_label: bool) -> torch.Tensor:
+    """Features, or labels, of which those of a single task lose their second dimension."""
+    rows, dtype = found
+    tensor = as_tensor(rows, dtype)
+    return tensor.reshape(-1) if is_label and tensor.dim() == 2 and tensor.shape[1] == 1 else tensor
+
+
+def book_of(found: Mapping[str, NDArray[Any]]) -> AnyBook:
+    """A partition book."""
+    if "parts" in found:
+        return torch.from_numpy(found["parts"]).long()
+    return range_book(found["bounds"], 0)
+
+
+def message_of(found: Any) -> tuple[SampleMessage | None, bool]:
+    """A message, and whether there is none any more."""
+    batch, is_over = found
+    if batch is None:
+        return None, bool(is_over)
+    subgraph = SampledSubgraph(batch["epoch"], 0, False, layout_from_json(batch["layout"]), batch["block"])
+    frame = batch["frame"]
+    edge_types = None if frame["edge_types"] is None else tuple(map(tuple, frame["edge_types"]))
+    node_types = None if frame["node_types"] is None else tuple(frame["node_types"])
+    return _format(node_types, edge_types, frame["edge_dir"], frame["input_type"], frame["by_ppr"]).pack(contents_of(subgraph)), False
+
+
+@lru_cache(maxsize=16)
+def _format(
+    node_types: tuple[NodeType, ...] | None, edge_types: tuple[EdgeType, ...] | None, edge_dir: EdgeDir, input_type: NodeType, by_ppr: bool
+) -> MessageFormat:
+    return MessageFormat.of(node_types, edge_types, edge_dir, input_type, by_ppr=by_ppr)
 
 
 _logger = logging.getLogger(__name__)
@@ -396,6 +624,211 @@ def _session(server_rank: int) -> graph_client.ServersClient:
     if not is_whole(server_rank, 0, session.num_servers - 1):
         raise PlanError(f"there is no server {shown(server_rank)}: there are {session.num_servers}", "servers count from 0")
     return session
+
+
+class RemoteDistDataset:
+    """Has no data: every ``fetch_...`` asks the servers that this process has joined, server 0 where all know the same.
+
+    A homogeneous graph with labels is stored typed; its only node type and its only message-passing type need not be named.
+
+    Args:
+        cluster_info: How many servers and trainers there are.
+        local_rank: This trainer among those of its host.
+
+    Attributes:
+        cluster_info: See above.
+        local_rank: See above.
+
+    Raises:
+        PlanError: There is no such local rank.
+    """
+
+    def __init__(self, cluster_info: GraphStoreInfo, local_rank: int) -> None:
+        most = cluster_info.num_processes_per_compute
+        if not is_whole(local_rank, 0, most - 1):
+            raise PlanError(f"there is no local_rank {local_rank!r}: each host has {most} trainers", f"local ranks go from 0 to {most - 1}")
+        self.cluster_info, self.local_rank = cluster_info, local_rank
+
+    @classmethod
+    def joined(cls) -> RemoteDistDataset:
+        """The graph of the servers that this process has joined.
+
+        Raises:
+            PlanError: It has joined none.
+        """
+        current = graph_client.get_context()
+        if current is None or not current.is_client():
+            raise PlanError(
+                "data is None, which means the servers that this process has joined, and it has joined none",
+                "call init_client() or gnnkit.distributed.initialize() first, or give a DistDataset or a RemoteDistDataset",
+            )
+        return cls(GraphStoreInfo(current.num_servers(), current.num_clients()), 0)
+
+    # What all servers know ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def schema(self) -> DatasetSchema:
+        """Types, features and direction; asked for once."""
+        found: DatasetSchema = request_server(0, "get_dataset_schema")
+        return found
+
+    def fetch_node_feature_info(self) -> FeatureInfo | dict[NodeType, FeatureInfo] | None:
+        """Features of the nodes; see ``DatasetSchema``."""
+        return self.schema.node_feature_info
+
+    def fetch_edge_feature_info(self) -> FeatureInfo | dict[EdgeType, FeatureInfo] | None:
+        """Features of the edges; see ``DatasetSchema``."""
+        return self.schema.edge_feature_info
+
+    def fetch_node_quantization(self) -> Quantizations[NodeType] | None:
+        """Returns the scales and offsets of the nodes' quantised arrays; see ``DatasetSchema``."""
+        return self.schema.node_quantization
+
+    def fetch_edge_quantization(self) -> Quantizations[EdgeType] | None:
+        """Returns the scales and offsets of the edges' quantised arrays; see ``DatasetSchema``."""
+        return self.schema.edge_quantization
+
+    def fetch_edge_dir(self) -> EdgeDir:
+        """The direction in which the graph is compressed and sampled."""
+        return self.schema.edge_dir
+
+    def fetch_node_types(self) -> list[NodeType] | None:
+        """Node types; None for a homogeneous graph."""
+        found: list[NodeType] | None = request_server(0, "get_node_types")
+        return found
+
+    def fetch_edge_types(self) -> list[EdgeType] | None:
+        """Edge types; None for a homogeneous graph."""
+        return self.schema.edge_types
+
+    def fetch_edge_weights_registered(self) -> bool:
+        """Whether neighbours can be drawn in proportion to weights."""
+        return bool(request_server(0, "get_edge_weights_registered"))
+
+    def fetch_node_partition_book(self, node_type: NodeType | None = None) -> AnyBook:
+        """Which part owns which node: a range book, or a tensor with each id's part.
+
+        Raises:
+            PlanError: The type is unknown, given for a homogeneous graph, or missing for a typed one.
+        """
+        book: AnyBook = request_server(0, "get_node_partition_book", self._node_type(node_type))
+        return book
+
+    def fetch_edge_partition_book(self, edge_type: EdgeType | None = None) -> AnyBook:
+        """Which part owns which edge; errors as ``fetch_node_partition_book``."""
+        book: AnyBook = request_server(0, "get_edge_partition_book", edge_type or self.schema.default_edge_type)
+        return book
+
+    # What each server has -----------------------------------------------------------------------------------------------------
+
+    def fetch_node_ids(
+        self, rank: int | None = None, world_size: int | None = None, split: str | None = None, node_type: NodeType | None = None
+    ) -> dict[int, torch.Tensor]:
+        """Ids of nodes by the server that has them.
+
+        Args:
+            rank: This trainer, for its contiguous share; see ``compute_server_assignments``. None fetches all of them.
+            world_size: Number of trainers; goes with ``rank``.
+            split: "train", "val", "test", or None for all nodes.
+            node_type: Their type.
+
+        Returns:
+            int64 ``[k]`` for every server, empty for those of which the trainer gets nothing.
+
+        Raises:
+            PlanError: Only one of ``rank`` and ``world_size`` is given, or the split or the type is unknown.
+        """
+        owner = self._node_type(node_type)
+        slices = self._slices(rank, world_size)
+        found = _ask_all("get_node_ids", {s: FetchNodesRequest(split, owner, part) for s, part in slices.items()})
+        nothing = torch.empty(0, dtype=torch.int64)
+        return {server: found.get(server, nothing) for server in range(self.cluster_info.num_storage_nodes)}
+
+    def fetch_split(self, server: int, split: str, node_type: NodeType | None = None) -> torch.Tensor:
+        """int64 ``[k]``: one server's nodes of a split; see ``fetch_node_ids``."""
+        ids: torch.Tensor = request_server(server, "get_node_ids", FetchNodesRequest(split, self._node_type(node_type)))
+        return ids
+
+    def fetch_ids_in_file(self, server: int, path: str | os.PathLike[str]) -> torch.Tensor:
+        """int64 ``[k]``: the ids in a file of one server's host; see ``DistServer.get_ids_in_file``."""
+        ids: torch.Tensor = request_server(server, "get_ids_in_file", os.fspath(path))
+        return ids
+
+    def fetch_ablp_input(
+        self,
+        split: str,
+        rank: int | None = None,
+        world_size: int | None = None,
+        anchor_node_type: NodeType | None = None,
+        supervision_edge_type: EdgeType | None = None,
+        *,
+        max_labels_per_anchor_node: int | None = None,
+    ) -> dict[int, ABLPInputNodes]:
+        """Anchors and their labels by the server that has them; see ``DistServer.get_ablp_input``.
+
+        Args:
+            split: "train", "val" or "test".
+            rank: See ``fetch_node_ids``.
+            world_size: See ``fetch_node_ids``.
+            anchor_node_type: The anchors' type; goes with ``supervision_edge_type``.
+            supervision_edge_type: The supervised type, as it leads away from the anchors.
+            max_labels_per_anchor_node: Labels per anchor, at most.
+
+        Raises:
+            PlanError: Only one of two arguments that go together is given, or a split or type is unknown.
+        """
+        if (anchor_node_type is None) != (supervision_edge_type is None):
+            raise PlanError(
+                f"anchor_node_type={anchor_node_type!r} and supervision_edge_type={supervision_edge_type!r} go together", "give both"
+            )
+        anchor, supervised = self._node_type(anchor_node_type), supervision_edge_type or self.schema.default_edge_type
+        if anchor is None or supervised is None:
+            raise PlanError("anchor_node_type and supervision_edge_type are missing", f"edge types: {self.schema.edge_types}")
+        slices = self._slices(rank, world_size)
+        wanted = {s: FetchABLPInputRequest(split, anchor, supervised, part, max_labels_per_anchor_node) for s, part in slices.items()}
+        found = _ask_all("get_ablp_input", wanted)
+        has_negatives = any(negative is not None for _, _, negative in found.values())
+        rows = torch.empty((0, 0), dtype=torch.int64)
+        nothing = (rows.new_empty(0), rows, rows if has_negatives else None)
+        answers = {server: found.get(server, nothing) for server in range(self.cluster_info.num_storage_nodes)}
+        return {
+            server: ABLPInputNodes(anchors, anchor, {supervised: (positive, negative)})
+            for server, (anchors, positive, negative) in answers.items()
+        }
+
+    def fetch_free_ports_on_storage_cluster(self, num_ports: int) -> list[int]:
+        """Free ports of server 0's host, the same on every rank. Nothing of gnnkit needs them.
+
+        Raises:
+            PlanError: There is no process group.
+        """
+        if not process_group.is_initialized():
+            raise PlanError("there is no process group of the trainers", "call torch.distributed.init_process_group first")
+        import torch.distributed as dist
+
+        ports = request_server(0, "get_free_ports", num_ports) if dist.get_rank() == 0 else [0] * num_ports
+        dist.broadcast_object_list(ports, src=0)
+        return list(ports)
+
+    def __repr__(self) -> str:
+        info = self.cluster_info
+        return f"RemoteDistDataset({info.num_storage_nodes} servers, {info.compute_cluster_world_size} trainers)"
+
+    def _slices(self, rank: int | None, world_size: int | None) -> dict[int, ServerSlice | None]:
+        if (rank is None) != (world_size is None):
+            raise PlanError(f"rank={rank!r} and world_size={world_size!r} go together", "give both, or none of them for everything")
+        if rank is None or world_size is None:
+            return dict.fromkeys(range(self.cluster_info.num_storage_nodes))
+        return dict(compute_server_assignments(self.cluster_info.num_storage_nodes, world_size, rank))
+
+    def _node_type(self, node_type: NodeType | None) -> NodeType | None:
+        return self.schema.default_node_type if node_type is None else node_type
+
+
+def _ask_all(method: str, requests: dict[int, Any]) -> dict[int, Any]:
+    """Answers by server; all are asked before the first is waited for."""
+    futures = {server: async_request_server(server, method, request) for server, request in requests.items()}
+    return {server: future.wait() for server, future in futures.items()}
 
 
 @dataclass

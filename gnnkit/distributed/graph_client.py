@@ -408,15 +408,6 @@ def shutdown_client() -> None:
         leave()
 
 
-def joined_backend() -> GraphStore:
-    """The backend of loaders on the servers that this process has joined.
-
-    Raises:
-        PlanError: It has joined none.
-    """
-    return joined().backend
-
-
 def joined() -> ServersClient:
     """The servers that this process has joined.
 

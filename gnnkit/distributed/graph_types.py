@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.plan.sampling import check_fan_outs
@@ -16,6 +16,9 @@ from gnnkit.schema import (
 )
 from gnnkit.schema import is_label_edge_type as is_label_edge_type
 from gnnkit.schema import reverse_edge_type as reverse_edge_type
+
+if TYPE_CHECKING:
+    import torch
 
 
 def worker_seed_ranges(num_seeds: int, batch_size: int, num_workers: int) -> list[tuple[int, int]]:
@@ -36,6 +39,26 @@ def worker_seed_ranges(num_seeds: int, batch_size: int, num_workers: int) -> lis
         raise PlanError(f"cannot deal {num_seeds} seeds in batches of {batch_size} to {num_workers} workers")
     bounds = [batch * batch_size for batch in even_bounds(num_seeds // batch_size, num_workers)[:-1]] + [num_seeds]
     return list(zip(bounds[:-1], bounds[1:], strict=True))
+
+
+def shard_nodes_by_process(input_nodes: torch.Tensor, local_process_rank: int, local_process_world_size: int) -> torch.Tensor:
+    """The share of one of several processes of a host.
+
+    Shares are contiguous and as long as each other; the last one also has what is left.
+
+    Args:
+        input_nodes: ``[n]`` ids, the same for every process.
+        local_process_rank: The process.
+        local_process_world_size: Number of processes.
+
+    Raises:
+        PlanError: There is no such process.
+    """
+    if not 0 <= local_process_rank < local_process_world_size:
+        raise PlanError(f"there is no process {local_process_rank} of {local_process_world_size}")
+    size = len(input_nodes) // local_process_world_size
+    last = local_process_rank == local_process_world_size - 1
+    return input_nodes[local_process_rank * size : None if last else (local_process_rank + 1) * size]
 
 
 def even_bounds(count: int, shares: int) -> list[int]:

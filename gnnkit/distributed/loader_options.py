@@ -14,7 +14,7 @@ from gnnkit.backends.colocated import Colocated
 from gnnkit.backends.inprocess import InProcess
 from gnnkit.bounds import whole_number
 from gnnkit.distributed.dataset import DistDataset
-from gnnkit.distributed.graph_client import joined_backend
+from gnnkit.distributed.graph_client import joined
 from gnnkit.distributed.graph_types import patch_fanout_for_sampling
 from gnnkit.distributed.resolve import DistributedRuntimeInfo
 from gnnkit.errors import PlanError
@@ -94,6 +94,21 @@ def resolve_sampler_options(
         )
     sampler_options.check_num_neighbors(num_neighbors)
     return sampler_options
+
+
+def sampler_options_of(num_neighbors: Any, options: SamplerOptions | None) -> tuple[Any, SamplerOptions]:
+    """Fan-outs and sampler options, of which one may be left out.
+
+    Raises:
+        PlanError: Both are missing, or they do not agree.
+    """
+    if isinstance(options, PPRSamplerOptions) and (num_neighbors is None or len(num_neighbors) == 0):
+        num_neighbors = [-1]  # GiGL's scripts give [], since PPR has no hops; a configuration has some
+    if num_neighbors is None:
+        if not isinstance(options, KHopNeighborSamplerOptions):
+            raise PlanError("num_neighbors is missing", "give one number per hop, for example [15, 10, 5]")
+        num_neighbors = options.num_neighbors
+    return num_neighbors, resolve_sampler_options(num_neighbors, options)
 
 
 def _plain(num_neighbors: Sequence[int] | Mapping[EdgeType, Sequence[int]]) -> Any:
@@ -253,7 +268,7 @@ def served_backend_of(options: Any) -> GraphStore:
         PlanError: It has joined none, or a value is unusable.
     """
     size = None if options.buffer_size == f"{options.num_workers * _DEFAULT_MB_PER_WORKER}MB" else options.buffer_size
-    return replace(joined_backend(), worker_concurrency=options.worker_concurrency, channel_size=size)
+    return replace(joined().backend, worker_concurrency=options.worker_concurrency, channel_size=size)
 
 
 def backend_of(options: Any, max_concurrent_producer_inits: int | None = None) -> Backend:
@@ -284,30 +299,15 @@ def _class(kind: str, what: str | None = None) -> type:
     return found
 
 
-def make_plan(
-    dataset: DistDataset,
-    sampler_input: Any,
-    config: Any,
-    backend: Backend,
-    batch_timeout_s: float,
-    runtime: DistributedRuntimeInfo | None,
-    options: SamplerOptions | None = None,
-) -> tuple[LoaderPlan, GraphHandle]:
-    """The plan of one trainer's batches, and the graph that it is about.
-
-    The seeds are this trainer's own: no other trainer gets them. Without a seed in ``config`` the random seed is 0.
+def placed_store(dataset: DistDataset, runtime: DistributedRuntimeInfo | None) -> tuple[Store, Placement | None]:
+    """The store of a dataset with the parts that this host is to hold, and which host holds which; None where one holds everything.
 
     Args:
         dataset: A dataset of a store.
-        sampler_input: ``NodeSamplerInput``: the seeds' ids.
-        config: ``SamplingConfig``, as ``create_sampling_config`` makes it.
-        backend: Where it is sampled.
-        batch_timeout_s: Seconds that one wait for a batch may take.
         runtime: Where this process stands; None is alone.
-        options: How it is sampled; None is hop by hop, as ``config`` says.
 
     Raises:
-        PlanError: Something does not fit the dataset, or is not there yet.
+        PlanError: This host's part is not that of its own number.
     """
     store = stored(dataset)
     placement = _placement(dataset, runtime)
@@ -315,7 +315,7 @@ def make_plan(
     if store.local_parts != (tuple(range(store.num_parts)) if parts is None else parts):
         # A part is here because the plan says so, not because its file can be opened.
         store = Store.open(store.path, parts)
-    return plan_on(store, sampler_input, config, backend, batch_timeout_s, placement, options)
+    return store, placement
 
 
 def plan_on(
@@ -327,19 +327,21 @@ def plan_on(
     placement: Placement | None = None,
     options: SamplerOptions | None = None,
 ) -> tuple[LoaderPlan, GraphHandle]:
-    """The plan of batches of a store, and the process's handle on it; see ``make_plan``.
+    """The plan of one trainer's batches, and the process's handle on the graph that it is about.
+
+    The seeds are this trainer's own: no other trainer gets them. Without a seed in ``config`` the random seed is 0.
 
     Args:
         store: The store.
-        sampler_input: See ``make_plan``.
-        config: See ``make_plan``.
-        backend: See ``make_plan``.
-        batch_timeout_s: See ``make_plan``.
+        sampler_input: ``NodeSamplerInput``: the seeds' ids.
+        config: ``SamplingConfig``, as ``create_sampling_config`` makes it.
+        backend: Where it is sampled.
+        batch_timeout_s: Seconds that one wait for a batch may take.
         placement: Which host holds which parts; None where everything is on one, or on servers.
-        options: See ``make_plan``.
+        options: How it is sampled; None is hop by hop, as ``config`` says.
 
     Raises:
-        PlanError: As ``make_plan``.
+        PlanError: Something does not fit the store, or is not there yet.
     """
     kinds, of_links = glt.attribute("sampler.SamplingType"), hasattr(sampler_input, "links")
     fitting = (kinds.LINK,) if of_links else (kinds.NODE, kinds.SUBGRAPH)

@@ -9,15 +9,33 @@ from typing import Any, TypeAlias, Union
 
 import torch
 
+from gnnkit.bounds import whole_number
 from gnnkit.callers import warn
-from gnnkit.distributed.base_loader import BaseDistLoader, Mode, RemoteMode, device_of, mode_of, one_of, runtime_of, sampler_options_of
+from gnnkit.distributed.base_loader import BaseDistLoader, ConnectionChannel, DistSamplingProducer
 from gnnkit.distributed.dataset import DistDataset
-from gnnkit.distributed.glt_records import AnchorSamplerInput, local_anchors, local_links, server_anchors, server_links
-from gnnkit.distributed.loader_options import SamplerOptions
-from gnnkit.distributed.remote_dataset import RemoteDistDataset
-from gnnkit.distributed.resolve import DistributedContext, DistributedRuntimeInfo
+from gnnkit.distributed.dataset_values import trainers
+from gnnkit.distributed.dist_server import ABLPInputNodes, DistServer, RemoteDistDataset
+from gnnkit.distributed.glt_records import (
+    AnchorSamplerInput,
+    local_anchors,
+    local_links,
+    local_nodes,
+    remote_options,
+    server_anchors,
+    server_links,
+    server_nodes,
+)
+from gnnkit.distributed.loader_options import (
+    SamplerOptions,
+    check_prefetch,
+    check_worker_options,
+    create_colocated_worker_options,
+    is_remote,
+    sampler_options_of,
+    stored,
+)
+from gnnkit.distributed.resolve import DistributedContext, DistributedRuntimeInfo, runtime_of
 from gnnkit.distributed.sample_message import BatchMaker
-from gnnkit.distributed.server_values import ABLPInputNodes
 from gnnkit.errors import PlanError
 from gnnkit.loader.building import LabelReader
 from gnnkit.loader.inputs import LinkOptions
@@ -29,6 +47,114 @@ from gnnkit.vendor import glt
 
 # Ids, or ids by server.
 Seeds: TypeAlias = Union["torch.Tensor", Mapping[int, "torch.Tensor"]]
+AnyDataset: TypeAlias = DistDataset | RemoteDistDataset
+
+_WORKER_CONCURRENCY = _PREFETCH_SIZE = 4
+_DATASETS = (
+    "a DistDataset samples here, a RemoteDistDataset on servers; "
+    "without either, RemoteDistSamplingWorkerOptions mean the servers that were joined"
+)
+
+
+def one_of(name: str, value: Any, other_name: str, other: Any, hint: str = "", **default: Any) -> Any:
+    """The one that is given of two words for the same thing.
+
+    Raises:
+        PlanError: Both are given, or none and there is no ``default``.
+    """
+    if value is not None and other is not None:
+        raise PlanError(f"both {name} and {other_name} are given", "they are two words for the same thing: give one")
+    found = other if value is None else value
+    if found is None and not default:
+        raise PlanError(f"{name} is missing", f"give {name} or, which is the same, {other_name}{hint and '; '}{hint}")
+    return default["default"] if found is None else found
+
+
+def dataset_of(dataset: Any, data: Any, worker_options: Any) -> DistDataset | RemoteDistDataset:
+    """The dataset that a loader samples: with a store on this host, or on servers.
+
+    Args:
+        dataset: A dataset under GiGL's name, or None.
+        data: The same under graphlearn-torch's. Where both are None, remote options mean the graph of the servers that were joined.
+        worker_options: A loader's options, or None: they may say where processes meet that hold parts as values.
+
+    Raises:
+        PlanError: It is missing, given twice, or a dataset of no store, of which none can be made.
+        GnnkitError: See ``store_of_parts``.
+    """
+    if dataset is None and data is None and worker_options is not None and is_remote(worker_options):
+        return RemoteDistDataset.joined()
+    found: AnyDataset = one_of("dataset", dataset, "data", data, _DATASETS)
+    if isinstance(found, DistDataset):
+        found.meet(trainers(found, worker_options))
+    if not isinstance(found, RemoteDistDataset):
+        stored(found)
+    return found
+
+
+def servers_of(dataset: RemoteDistDataset, worker_options: Any) -> list[int]:
+    """The servers that sample for a loader, in the order of its options: all of them where these do not say.
+
+    Raises:
+        PlanError: The options name a server that does not exist, or one twice.
+    """
+    count = dataset.cluster_info.num_storage_nodes
+    named = worker_options.server_rank if worker_options is not None and is_remote(worker_options) else range(count)
+    servers = [named] if isinstance(named, int) else list(named)
+    if not servers or len(set(servers)) < len(servers) or not set(servers) <= set(range(count)):
+        raise PlanError(f"server_rank is {named!r}, and there are {count} servers", "name each server once, from 0")
+    return servers
+
+
+def worker_options_of(dataset: DistDataset | RemoteDistDataset, given: Any, own: Mapping[str, Any], master_ip_address: str) -> Any:
+    """A loader's options as they are given, or made of its arguments.
+
+    Args:
+        dataset: What it samples.
+        given: Options, or None.
+        own: Arguments about workers, None where they are not given.
+        master_ip_address: Address of the host of rank 0.
+
+    Raises:
+        PlanError: Both are given, or one is unusable or belongs to the other kind of dataset.
+    """
+    on_servers = isinstance(dataset, RemoteDistDataset)
+    if not on_servers and own["prefetch_size"] is not None:
+        raise PlanError("prefetch_size belongs to the graph-store mode", "leave it out: see worker_concurrency")
+    named = {name: value for name, value in own.items() if value is not None}
+    if given is not None:
+        if named:
+            raise PlanError(f"both worker_options and {list(named)} are given", "worker_options say it all: leave the others out")
+        check_worker_options(given, on_servers=on_servers)
+        return given
+    count, concurrency = named.get("num_workers", 1), named.get("worker_concurrency", _WORKER_CONCURRENCY)
+    if isinstance(dataset, RemoteDistDataset):
+        count, concurrency = whole_number("num_workers", count, 1), whole_number("worker_concurrency", concurrency, 1)
+        prefetch = check_prefetch(named.get("prefetch_size", min(_PREFETCH_SIZE, count * concurrency)), count * concurrency)
+        size = named.get("channel_size")
+        return remote_options(
+            dataset.cluster_info, 0, num_workers=count, worker_concurrency=concurrency, buffer_size=size, prefetch_size=prefetch
+        )
+    if count == 0 and not isinstance(count, bool):
+        if len(named) > 1:
+            raise PlanError(f"num_workers=0 samples in this process, and {list(named)[1:]} are about others", "leave them out")
+        return glt.attribute("distributed.CollocatedDistSamplingWorkerOptions")(master_ip_address, 0)
+    return create_colocated_worker_options(
+        dataset_num_partitions=dataset.num_partitions,
+        num_workers=count,
+        worker_concurrency=concurrency,
+        master_ip_address=master_ip_address,
+        master_port=0,
+        channel_size=named.get("channel_size"),
+        pin_memory=False,
+    )
+
+
+def device_of(device: Any, runtime: DistributedRuntimeInfo) -> Any:
+    """The device that is given, else a CUDA device by local rank where there are some, else None."""
+    if device is not None or not torch.cuda.is_available():
+        return device
+    return torch.device("cuda", runtime.local_rank % torch.cuda.device_count())
 
 
 class DistNeighborLoader(BaseDistLoader):
@@ -124,20 +250,24 @@ class DistNeighborLoader(BaseDistLoader):
         fan_outs, options = sampler_options_of(num_neighbors, sampler_options)
         runtime = runtime_of(context, local_process_rank, local_process_world_size, input_nodes)
         try:
-            mode = mode_of(dataset, data, worker_options)
-            dataset = mode.dataset
+            found, is_joined = dataset_of(dataset, data, worker_options), dataset is None and data is None
+            servers = servers_of(found, worker_options) if isinstance(found, RemoteDistDataset) else []
             own = {"num_workers": num_workers, "worker_concurrency": worker_concurrency, "channel_size": channel_size}
-            workers = mode.worker_options(worker_options, {**own, "prefetch_size": prefetch_size}, runtime)
-            seeds, plain = self._seeds(mode, input_nodes, runtime)
-            schema = replace(dataset.schema, is_homogeneous_with_labeled_edge_type=plain)
+            workers = worker_options_of(found, worker_options, {**own, "prefetch_size": prefetch_size}, runtime.master_ip_address)
+            seeds, plain = self._seeds(found, input_nodes, servers, runtime)
+            schema = replace(found.schema, is_homogeneous_with_labeled_edge_type=plain)
             number = one_of("seed", seed, "random_seed", random_seed, default=0)
             config = self.create_sampling_config(fan_outs, schema, batch_size, shuffle, drop_last, with_weight=with_weight, seed=number)
             config.with_edge = config.with_edge if with_edge is None else with_edge
             config.edge_dir, config.collect_features = edge_dir or config.edge_dir, collect_features
             self._complete(config)
-            producer = mode.producer(seeds, config, workers, options)
+            producer: Any = None
+            if not isinstance(found, RemoteDistDataset):
+                producer = DistSamplingProducer(found, seeds, config, workers, ConnectionChannel(workers), options)
+            elif is_joined and workers.worker_key is not None and config.sampling_type is glt.attribute("sampler.SamplingType").NODE:
+                producer = DistServer.create_sampling_producer  # trainers whose options have the same key divide the batches
             super().__init__(
-                dataset,
+                found,
                 seeds,
                 schema,
                 workers,
@@ -156,9 +286,11 @@ class DistNeighborLoader(BaseDistLoader):
     def _complete(self, config: Any) -> None:
         """Says in the configuration what only a subclass knows."""
 
-    def _seeds(self, mode: Mode, input_nodes: Any, runtime: DistributedRuntimeInfo) -> tuple[Any, bool]:
+    def _seeds(self, dataset: AnyDataset, input_nodes: Any, servers: list[int], runtime: DistributedRuntimeInfo) -> tuple[Any, bool]:
         """The seeds as a producer takes them, and whether batches are plain although the graph is stored typed."""
-        return mode.seeds(input_nodes, runtime)
+        if isinstance(dataset, RemoteDistDataset):
+            return server_nodes(dataset, input_nodes, servers)
+        return local_nodes(dataset, input_nodes, runtime)
 
 
 def _show_options(loader: type[DistNeighborLoader], *without: str) -> None:
@@ -166,7 +298,7 @@ def _show_options(loader: type[DistNeighborLoader], *without: str) -> None:
     own = inspect.signature(loader.__init__).parameters
     others = [p for name, p in inspect.signature(DistNeighborLoader.__init__).parameters.items() if name not in (*own, *without)]
     parameters = [p for p in [*own.values()][1:] if p.kind is not p.VAR_KEYWORD] + others
-    loader.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    loader.__signature__ = inspect.Signature(parameters)
 
 
 class DistLinkNeighborLoader(DistNeighborLoader):
@@ -219,10 +351,10 @@ class DistLinkNeighborLoader(DistNeighborLoader):
     def _complete(self, config: Any) -> None:
         config.sampling_type, config.with_neg = glt.attribute("sampler.SamplingType").LINK, self.neg_sampling is not None
 
-    def _seeds(self, mode: Mode, edge_label_index: Any, runtime: DistributedRuntimeInfo) -> tuple[Any, bool]:
-        if isinstance(mode, RemoteMode):
-            return server_links(mode.dataset, edge_label_index, self._said, mode.servers)
-        return local_links(mode.dataset, edge_label_index, LinkOptions(**self._said), runtime)
+    def _seeds(self, dataset: AnyDataset, edge_label_index: Any, servers: list[int], runtime: DistributedRuntimeInfo) -> tuple[Any, bool]:
+        if isinstance(dataset, RemoteDistDataset):
+            return server_links(dataset, edge_label_index, self._said, servers)
+        return local_links(dataset, edge_label_index, LinkOptions(**self._said), runtime)
 
 
 _show_options(DistLinkNeighborLoader, "dataset", "data", "input_nodes", "more")
@@ -403,18 +535,15 @@ class DistABLPLoader(DistNeighborLoader):
         super().__init__(dataset, num_neighbors, input_nodes, **options)  # type: ignore[arg-type]  # anchors in place of seeds
         self._make = replace(self._make, labels=self._reader)
 
-    def _seeds(self, mode: Mode, input_nodes: Any, runtime: DistributedRuntimeInfo) -> tuple[Any, bool]:
-        if isinstance(mode, RemoteMode):
-            by_server, plain = server_anchors(mode.dataset, input_nodes, self._supervision, self._cap, self._output)
-            self._reader = _reader(by_server[0])
-            return by_server, plain
-        anchors, plain = local_anchors(mode.dataset, input_nodes, self._supervision, runtime, self._cap, self._output)
-        self._reader = _reader(anchors)
+    def _seeds(self, dataset: AnyDataset, input_nodes: Any, servers: list[int], runtime: DistributedRuntimeInfo) -> tuple[Any, bool]:
+        anchors: Any
+        if isinstance(dataset, RemoteDistDataset):
+            anchors, plain = server_anchors(dataset, input_nodes, self._supervision, self._cap, self._output)
+        else:
+            anchors, plain = local_anchors(dataset, input_nodes, self._supervision, runtime, self._cap, self._output)
+        first: AnchorSamplerInput = anchors[0] if isinstance(anchors, list) else anchors
+        self._reader = LabelReader(first.input_type, first.labels, first.output)
         return anchors, plain
 
 
 _show_options(DistABLPLoader, "more")
-
-
-def _reader(anchors: AnchorSamplerInput) -> LabelReader:
-    return LabelReader(anchors.input_type, anchors.labels, anchors.output)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Any
 
 from gnnkit.bounds import keep_whole_number
 from gnnkit.cluster.hosts import environment_int, exchange, group_ranks, own_facts
 from gnnkit.distributed import process_group
 from gnnkit.distributed.graph_client import check_rank, get_context
 from gnnkit.errors import PlanError
+from gnnkit.vendor import glt
 
 
 @dataclass(frozen=True)
@@ -356,3 +358,26 @@ def _from_environment(local: tuple[int | None, int | None], master: str | None) 
             "every node needs the same number of processes: start as many on each",
         )
     return runtime
+
+
+def runtime_of(context: Any, local_rank: int | None, local_world_size: int | None, inputs: Any) -> DistributedRuntimeInfo:
+    """Returns this process's place in the run; a process without a run is the only one.
+
+    Args:
+        context: See ``resolve_runtime``.
+        local_rank: See ``resolve_runtime``.
+        local_world_size: See ``resolve_runtime``.
+        inputs: Seeds or links as they were given. Those of a dataset's part are dealt to the processes of its host, which have to be known.
+
+    Raises:
+        PlanError: See ``resolve_runtime``.
+    """
+    if context is not None or process_group.is_initialized() or environment_int("WORLD_SIZE") is not None:
+        return resolve_runtime(context, local_rank, local_world_size)
+    group = glt.attribute("distributed.get_context", "DistNeighborLoader")()
+    rank, world_size = (0, 1) if group is None else (group.rank, group.world_size)
+    which = inputs[-1] if isinstance(inputs, tuple) else inputs
+    if local_rank is local_world_size is None and which is not None and not isinstance(which, str):
+        # Graphlearn-torch's group says nothing of hosts, and nothing is dealt.
+        local_rank, local_world_size = rank, world_size
+    return resolve_runtime(None, local_rank, local_world_size, rank=rank, world_size=world_size)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NoReturn, TypeAlias
 
 import torch
@@ -65,10 +66,10 @@ class MessageFormat:
     optional: frozenset[EdgeType] = frozenset()
     link_type: EdgeType | None = None
     by_ppr: bool = False
-    _edge_types: Mapping[str, EdgeType] = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_edge_types", {key: edge_type for edge_type, key in self.edge_keys.items()})
+    @cached_property
+    def _edge_types(self) -> Mapping[str, EdgeType]:
+        return {key: edge_type for edge_type, key in self.edge_keys.items()}
 
     @classmethod
     def of(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gnnkit.backends.glt.data import OffsetIndex
+from gnnkit.backends.glt.data import OffsetIndex, PartBuilder
 from gnnkit.bounds import check_choice, whole_number
 from gnnkit.distributed.graph_types import even_bounds, is_labeled_homogeneous
 from gnnkit.errors import PlanError
@@ -23,7 +23,6 @@ from gnnkit.storage.arrays import (
     GraphArrays,
     PartEdgeRows,
     PartNodeRows,
-    all_dataset_ids,
     as_tensor,
     dataset_ids,
     edge_order,
@@ -245,56 +244,29 @@ class RangePartitionBook(PartitionBook):
         return OffsetIndex(self._starts[self.partition_idx])
 
 
-class RenumberedPartitionBook(PartitionBook):
-    """The book of a store that numbers its nodes part by part; costs nothing beside the store's own mapped table.
+class NumberedPartitionBook(PartitionBook):
+    """The book of parts that own ranges of other numbers than ids: those of a store, or the parts' own.
 
     Args:
-        store_ids: Integers ``[num_nodes]``, the store's number of each of the dataset's ids.
-        bounds: int64 ``[num_parts + 1]``; part ``p`` owns the store's numbers from ``bounds[p]`` up to ``bounds[p + 1]``.
+        make: Returns integers ``[num_ids]``, a number of each of the dataset's ids; called at the first look.
+        bounds: int64 ``[num_parts + 1]``; part ``p`` owns the numbers from ``bounds[p]`` up to ``bounds[p + 1]``.
+        num_ids: Number of ids.
     """
 
-    def __init__(self, store_ids: NDArray[Any], bounds: NDArray[np.int64]) -> None:
-        self._store_ids, self._bounds = store_ids, bounds
+    def __init__(self, make: Callable[[], NDArray[Any]], bounds: NDArray[np.int64], num_ids: int) -> None:
+        self._numbers, self._bounds, self._num_ids = cache(make), bounds, num_ids
 
     def __getitem__(self, indices: torch.Tensor) -> torch.Tensor:
-        numbers = self._store_ids[_checked(indices, len(self)).numpy()]
+        numbers = self._numbers()[_checked(indices, len(self)).numpy()]
         return torch.from_numpy(np.searchsorted(self._bounds[1:], numbers, side="right"))
-
-    def __len__(self) -> int:
-        return len(self._store_ids)
-
-    def ids_of(self, partition_idx: int) -> torch.Tensor:
-        """The ids that the store numbers within one range."""
-        low, high = self._bounds[partition_idx : partition_idx + 2]
-        return torch.from_numpy(np.flatnonzero((self._store_ids >= low) & (self._store_ids < high)))
-
-
-class LazyPartitionBook(PartitionBook):
-    """A book whose table is made when something is first looked up in it.
-
-    Args:
-        make: Returns integers ``[num_ids]``, each id's part.
-        num_ids: Its length.
-    """
-
-    def __init__(self, make: Callable[[], NDArray[Any]], num_ids: int) -> None:
-        self._make, self._num_ids = make, num_ids
-        self._table: NDArray[Any] | None = None
-
-    def __getitem__(self, indices: torch.Tensor) -> torch.Tensor:
-        return torch.from_numpy(self._parts()[_checked(indices, len(self)).numpy()].astype(np.int64))
 
     def __len__(self) -> int:
         return self._num_ids
 
     def ids_of(self, partition_idx: int) -> torch.Tensor:
-        """The ids that the table gives to one part."""
-        return torch.from_numpy(np.flatnonzero(self._parts() == partition_idx))
-
-    def _parts(self) -> NDArray[Any]:
-        if self._table is None:
-            self._table = self._make()
-        return self._table
+        """The ids whose numbers lie within one range."""
+        (low, high), numbers = self._bounds[partition_idx : partition_idx + 2], self._numbers()
+        return torch.from_numpy(np.flatnonzero((numbers >= low) & (numbers < high)))
 
 
 def build_partition_book(num_entities: int, rank: int, world_size: int) -> RangePartitionBook:
@@ -428,16 +400,7 @@ class LocalGraph:
             indices: int64 ``[edge_count]``, ids at the other end, in the dataset's edge order within a node.
             edge_ids: int64 ``[edge_count]``; places in the store where it has no edge ids.
         """
-        graph, edges = self._graph.checked(self._edge_type), self._edges
-        owner, other = graph.frontier_type(self._edge_type), graph.neighbor_type(self._edge_type)
-        counts = np.zeros(graph.schema.node_types[owner].num_nodes + 1, np.int64)
-        counts[dataset_ids(graph, owner, self._part) + 1] = np.diff(np.asarray(edges.indptr, np.int64))
-        indices = all_dataset_ids(graph, other)[edges.indices]
-        edge_ids = np.array(part_edge_ids(graph, self._edge_type, self._part), np.int64)
-        order = edge_order(graph, self._edge_type, self._part)
-        if order is not None:  # a part that has its hottest nodes first
-            indices, edge_ids = indices[order], edge_ids[order]
-        return torch.from_numpy(np.cumsum(counts)), torch.from_numpy(indices), torch.from_numpy(edge_ids)
+        return PartBuilder(self._graph, self._part, of_dataset=True).topology(self._edge_type)[:3]
 
 
 class DistGraph:
@@ -730,7 +693,7 @@ class StoreViews:
 
 def _node_book(graph: GraphArrays, node_type: NodeType, part: int) -> PartitionBook:
     bounds, table = graph.node_bounds[node_type], graph.checked(node_type).store_id[node_type]
-    return range_book(bounds, part) if table is None else RenumberedPartitionBook(table, bounds)
+    return range_book(bounds, part) if table is None else NumberedPartitionBook(lambda: table, bounds, len(table))
 
 
 def _edge_book(store: Store, graph: GraphArrays, edge_type: EdgeType, part: int) -> PartitionBook:
@@ -738,11 +701,11 @@ def _edge_book(store: Store, graph: GraphArrays, edge_type: EdgeType, part: int)
     if len(parts) == 1 or parts[0].edge_id is None:
         return range_book(bounds, part)
 
-    def table() -> NDArray[Any]:
+    def owners() -> NDArray[Any]:
         store.require()  # only a part's own folder says which edges it owns
         found = np.empty(int(bounds[-1]), np.uint8 if len(parts) <= 256 else np.int32)
         for owner in range(len(parts)):
             found[part_edge_ids(graph, edge_type, owner)] = owner
         return found
 
-    return LazyPartitionBook(table, int(bounds[-1]))
+    return NumberedPartitionBook(owners, np.arange(len(parts) + 1), int(bounds[-1]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -164,7 +164,8 @@ def _take_aside(data: Data | HeteroData, graph: Data | HeteroData) -> Iterator[A
             (data._store, graph._store) if key is None and isinstance(data, Data) else (data[key], graph[key]) if key else (None, None)
         )
         is_taken = shown_name(name) != name and name not in ("edge_index", "num_nodes")
-        if store is None or own is None or not (is_taken or _has_rows_only(value)):
+        has_rows_only = hasattr(value, "num_rows") and not isinstance(value, (torch.Tensor, np.ndarray))
+        if store is None or own is None or not (is_taken or has_rows_only):
             continue
         is_node = True if store.is_node_attr(name) else False if store.is_edge_attr(name) else None
         if is_taken or is_node is not None:
@@ -173,11 +174,6 @@ def _take_aside(data: Data | HeteroData, graph: Data | HeteroData) -> Iterator[A
             del own[name]
             found.append(Aside(key, name, _tensor(value, name) if isinstance(value, np.ndarray) else value, is_node))
     return iter(sorted(found, key=lambda aside: aside.name in _IDS))
-
-
-def _has_rows_only(value: Any) -> bool:
-    """Whether it has rows, and is no array."""
-    return not isinstance(value, (torch.Tensor, np.ndarray)) and hasattr(value, "num_rows")
 
 
 # Stores of features and edges ------------------------------------------------------------------------------------------------
@@ -252,10 +248,6 @@ class NodeForm:
     transform: Callable[[Any], Any] | None = None
     pin_memory: bool = False
     has_edge_ids: bool = True
-    _copied: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_copied", type(self.graph.like) not in (Data, HeteroData))
 
     @property
     def keeping_ids(self) -> NodeForm:
@@ -264,11 +256,9 @@ class NodeForm:
 
     def __call__(self, batch: Data | HeteroData) -> Any:
         """The batch as the user is to see it; the object itself where possible."""
-        return self._finished(self._shown(batch))
-
-    def _finished(self, batch: Any) -> Any:
-        batch = batch.pin_memory() if self.pin_memory else batch
-        return batch if self.transform is None else self.transform(batch)
+        shown = self._shown(batch)
+        shown = shown.pin_memory() if self.pin_memory else shown
+        return shown if self.transform is None else self.transform(shown)
 
     def _shown(self, batch: Data | HeteroData) -> Any:
         graph = self.graph
@@ -283,7 +273,7 @@ class NodeForm:
             if not self.has_edge_ids:
                 _without_edge_ids(batch, graph.data)
             _in_order(batch, graph.like)
-        return _of_class(batch, graph.like) if self._copied else batch
+        return batch if type(graph.like) in (Data, HeteroData) else _of_class(batch, graph.like)
 
     def _correct(self, store: Any) -> None:
         """Names of inputs, and numbers of hops and of nodes, as PyG's loaders give them."""

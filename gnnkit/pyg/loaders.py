@@ -22,7 +22,6 @@ from torch_geometric.sampler import NegativeSampling
 from torch_geometric.sampler.base import SubgraphType
 
 from gnnkit.arguments import check_kind, check_known, checks_arguments, to_array
-from gnnkit.backends.base import Backend
 from gnnkit.backends.colocated import Colocated
 from gnnkit.backends.inprocess import InProcess
 from gnnkit.backends.on_device import OnDevice, backend_for_data
@@ -370,6 +369,21 @@ _OF_DATA_LOADER = {
 }
 
 
+_NO_WORKERS = "the processes that sample are not DataLoader's workers"
+
+
+def _refusing(message: str, hint: str) -> Callable[..., NoReturn]:
+    def method(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuses.
+
+        Raises:
+            PlanError: Always.
+        """
+        raise PlanError(message, hint)
+
+    return method
+
+
 class _OverGraphLoader:
     """Base of the loaders: a ``DataLoader`` whose iterations are those of a ``GraphLoader``."""
 
@@ -422,7 +436,7 @@ class _OverGraphLoader:
             if value is not None:
                 raise PlanError(f"{name}={value!r:.80} cannot be followed", self._advice(name))
 
-    def _sampler_of(self, given: Any, graph: Data | HeteroData, *settings: Any) -> NeighborSampler:
+    def _sampler_of(self, given: Any, graph: Data | HeteroData, directed: bool, *settings: Any) -> NeighborSampler:
         """The loader's sampler: the one that is given, or one of its own.
 
         Raises:
@@ -431,7 +445,7 @@ class _OverGraphLoader:
         if isinstance(given, NeighborSampler):
             return given
         self._refuse(neighbor_sampler=given)
-        return NeighborSampler.unopened(graph, *settings)
+        return NeighborSampler.unopened(graph, *settings, directed=directed)
 
     def _refuse_overrides(self) -> None:
         """Refuses methods of a derived class that PyG's loaders call for every batch, and these do not.
@@ -503,7 +517,7 @@ class _OverGraphLoader:
                 "shuffle": bool(kwargs.get("shuffle")),
                 "drop_last": loader.drop_last,
                 "seed": drawn_seed(loader.generator),
-                "backend": _backend(loader.num_workers),
+                "backend": Colocated(num_workers=loader.num_workers) if loader.num_workers else InProcess(),
                 **_limits(loader),
             },
             functools.partial(form, pin_memory=pin_memory),
@@ -573,41 +587,12 @@ class _OverGraphLoader:
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
-    def enable_cpu_affinity(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuses.
-
-        Raises:
-            PlanError: Always.
-        """
-        raise PlanError(
-            "the processes that sample are not DataLoader's workers, and cannot be bound to cores by a loader",
-            "start the script with taskset or numactl: they may use the cores that it may use",
-        )
-
-    def enable_multithreading(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuses.
-
-        Raises:
-            PlanError: Always.
-        """
-        raise PlanError(
-            "the processes that sample are not DataLoader's workers", "gnnkit.Colocated(threads_per_worker=...) with gnnkit.GraphLoader"
-        )
-
-    def enable_memory_log(self) -> NoReturn:
-        """Refuses.
-
-        Raises:
-            PlanError: Always.
-        """
-        raise PlanError(
-            "the processes that sample are not DataLoader's workers", "loader.graph_loader.status() says how much memory they use"
-        )
-
-
-def _backend(num_workers: int) -> Backend:
-    """The backend that ``num_workers`` means: threads of this process, or so many processes."""
-    return Colocated(num_workers=num_workers) if num_workers else InProcess()
+    enable_cpu_affinity = _refusing(
+        f"{_NO_WORKERS}, and cannot be bound to cores by a loader",
+        "start the script with taskset or numactl: they may use the cores that it may use",
+    )
+    enable_multithreading = _refusing(_NO_WORKERS, "gnnkit.Colocated(threads_per_worker=...) with gnnkit.GraphLoader")
+    enable_memory_log = _refusing(_NO_WORKERS, "loader.graph_loader.status() says how much memory they use")
 
 
 def _limits(loader: Any) -> dict[str, Any]:
@@ -684,7 +669,7 @@ class NeighborLoader(_OverGraphLoader, theirs.NeighborLoader):  # type: ignore[m
         self._keep(locals())
         graph = as_object(data)
         sampler = self._sampler_of(
-            neighbor_sampler, graph, num_neighbors, subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, directed
+            neighbor_sampler, graph, directed, num_neighbors, subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr
         )
         if input_time is not None and not sampler.is_temporal:
             raise PlanError("input_time is given, and time_attr is not", "name the array that times are compared with: time_attr='time'")
@@ -761,7 +746,7 @@ class LinkNeighborLoader(_OverGraphLoader, theirs.LinkNeighborLoader):  # type: 
         self._keep(locals())
         graph = as_object(data)
         sampler = self._sampler_of(
-            neighbor_sampler, graph, num_neighbors, subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, directed
+            neighbor_sampler, graph, directed, num_neighbors, subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr
         )
         if (edge_label_time is None) == sampler.is_temporal:
             missing, given = ("edge_label_time", "time_attr") if edge_label_time is None else ("time_attr", "edge_label_time")

@@ -154,6 +154,7 @@ class GraphSampler(BaseSampler):  # type: ignore[misc]
 
     build: dict[str, Any]
     _loaders: _Loaders
+    _opens_late = False
 
     def __init__(self, graph: Data | HeteroData, time_attr: str | None = None, weight_attr: str | None = None) -> None:
         build = {"time_attr": time_attr, "weight": weight_attr}
@@ -169,15 +170,12 @@ class GraphSampler(BaseSampler):  # type: ignore[misc]
         super().__setattr__(name, value)
 
     @classmethod
-    def unopened(cls, graph: Data | HeteroData, *settings: Any) -> Self:
+    def unopened(cls, *arguments: Any, **options: Any) -> Self:
         """A loader's own sampler, which reads the graph when it is sampled with: the loader does not."""
         sampler = cls.__new__(cls)
-        sampler._set(graph, *settings)
+        sampler._opens_late = True
+        sampler.__init__(*arguments, **options)  # type: ignore[misc]
         return sampler
-
-    @abstractmethod
-    def _set(self, graph: Data | HeteroData, *settings: Any) -> None:
-        """Takes what is sampled."""
 
     @abstractmethod
     def options(self, graph: Data | HeteroData, edge_type: EdgeType | None = None) -> dict[str, Any]:
@@ -206,11 +204,13 @@ class GraphSampler(BaseSampler):  # type: ignore[misc]
         return self.build["time_attr"] is not None
 
     def open(self) -> None:
-        """Reads the graph now, and not when something is sampled.
+        """Reads the graph now, and not when something is sampled; not that of a loader's own sampler.
 
         Raises:
             PlanError: A value is unusable.
         """
+        if self._opens_late:
+            return
         graph = self._loaders.graph
         self._kind(_no_nodes(graph.node_types[0] if isinstance(graph, HeteroData) else None, self.is_temporal))
 
@@ -380,21 +380,6 @@ class NeighborSampler(GraphSampler):
                 "turn the edges round: data.edge_index = data.edge_index.flip(0)",
             )
         graph = as_object(data)
-        self._set(graph, num_neighbors, subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, directed)
-        self.open()
-
-    def _set(  # noqa: PLR0913 - what PyG's loaders take
-        self,
-        graph: Data | HeteroData,
-        num_neighbors: Any,
-        subgraph_type: SubgraphType | str,
-        replace: bool,
-        disjoint: bool,
-        temporal_strategy: str,
-        time_attr: str | None = None,
-        weight_attr: str | None = None,
-        directed: bool = True,
-    ) -> None:
         super().__init__(graph, time_attr, weight_attr)
         if not directed:
             warn("directed=False is deprecated: use subgraph_type='induced'")
@@ -403,6 +388,7 @@ class NeighborSampler(GraphSampler):
         self.replace, self.disjoint, self.temporal_strategy = replace, disjoint or time_attr is not None, temporal_strategy
         self.subgraph_type = _subgraph_type(subgraph_type)
         self.options(graph)  # checks fan-outs
+        self.open()
 
     @property
     def num_neighbors(self) -> NumNeighbors:
@@ -470,15 +456,13 @@ class HGTSampler(GraphSampler):
         is_sorted: bool = False,
         share_memory: bool = False,
     ) -> None:
-        self._set(as_object(data), num_samples)
-        self.open()
-
-    def _set(self, graph: Data | HeteroData, num_samples: list[int] | dict[str, list[int]]) -> None:
+        graph = as_object(data)
         if not isinstance(graph, HeteroData):
             raise PlanError("data has one node type, and nodes are to be drawn by their types", "NeighborLoader takes it")
         super().__init__(graph)
         self.num_samples = num_samples
         self.options(graph)  # checks them
+        self.open()
 
     @override
     def options(self, graph: Data | HeteroData, edge_type: EdgeType | None = None) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class SubgraphForm(NodeForm):
 class _SubgraphSampler(GraphSampler):
     """The sampling of these loaders."""
 
-    def _set(self, graph: Data | HeteroData, sampler: Any, batch_size: int, along: int = 0, is_counted: bool = True) -> None:
+    def __init__(self, graph: Data | HeteroData, sampler: Any, batch_size: int, along: int = 0, is_counted: bool = True) -> None:
         super().__init__(graph)
         self.sampler, self.batch_size, self.shown = sampler, batch_size, {"along": along, "is_counted": is_counted}
 
@@ -179,7 +179,7 @@ class ClusterLoader(_SubgraphLoader, theirs.ClusterLoader):  # type: ignore[misc
         count = len(cluster_data)
         per_batch = min(whole_number("batch_size", kwargs.get("batch_size", 1), 1), count)
         clusters, along = Clusters(count, per_batch, cluster_data.clusters), ("csr", "csc").index(cluster_data.sparse_format)
-        sampler = _SubgraphSampler.unopened(cluster_data.graph, clusters, per_batch, along, False)
+        sampler = _SubgraphSampler(cluster_data.graph, clusters, per_batch, along, False)
         self._begin(cluster_data.graph, sampler, count, kwargs)
 
 
@@ -225,7 +225,7 @@ class GraphSAINTSampler(_SubgraphLoader, theirs.GraphSAINTSampler):  # type: ign
             raise PlanError("GraphSAINTSampler is the base of samplers, and does not say what roots are", hint)
         graph = _homogeneous(data)
         self.num_steps, self.N, self.E = num_steps, graph.num_nodes, graph.num_edges
-        sampler = _SubgraphSampler.unopened(graph, Saint(self._roots, self.walk_length, num_steps, sample_coverage), batch_size)
+        sampler = _SubgraphSampler(graph, Saint(self._roots, self.walk_length, num_steps, sample_coverage), batch_size)
         self.__dict__.pop("batch_size")  # DataLoader's own is 1, as in PyG
         self._begin(graph, sampler, num_steps, kwargs)
 

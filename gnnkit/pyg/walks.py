@@ -60,14 +60,11 @@ class WalkForm(NodeForm):
 
 
 class WalkSampler(GraphSampler):
-    """The sampler of a model's loader; made by ``unopened``."""
+    """The sampler of a model's loader."""
 
-    walks: Walks
-
-    @override
-    def _set(self, graph: Data | HeteroData, *settings: Any) -> None:
+    def __init__(self, graph: Data | HeteroData, walks: Walks, form: Mapping[str, Any]) -> None:
         super().__init__(graph)
-        self.walks, self._form = settings
+        self.walks, self._form = walks, form
 
     @override
     def options(self, graph: Data | HeteroData, edge_type: EdgeType | None = None) -> dict[str, Any]:
@@ -102,7 +99,7 @@ class _Model:
         self, node_type: NodeType | None, form: Mapping[str, Any], kwargs: dict[str, Any], p: float = 1.0, q: float = 1.0, **more: Any
     ) -> WalkLoader:
         walks = Walks(self.walk_length, self.walks_per_node, p, q, self.num_negative_samples, **more)
-        sampler = WalkSampler.unopened(self.graph, walks, {"context_size": self.context_size, **form})
+        sampler = WalkSampler(self.graph, walks, {"context_size": self.context_size, **form})
         return WalkLoader(self.graph, node_type, sampler, kwargs)
 
     def loader(self, **kwargs: Any) -> WalkLoader:

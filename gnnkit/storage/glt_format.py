@@ -13,6 +13,7 @@ import os
 import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ HOMOGENEOUS = "homo"
 TYPED = "hetero"
 
 WEIGHT_NAME = "weight"
+_SPEC_HINT = "give the folder that a graphlearn-torch partitioner wrote"
 
 
 @dataclass(frozen=True)
@@ -78,13 +80,9 @@ class GltLayout:
         """The folder of a part."""
         return self.root / f"part{part}"
 
-    def node_book(self, node_type: NodeType) -> Path:
-        """The partition book of a node type."""
-        return self._file("node_pb", node_type)
-
-    def edge_book(self, edge_type: EdgeType) -> Path:
-        """The partition book of an edge type."""
-        return self._file("edge_pb", edge_type_name(edge_type))
+    def book(self, graph_type: NodeType | EdgeType) -> Path:
+        """The partition book of a node type or an edge type."""
+        return self._file("node_pb" if isinstance(graph_type, str) else "edge_pb", graph_type)
 
     def labels(self, node_type: NodeType) -> Path:
         """The whole labels of a node type."""
@@ -92,30 +90,29 @@ class GltLayout:
 
     def graph(self, part: int | None, edge_type: EdgeType) -> Path:
         """The folder of an edge type's edges in a part; None for the whole graph in one place."""
-        return self._folder((self.root if part is None else self.part(part)) / "graph", edge_type_name(edge_type))
+        return self._folder((self.root if part is None else self.part(part)) / "graph", edge_type)
 
-    def node_features(self, part: int, node_type: NodeType) -> Path:
-        """The folder of a node type's features in a part."""
-        return self._folder(self.part(part) / "node_feat", node_type)
-
-    def edge_features(self, part: int, edge_type: EdgeType) -> Path:
-        """The folder of an edge type's features in a part."""
-        return self._folder(self.part(part) / "edge_feat", edge_type_name(edge_type))
+    def features(self, part: int, graph_type: NodeType | EdgeType) -> Path:
+        """The folder of the features of a node type or an edge type in a part."""
+        return self._folder(self.part(part) / ("node_feat" if isinstance(graph_type, str) else "edge_feat"), graph_type)
 
     def array(self, owner: NodeType | EdgeType, name: str) -> Path:
         """An array of nodes or edges that the layout has no other place for."""
-        folder = Path("edges", edge_type_name(owner)) if isinstance(owner, tuple) else Path("nodes", owner)
-        return self.root / "gnnkit" / folder / f"{file_name(name)}.npy"
+        return self.root / "gnnkit" / ("nodes" if isinstance(owner, str) else "edges") / _word(owner) / f"{file_name(name)}.npy"
 
     def split(self, node_type: NodeType, name: str) -> Path:
         """The ids of a split."""
         return self.root / "gnnkit" / "splits" / node_type / f"{file_name(name)}.npy"
 
-    def _file(self, name: str, type_name: str) -> Path:
-        return self.root / name / f"{type_name}.pt" if self.typed else self.root / f"{name}.pt"
+    def _file(self, name: str, graph_type: NodeType | EdgeType) -> Path:
+        return self.root / name / f"{_word(graph_type)}.pt" if self.typed else self.root / f"{name}.pt"
 
-    def _folder(self, folder: Path, type_name: str) -> Path:
-        return folder / type_name if self.typed else folder
+    def _folder(self, folder: Path, graph_type: NodeType | EdgeType) -> Path:
+        return folder / _word(graph_type) if self.typed else folder
+
+
+def _word(graph_type: NodeType | EdgeType) -> str:
+    return graph_type if isinstance(graph_type, str) else edge_type_name(graph_type)
 
 
 def _load_storage(data: bytes) -> Any:
@@ -129,11 +126,17 @@ def damaged(path: Path, reason: object) -> DatasetError:
     )
 
 
-def _unreadable(path: Path, exc: Exception) -> DatasetError:
-    """The error for whatever reading ``path`` raised: unpickling damaged bytes can raise nearly anything."""
-    if isinstance(exc, FileNotFoundError):
-        return DatasetError(f"{path} does not exist", "give the folder that a graphlearn-torch partitioner wrote")
-    return damaged(path, f"{type(exc).__name__}: {exc}".splitlines()[0])
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turns whatever reading a file raises into a ``DatasetError``: unpickling damaged bytes can raise nearly anything."""
+    try:
+        yield
+    except DatasetError:
+        raise
+    except FileNotFoundError as exc:
+        raise DatasetError(f"{path} does not exist", _SPEC_HINT) from exc
+    except Exception as exc:
+        raise damaged(path, f"{type(exc).__name__}: {exc}".splitlines()[0]) from exc
 
 
 def read_plain_pickle(path: Path) -> Any:
@@ -142,11 +145,8 @@ def read_plain_pickle(path: Path) -> Any:
     Raises:
         DatasetError: The file is missing, damaged, or asks for any class or function.
     """
-    try:
-        with open(open_regular(path), "rb") as file:
-            return RestrictedUnpickler(file, {}).load()
-    except Exception as exc:
-        raise _unreadable(path, exc) from exc
+    with _reading(path), open(open_regular(path), "rb") as file:
+        return RestrictedUnpickler(file, {}).load()
 
 
 def read_tensor(path: Path) -> torch.Tensor:
@@ -155,15 +155,13 @@ def read_tensor(path: Path) -> torch.Tensor:
     Raises:
         DatasetError: The file is missing, damaged or holds anything but a plain tensor.
     """
-    try:
+    with _reading(path):
         os.close(open_regular(path))  # a pipe would be waited for
         try:
             value = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         except RuntimeError:
             # Files of the format before torch 1.6 cannot be mapped.
             value = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as exc:
-        raise _unreadable(path, exc) from exc
     if not isinstance(value, torch.Tensor):
         raise damaged(path, f"it holds a {type(value).__name__} instead of a tensor")
     return value
@@ -197,18 +195,13 @@ def read_pickled_tensors(path: Path) -> Iterator[torch.Tensor]:
         "collections.OrderedDict": OrderedDict,
         "_codecs.encode": encode_latin1,
     }
-    try:
-        with open(open_regular(path), "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            while file.tell() < size:
-                value = RestrictedUnpickler(file, names).load()
-                if not isinstance(value, torch.Tensor):
-                    raise damaged(path, f"it holds a {type(value).__name__} instead of a tensor")
-                yield value
-    except DatasetError:
-        raise
-    except Exception as exc:
-        raise _unreadable(path, exc) from exc
+    with _reading(path), open(open_regular(path), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        while file.tell() < size:
+            value = RestrictedUnpickler(file, names).load()
+            if not isinstance(value, torch.Tensor):
+                raise damaged(path, f"it holds a {type(value).__name__} instead of a tensor")
+            yield value
 
 
 def write_pickled_tensors(path: Path, tensors: Iterator[torch.Tensor]) -> None:
@@ -357,7 +350,6 @@ def _check_once(times: NDArray[np.uint8], first: int, what: str) -> None:
 
 _HASHED_BYTES = 4096
 _LAYOUTS = ("COO", "CSR", "CSC")
-_SPEC_HINT = "give the folder that a graphlearn-torch partitioner wrote"
 
 
 @checks_calls()
@@ -412,7 +404,7 @@ class GltPartitionSource:
     @property
     def parts(self) -> dict[NodeType, NDArray[np.int64]]:
         """int64 ``[num_nodes]`` by type: each node's part, of the partition books."""
-        return {node_type: read_ids(self._layout.node_book(node_type)) for node_type in self.schema.node_types}
+        return {node_type: read_ids(self._layout.book(node_type)) for node_type in self.schema.node_types}
 
     def fingerprint(self) -> str:
         """A digest of every file's name, size and first and last bytes."""
@@ -442,30 +434,31 @@ class GltPartitionSource:
 
     def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
         """Yields rows in the order of edge ids; see ``GraphSource.edge_array_chunks``."""
-        edges = self.schema.edge_types[edge_type]
-        spec, count = edges.arrays[name], edges.num_edges
-        extra = self._layout.array(edge_type, name)
-        if extra.exists():
-            return _npy_chunks(extra, spec, count)
-        parts: list[MappedRows | PickledRows]
+        edges, weights = self.schema.edge_types[edge_type], None
         if name == WEIGHT_NAME:
-            parts = [MappedRows(e.ids, e.weights.__getitem__) for e in self._edges[edge_type] if e.weights is not None]
-        else:
-            folders = (self._layout.edge_features(p, edge_type) for p in range(self.num_parts))
-            parts = [PickledRows(f) for f in folders if f.exists()]
-        return in_order(parts, count, spec.row_shape, spec.numpy_dtype, f"{name!r} of edges {edge_type}")
+            weights = [MappedRows(e.ids, e.weights.__getitem__) for e in self._edges[edge_type] if e.weights is not None]
+        return self._array_chunks(edge_type, name, edges.arrays[name], edges.num_edges, weights)
 
     def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
         """Yields rows in the order of node ids; see ``GraphSource.node_array_chunks``."""
         nodes = self.schema.node_types[node_type]
-        spec, extra = nodes.arrays[name], self._layout.array(node_type, name)
+        spec = nodes.arrays[name]
         if name == LABEL_NAME and node_type in self._labels:
             return iter([to_array(read_tensor(self._labels[node_type])).reshape(nodes.num_nodes, *spec.row_shape)])
+        return self._array_chunks(node_type, name, spec, nodes.num_nodes)
+
+    def _array_chunks(
+        self, owner: NodeType | EdgeType, name: str, spec: ArraySpec, count: int, rows: Sequence[MappedRows] | None = None
+    ) -> Iterator[NDArray[Any]]:
+        """Yields rows of an array with a file of its own, else ``rows``, else features, in the order of ids."""
+        extra, what = self._layout.array(owner, name), "nodes" if isinstance(owner, str) else "edges"
         if extra.exists():
-            return _npy_chunks(extra, spec, nodes.num_nodes)
-        folders = (self._layout.node_features(p, node_type) for p in range(self.num_parts))
-        parts = [PickledRows(f) for f in folders if f.exists()]
-        return in_order(parts, nodes.num_nodes, spec.row_shape, spec.numpy_dtype, f"{name!r} of nodes {node_type!r}")
+            return _npy_chunks(extra, spec, count)
+        parts = [PickledRows(folder) for folder in self._feature_folders(owner)] if rows is None else rows
+        return in_order(parts, count, spec.row_shape, spec.numpy_dtype, f"{name!r} of {what} {owner!r}")
+
+    def _feature_folders(self, owner: NodeType | EdgeType) -> list[Path]:
+        return [folder for part in range(self.num_parts) if (folder := self._layout.features(part, owner)).exists()]
 
     def _read_about(self) -> dict[str, Any]:
         path = self._layout.about
@@ -497,7 +490,7 @@ class GltPartitionSource:
     def _find_schema(self, node_types: list[NodeType], about: Mapping[str, Any]) -> GraphSchema:
         nodes = {}
         for node_type in node_types:
-            count = len(read_ids(self._layout.node_book(node_type)))
+            count = len(read_ids(self._layout.book(node_type)))
             nodes[node_type] = NodeTypeSchema(count, self._node_arrays(node_type, count))
         edges = {}
         for edge_type, parts in self._edges.items():
@@ -518,9 +511,7 @@ class GltPartitionSource:
         return schema
 
     def _node_arrays(self, node_type: NodeType, count: int) -> dict[str, ArraySpec]:
-        arrays = {}
-        folders = (self._layout.node_features(p, node_type) for p in range(self.num_parts))
-        spec = _feature_spec(folders)
+        arrays, spec = {}, _feature_spec(self._feature_folders(node_type))
         if spec is not None:
             arrays[FEATURE_NAME] = spec
         if node_type in self._labels:
@@ -536,7 +527,7 @@ class GltPartitionSource:
         weights = next((e.weights for e in parts if e.weights is not None), None)
         if weights is not None:
             arrays[WEIGHT_NAME] = ArraySpec(str(weights.dtype))
-        spec = _feature_spec(self._layout.edge_features(p, edge_type) for p in range(self.num_parts))
+        spec = _feature_spec(self._feature_folders(edge_type))
         if spec is not None:
             arrays[EDGE_FEATURE_NAME] = spec
             if not all(e.has_ids for e in parts):
@@ -608,9 +599,9 @@ def _size(type_schema: NodeTypeSchema | EdgeTypeSchema) -> int:
     return type_schema.num_nodes if isinstance(type_schema, NodeTypeSchema) else type_schema.num_edges
 
 
-def _feature_spec(folders: Iterator[Path]) -> ArraySpec | None:
+def _feature_spec(folders: list[Path]) -> ArraySpec | None:
     for folder in folders:
-        chunk = next(read_pickled_tensors(folder / "feats.pkl"), None) if folder.exists() else None
+        chunk = next(read_pickled_tensors(folder / "feats.pkl"), None)
         if chunk is not None:
             return ArraySpec(dtype_name(chunk), tuple(chunk.shape[1:]))
     return None
@@ -704,12 +695,12 @@ class _Writer:
         bounds, ids = self._graph.node_bounds[node_type], self._dataset_ids[node_type]
         book = np.empty(nodes.num_nodes, np.int64)
         book[ids] = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
-        _save(self._layout.node_book(node_type), torch.from_numpy(book))
+        _save(self._layout.book(node_type), torch.from_numpy(book))
         for name, spec in nodes.arrays.items():
             columns = [plain_rows(part.arrays[name], stored[name]) for part in self._graph.nodes[node_type]]
             if name == FEATURE_NAME and len(spec.row_shape) == 1:
                 for part, rows in enumerate(columns):
-                    folder = self._layout.node_features(part, node_type)
+                    folder = self._layout.features(part, node_type)
                     _write_rows(folder, ids[bounds[part] : bounds[part + 1]], rows, spec.dtype)
                 self._write_caches(node_type, stored[name])
                 continue
@@ -723,7 +714,7 @@ class _Writer:
     def _write_caches(self, node_type: NodeType, spec: ArraySpec) -> None:
         for part in range(self._graph.num_parts):
             cache = self._store.cache(part).get(node_type)
-            folder = self._layout.node_features(part, node_type)
+            folder = self._layout.features(part, node_type)
             if cache is not None and len(cache.global_id) and folder.exists():
                 _save(folder / "cache_ids.pt", torch.from_numpy(np.array(cache.global_id, np.int64)))
                 _save(folder / "cache_feats.pt", to_tensor(plain_rows(cache.x, spec), spec.batch_dtype))
@@ -745,12 +736,12 @@ class _Writer:
             edge_ids.append(eids)
             orders.append(order)
             self._stage.advance(len(eids))
-        _save(self._layout.edge_book(edge_type), torch.from_numpy(book))
+        _save(self._layout.book(edge_type), torch.from_numpy(book))
         for name, spec in edges.arrays.items():
             columns = [plain_rows(part.arrays[name], stored[name]) for part in self._graph.edges[edge_type]]
             if name == EDGE_FEATURE_NAME and len(spec.row_shape) == 1:
                 for part, values in enumerate(columns):
-                    _write_rows(self._layout.edge_features(part, edge_type), edge_ids[part], values, spec.dtype, orders[part])
+                    _write_rows(self._layout.features(part, edge_type), edge_ids[part], values, spec.dtype, orders[part])
             elif (name, self._weight, spec) != (WEIGHT_NAME, WEIGHT_NAME, ArraySpec("float32")):
                 columns = [values[order] for values, order in zip(columns, orders, strict=True)]
                 _save_npy(self._layout.array(edge_type, name), _whole(columns, edge_ids, spec, edges.num_edges))

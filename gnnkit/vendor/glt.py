@@ -98,10 +98,9 @@ def load(what: str = "gnnkit.distributed") -> ModuleType:
     Raises:
         PlanError: It is not installed, or cannot be imported; a later call tries again.
     """
-    package = sys.modules.get(PACKAGE)
-    if package is not None and hasattr(package, "typing") and not _is_being_imported(package):
-        return package
     with _import_lock:
+        if sys.modules.get(PACKAGE) is not None:
+            return importlib.import_module(PACKAGE)  # which waits where another thread has only half imported it
         return _import(what)
 
 
@@ -152,19 +151,13 @@ def _native_problem(folder: Path) -> str | None:
     return None
 
 
-def _is_being_imported(package: ModuleType) -> bool:
-    # The import system's own mark; another thread's half-imported package must be waited for.
-    return bool(getattr(package.__spec__, "_initializing", False))
-
-
 def _import(what: str) -> ModuleType:
     folder = package_folder(PACKAGE)
     if folder is None:
         found = _absent()
         raise PlanError(f"{what} needs graphlearn-torch: {found.reason}", found.fix)
     problem = _native_problem(folder)
-    if PACKAGE not in sys.modules:
-        _forget()  # what an import that failed elsewhere left behind
+    _forget()  # what an import that failed elsewhere left behind
     if problem is not None:
         sys.modules[NATIVE] = StandIn(problem, NATIVE_FIX)
     try:

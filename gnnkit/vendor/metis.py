@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -121,65 +120,25 @@ def _cut(blocks: Sequence[NDArray[np.int64] | None], num_entries: int, num_verti
 
 
 def _cut_apart(fds: Sequence[int], *numbers: int) -> None:
-    run = _Run(fds, numbers)
-    try:
-        run.start()
-        run.join()
-    except BaseException:
-        run.abandon()
-        raise
-    if run.failure is not None:
-        raise run.failure
-
-
-class _Run(threading.Thread):
-    """Starts the process and waits for it: an interrupt, which reaches the main thread alone, cannot lose a process that is being started.
+    """Has a process of its own cut; an interrupt ends that.
 
     Args:
         fds: Descriptors of the arrays, -1 for what is not there.
-        numbers: The other arguments of ``_cut``.
-
-    Attributes:
-        failure: What to raise, once the thread has ended; None if all went well.
+        *numbers: The other arguments of ``_cut``.
     """
-
-    def __init__(self, fds: Sequence[int], numbers: Sequence[int]) -> None:
-        super().__init__(name="gnnkit-metis", daemon=True)
-        self.failure: Exception | None = None
-        self._fds, self._numbers = fds, numbers
-        self._process: subprocess.Popen[str] | None = None
-        self._abandoned = False
-        self._lock = threading.Lock()
-
-    def run(self) -> None:
-        """Runs the process to its end."""
+    with _start(fds, numbers) as process:
         try:
-            self._compute()
-        except Exception as error:
-            self.failure = error
-
-    def abandon(self) -> None:
-        """Ends the process, now or as soon as it has been started, and does not wait for that: it has gigabytes to give back."""
-        with self._lock:
-            self._abandoned = True
-            if self._process is not None:
-                self._process.kill()
-
-    def _compute(self) -> None:
-        with self._lock:
-            if self._abandoned:
-                return
-            process = self._process = _start(self._fds, self._numbers)
-        assert process.stderr is not None
-        with process.stderr:
-            said = process.stderr.read()
-        status = process.wait()
-        if status and not self._abandoned:
-            how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-            raise WorkerDied(
-                f"the process (pid {process.pid}) that METIS ran in {how}\n{said[-_LAST_WORDS:]}".rstrip(),
-                'METIS needs several times the memory of the graph; take partition="ldg"',
-            )
+            said = process.communicate()[1]
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+    if status := process.returncode:
+        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+        raise WorkerDied(
+            f"the process (pid {process.pid}) that METIS ran in {how}\n{said[-_LAST_WORDS:]}".rstrip(),
+            'METIS needs several times the memory of the graph; take partition="ldg"',
+        )
 
 
 def _start(fds: Sequence[int], numbers: Sequence[int]) -> subprocess.Popen[str]:

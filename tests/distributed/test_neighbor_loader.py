@@ -517,7 +517,11 @@ def test_a_worker_that_dies_is_an_error_and_the_next_epoch_is_whole(datasets: di
 def test_hosts_hold_the_parts_of_their_numbers(tmp_path: Path) -> None:
     from gnnkit import InProcess
     from gnnkit.distributed import BaseDistLoader, NodeSamplerInput
-    from gnnkit.distributed.loader_options import make_plan
+    from gnnkit.distributed.loader_options import placed_store, plan_on
+
+    def planned(dataset: DistDataset, runtime: DistributedRuntimeInfo) -> Any:
+        placed, placement = placed_store(dataset, runtime)
+        return plan_on(placed, seeds, config, InProcess(), 60.0, placement)
 
     store = stored(ring(), tmp_path, 2)
     for host in range(2):
@@ -525,16 +529,15 @@ def test_hosts_hold_the_parts_of_their_numbers(tmp_path: Path) -> None:
         config = BaseDistLoader.create_sampling_config([2], dataset.schema, batch_size=4)
         seeds = NodeSamplerInput(dataset.node_ids)
         runtime = DistributedRuntimeInfo(2, host, host, 2, 0, 1, "10.0.0.1")
-        plan, graph = make_plan(dataset, seeds, config, InProcess(), 60.0, runtime)
+        plan, graph = planned(dataset, runtime)
         assert plan.placement is not None and plan.placement.hosts == ((0,), (1,))
         assert graph.arrays.local_parts == (host,) and plan.batching.world_size == 1
-        alone = DistributedRuntimeInfo(1, 0, 0, 1, 0, 1, "127.0.0.1")
-        assert make_plan(dataset, seeds, config, InProcess(), 60.0, alone)[0].placement is None
+        assert planned(dataset, DistributedRuntimeInfo(1, 0, 0, 1, 0, 1, "127.0.0.1"))[0].placement is None
         with pytest.raises(PlanError, match="part of its own number"):
-            make_plan(DistDataset.from_store(store, 1 - host), seeds, config, InProcess(), 60.0, runtime)
+            planned(DistDataset.from_store(store, 1 - host), runtime)
     shutil.rmtree(store.path / "part0")  # from here on, this is host 1
     dataset = DistDataset.from_store(store.path, 1)
-    plan, graph = make_plan(dataset, seeds, config, InProcess(), 60.0, runtime)
+    plan, graph = planned(dataset, runtime)
     assert graph.arrays.local_parts == (1,) and plan.inputs.ids is not None and plan.inputs.ids.tolist() == dataset.node_ids.tolist()
     with pytest.raises(StoreError, match="part 0 of the store .* is not on this host"):
         make(dataset)

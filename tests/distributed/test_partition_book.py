@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnkit.distributed import RangePartitionBook, build_partition_book, get_ids_on_rank, get_total_ids
-from gnnkit.distributed.store_views import LazyPartitionBook, RenumberedPartitionBook, look_up
+from gnnkit.distributed.store_views import NumberedPartitionBook, look_up
 from gnnkit.errors import PlanError
 from tests.distributed.loading import needs_glt
 from tests.helpers.glt import of_glt
@@ -63,9 +63,9 @@ def test_every_kind_of_book_agrees(sizes: list[int], random: Any) -> None:
         calls.append(1)
         return shuffled.astype(np.uint8)
 
-    lazy = LazyPartitionBook(table, len(ids))
+    lazy = NumberedPartitionBook(table, np.arange(len(sizes) + 1), len(ids))
     assert not calls, "the table was made before anybody asked"
-    books = [(ranges, parts_by_number), (RenumberedPartitionBook(store_ids, bounds), shuffled), (lazy, shuffled)]
+    books = [(ranges, parts_by_number), (NumberedPartitionBook(lambda: store_ids, bounds, len(ids)), shuffled), (lazy, shuffled)]
     for book, expected in [*books, (torch.from_numpy(shuffled.astype(np.uint8)), shuffled)]:
         assert get_total_ids(book) == len(ids)
         found = look_up(book, ids)

@@ -120,11 +120,10 @@ def test_one_name_for_nodes_and_edges_of_a_homogeneous_graph_is_refused(tmp_path
 def test_whole_labels_of_a_part_of_the_face_of_graphlearn_torch(tmp_path: Path) -> None:
     """``DistDataset.node_labels``: [n, K] with the bits of what is missing, [n, 1] as [n]; no entry for types without labels."""
     from gnnkit.datasets import PyGSource
-    from gnnkit.distributed.store_views import StoreViews
+    from gnnkit.distributed import DistDataset
 
     data = labelled()
     data["tag"].y = data["tag"].y[:, None]
-    views = StoreViews(stored(PyGSource(data), tmp_path / "store", BuildOptions(3, "random")))
-    found = views.labels()
-    assert set(found) == {"paper", "tag"}
+    found = DistDataset.from_store(stored(PyGSource(data), tmp_path / "store", BuildOptions(3, "random"))).node_labels
+    assert isinstance(found, dict) and set(found) == {"paper", "tag"}
     assert raw(found["paper"]) == raw(data["paper"].y) and found["tag"].equal(data["tag"].y.view(-1))

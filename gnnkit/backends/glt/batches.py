@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gnnkit.backends.glt.data import N_ID, Columns
 from gnnkit.errors import SamplingError
-from gnnkit.plan import LoaderPlan
+from gnnkit.plan import InputNodes, LoaderPlan
 from gnnkit.runtime.remote import error_to_json
 from gnnkit.sampling.subgraph import BatchKey, BatchLayout, EdgeKey, LayoutBuilder, NodeKey
 from gnnkit.schema import ArraySpec, EdgeType, NodeType, edge_type_name, reverse_edge_type
@@ -152,37 +152,17 @@ class TaggedSampler(Sampler):  # type: ignore[misc]
 
     async def _sample_from_nodes(self, inputs: TaggedSeeds) -> Any:
         """As its base's, which fails in a homogeneous graph where no seed has a neighbour (GLT-11)."""
-        if self.dist_graph.data_cls != "homo":
+        try:
             return await super()._sample_from_nodes(inputs)
-        self.max_input_size = max(self.max_input_size, inputs.node.numel())
+        except RuntimeError:
+            seeds = inputs.node.to(self.device)
+            if self.dist_graph.data_cls != "homo" or (await self._sample_one_hop(seeds, self.num_neighbors[0], None)).nbr.numel():
+                raise
         inducer = self._acquire_inducer()
-        sources = batch = inducer.init_node(inputs.node.to(self.device))
-        none = torch.empty(0, dtype=torch.int64, device=self.device)
-        nodes, rows, cols, edges = [batch], [none], [none], [none]
-        num_nodes, num_edges = [batch.size(0)], []
-        for fan_out in self.num_neighbors:
-            found = await self._sample_one_hop(sources, fan_out, None)
-            if found.nbr.numel() == 0:
-                break
-            sources, new_rows, new_cols = inducer.induce_next(sources, found.nbr, found.nbr_num)
-            nodes.append(sources)
-            rows.append(new_rows)
-            cols.append(new_cols)
-            if self.with_edge:
-                edges.append(found.edge)
-            num_nodes.append(sources.size(0))
-            num_edges.append(new_cols.size(0))
+        batch, none = inducer.init_node(seeds), torch.empty(0, dtype=torch.int64, device=self.device)
         self.inducer_pool.put(inducer)
-        return Output(
-            node=torch.cat(nodes),
-            row=torch.cat(rows),
-            col=torch.cat(cols),
-            edge=torch.cat(edges) if self.with_edge else None,
-            batch=batch,
-            num_sampled_nodes=num_nodes,
-            num_sampled_edges=num_edges,
-            metadata={},
-        )
+        edge = none if self.with_edge else None
+        return Output(batch, none, none, edge, batch, num_sampled_nodes=[batch.size(0)], num_sampled_edges=[], metadata={})
 
 
 def _bound(num_seeds: int, fan_outs: list[int]) -> int:
@@ -248,21 +228,6 @@ _NO_IDS = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
-class NodeRequest:
-    """The seeds that one batch is sampled from.
-
-    Attributes:
-        input_type: The seeds' node type.
-        seeds: int64 ``[b]``, store ids.
-        input_id: int64 ``[b]``, the seeds' positions in the loader's input nodes.
-    """
-
-    input_type: NodeType
-    seeds: NDArray[np.int64]
-    input_id: NDArray[np.int64]
-
-
-@dataclass(frozen=True)
 class MessageReader:
     """Reads messages of one loader.
 
@@ -274,17 +239,25 @@ class MessageReader:
     plan: LoaderPlan
     graph: GraphArrays
 
-    def lay_out(self, message: _Message, request: NodeRequest) -> tuple[BatchLayout, list[NDArray[Any]]]:
+    @property
+    def input_type(self) -> NodeType:
+        """The seeds' node type."""
+        inputs = self.plan.inputs
+        assert isinstance(inputs, InputNodes), "Glt() has refused everything else"
+        return inputs.node_type
+
+    def lay_out(self, message: _Message, seeds: NDArray[np.int64], input_id: NDArray[np.int64]) -> tuple[BatchLayout, list[NDArray[Any]]]:
         """The batch's layout, and its arrays in the order of the layout's fields.
 
         Args:
             message: ``{graphlearn-torch's key: array}``.
-            request: What was asked for.
+            seeds: int64 ``[b]``, the store ids that the batch was sampled from.
+            input_id: int64 ``[b]``, their positions in the loader's input nodes.
 
         Raises:
             SamplingError: The message is of other seeds.
         """
-        hops, places = self.plan.sampling.num_hops, _SeedPlaces.of(request.seeds)
+        hops, input_type, places = self.plan.sampling.num_hops, self.input_type, _SeedPlaces.of(seeds)
         builder, arrays = LayoutBuilder(), []
 
         def add(key: BatchKey, values: NDArray[Any], spec: ArraySpec | None = None) -> None:
@@ -293,16 +266,16 @@ class MessageReader:
 
         node_counts: dict[NodeType, list[int]] = {}
         for node_type in self.graph.schema.node_types:
-            is_input = node_type == request.input_type
+            is_input = node_type == input_type
             self._add_nodes(message, node_type, places if is_input else None, add)
             counts = _padded(message.get(self._node_name(node_type, "num_sampled_nodes")), hops + 1)
-            node_counts[node_type] = [len(request.seeds) if is_input else counts[0], *counts[1:]]
+            node_counts[node_type] = [len(seeds) if is_input else counts[0], *counts[1:]]
         edge_counts: dict[EdgeType, list[int]] = {}
         for edge_type in self.graph.schema.edge_types:
-            self._add_edges(message, edge_type, request.input_type, places, add)
+            self._add_edges(message, edge_type, places, add)
             edge_counts[self._shown(edge_type)] = _padded(message.get(self._edge_name(edge_type, "num_sampled_edges")), hops)
-        add(NodeKey(request.input_type, "input_id"), request.input_id)
-        layout = BatchLayout(tuple(builder.fields), builder.nbytes, node_counts, edge_counts, request.input_type, len(request.seeds))
+        add(NodeKey(input_type, "input_id"), input_id)
+        layout = BatchLayout(tuple(builder.fields), builder.nbytes, node_counts, edge_counts, input_type, len(seeds))
         return layout, arrays
 
     def _add_nodes(self, message: _Message, node_type: NodeType, places: _SeedPlaces | None, add: Any) -> None:
@@ -317,14 +290,14 @@ class MessageReader:
         for name, rows in values.items():
             add(NodeKey(node_type, name), rows, columns.specs[name])
 
-    def _add_edges(self, message: _Message, edge_type: EdgeType, input_type: NodeType, places: _SeedPlaces, add: Any) -> None:
+    def _add_edges(self, message: _Message, edge_type: EdgeType, places: _SeedPlaces, add: Any) -> None:
         shown, graph = self._shown(edge_type), self.graph
         # Its rows are the seeds' side, its columns the neighbours'.
         near = message.get(self._edge_name(edge_type, "rows"), _NO_IDS)
         far = message.get(self._edge_name(edge_type, "cols"), _NO_IDS)
-        if graph.frontier_type(edge_type) == input_type:
+        if graph.frontier_type(edge_type) == self.input_type:
             near = places.moved(near)
-        if graph.neighbor_type(edge_type) == input_type:
+        if graph.neighbor_type(edge_type) == self.input_type:
             far = places.moved(far)
         add(EdgeKey(shown, "edge_index"), np.stack([far, near]).astype(np.int64, copy=False))
         columns = self.edge_columns(edge_type)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gnnkit.sampling.subgraph import by_shown_name
 from gnnkit.schema import ArraySpec, EdgeType, NodeType
-from gnnkit.storage.arrays import GraphArrays, edge_order, viewed
+from gnnkit.storage.arrays import GraphArrays, all_dataset_ids, edge_order, viewed
 from gnnkit.storage.convert import plain_rows, plain_spec
 from gnnkit.vendor import glt
 
@@ -45,18 +45,17 @@ class Columns:
         has_ids = graph.local_edges(edge_type)[0].edge_id is not None
         return cls({**({E_ID: _ID} if with_edge and has_ids else {}), **by_shown_name(graph.schema.edge_types[edge_type].arrays)})
 
+    @cached_property
+    def row(self) -> np.dtype[Any]:
+        """A row of words; at least one, because a type without features is an error to graphlearn-torch where others have some (GLT-10)."""
+        ends = np.cumsum([0, *(-(-spec.row_nbytes // _WORD) * _WORD for spec in self.specs.values())])
+        formats: Any = [(spec.numpy_dtype, spec.stored_shape) for spec in self.specs.values()]
+        return np.dtype({"names": [*self.specs], "formats": formats, "offsets": ends[:-1].tolist(), "itemsize": max(_WORD, int(ends[-1]))})
+
     @property
     def num_words(self) -> int:
-        """Words of a row; at least one, because a type without features is an error to graphlearn-torch where others have some (GLT-10)."""
-        return max(1, sum(-(-spec.row_nbytes // _WORD) for spec in self.specs.values()))
-
-    def _places(self) -> Iterator[tuple[str, ArraySpec, int, int]]:
-        """Name, spec, first byte and end of each column."""
-        start = 0
-        for name, spec in self.specs.items():
-            nbytes = spec.row_nbytes
-            yield name, spec, start, start + nbytes
-            start += -(-nbytes // _WORD) * _WORD
+        """Words of a row."""
+        return self.row.itemsize // _WORD
 
     def pack(self, arrays: Mapping[str, NDArray[Any] | None], table: NDArray[np.float32]) -> None:
         """Fills a table.
@@ -65,48 +64,20 @@ class Columns:
             arrays: ``{name: [n, *row_shape]}``; None for what rows do not have.
             table: ``[n, num_words]``.
         """
-        rows = table.view(np.uint8)
-        for name, spec, start, end in self._places():
+        rows = table.view(self.row)[:, 0]
+        for name in self.specs:
             given = arrays[name]
             assert given is not None, f"rows have {name}, and this part has not"
-            values = np.ascontiguousarray(given, spec.numpy_dtype)
-            if end > start:
-                rows[:, start:end] = values.reshape(-1).view(np.uint8).reshape(len(table), end - start)
+            rows[name] = given
 
     def unpack(self, table: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
         """``{name: [n, *row_shape]}``, as they are stored; reverses ``pack``."""
-        rows, found = table.view(np.uint8), {}
-        for name, spec, start, end in self._places():
-            values = np.ascontiguousarray(rows[:, start:end]).reshape(-1).view(spec.numpy_dtype)
-            found[name] = values.reshape(len(table), *spec.stored_shape)
-        return found
+        rows = table.view(self.row)[:, 0]
+        return {name: np.ascontiguousarray(rows[name]) for name in self.specs}
 
 
 GraphMode = Literal["CPU", "ZERO_COPY", "CUDA"]
 _SIGNED = {"uint16": np.int16, "uint32": np.int32, "uint64": np.int64}
-
-
-@dataclass(frozen=True)
-class IdScheme:
-    """The ids that nodes and edges have: the dataset's own, or the store's, whose parts are ranges.
-
-    Attributes:
-        graph: The arrays of every part.
-        of_dataset: Whether ids are the dataset's.
-    """
-
-    graph: GraphArrays
-    of_dataset: bool
-
-    def ids(self, graph_type: NodeType | EdgeType, part: int) -> NDArray[Any] | None:
-        """The ids of a part's nodes or edges of a type; None where they are its range of the store's."""
-        if not self.of_dataset:
-            return None
-        return self.graph.nodes[graph_type][part].global_id if isinstance(graph_type, str) else self.graph.edges[graph_type][part].edge_id
-
-    def bounds(self, graph_type: NodeType | EdgeType) -> NDArray[np.int64]:
-        """The bounds of the parts' ranges of the store's ids of a type."""
-        return self.graph.node_bounds[graph_type] if isinstance(graph_type, str) else self.graph.edge_bounds[graph_type]
 
 
 class OffsetIndex:
@@ -132,27 +103,34 @@ class PartBuilder:
     """Makes graphlearn-torch's objects of one part.
 
     Attributes:
-        numbers: The ids.
+        graph: The arrays of every part.
         part: The part.
+        of_dataset: Whether nodes and edges have the dataset's own ids, or the store's, whose parts are ranges.
         graph_mode: "CPU", "ZERO_COPY" (edges in memory that a GPU reads) or "CUDA" (edges on a GPU).
         device: The GPU of the last two; None is torch's current one.
     """
 
-    numbers: IdScheme
+    graph: GraphArrays
     part: int
+    of_dataset: bool
     graph_mode: GraphMode = "CPU"
     device: int | None = None
 
-    @cached_property
-    def graph(self) -> GraphArrays:
-        """The arrays."""
-        return self.numbers.graph
+    def _ids(self, graph_type: NodeType | EdgeType, part: int) -> NDArray[Any] | None:
+        """The ids of a part's nodes or edges of a type; None where they are its range of the store's."""
+        if not self.of_dataset:
+            return None
+        return self.graph.nodes[graph_type][part].global_id if isinstance(graph_type, str) else self.graph.edges[graph_type][part].edge_id
+
+    def _bounds(self, graph_type: NodeType | EdgeType) -> NDArray[np.int64]:
+        """The bounds of the parts' ranges of the store's ids of a type."""
+        return self.graph.node_bounds[graph_type] if isinstance(graph_type, str) else self.graph.edge_bounds[graph_type]
 
     def book(self, graph_type: NodeType | EdgeType) -> Any:
         """Which part owns which node or edge of a type."""
-        ids = [self.numbers.ids(graph_type, part) for part in range(self.graph.num_parts)]
-        ends = [int(bound) for bound in self.numbers.bounds(graph_type)]
-        if not self.numbers.of_dataset and all(start < end for start, end in zip(ends[:-1], ends[1:], strict=True)):
+        ids = [self._ids(graph_type, part) for part in range(self.graph.num_parts)]
+        ends = [int(bound) for bound in self._bounds(graph_type)]
+        if not self.of_dataset and all(start < end for start, end in zip(ends[:-1], ends[1:], strict=True)):
             ranges = list(zip(ends[:-1], ends[1:], strict=True))
             return glt.attribute("partition.RangePartitionBook")(ranges, self.part)
         owners = shared_empty((ends[-1],), torch.uint8 if len(ids) <= 256 else torch.int32)  # GLT-6
@@ -162,45 +140,51 @@ class PartBuilder:
         return glt.attribute("partition.GLTPartitionBook")(owners)
 
     def edges(self, edge_type: EdgeType, weight: str | None = None) -> Any:
-        """A ``Graph``: the part's edges, compressed over *all* nodes of the owning end.
+        """A ``Graph``: the part's edges; see ``topology``."""
+        indptr, indices, edge_ids, weights = self.topology(edge_type, weight)
+        layout = "CSC" if self.graph.edge_dir == "in" else "CSR"
+        ends = (indices, indptr) if layout == "CSC" else (indptr, indices)
+        topology = glt.attribute("data.Topology")(ends, edge_ids, weights, input_layout=layout, layout=layout)
+        return glt.attribute("data.Graph")(topology, self.graph_mode, self.device if self.graph_mode != "CPU" else None)
+
+    def topology(
+        self, edge_type: EdgeType, weight: str | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Copies the part's edges, compressed over *all* nodes of the owning end.
 
         Args:
             edge_type: The type.
             weight: Name of the edge array that holds weights, or None.
+
+        Returns:
+            indptr: int64 ``[num_nodes + 1]``; other parts' nodes have no edges here.
+            indices: int64 ``[num_local_edges]``, the nodes at the other end, in the order of the dataset's edges within a node.
+            edge_ids: int64 ``[num_local_edges]``; places in the store where it has no edge ids.
+            weights: float32 ``[num_local_edges]``, or None.
         """
-        graph, edges = self.graph, self.graph.edges[edge_type][self.part]
+        graph, edges = self.graph.checked(edge_type), self.graph.edges[edge_type][self.part]
         owner, other = graph.frontier_type(edge_type), graph.neighbor_type(edge_type)
         indptr = shared_empty((graph.schema.node_types[owner].num_nodes + 1,), torch.int64)
         counts = np.zeros(len(indptr), np.int64)
-        counts[1:][self._rows(owner)] = np.diff(np.asarray(edges.indptr, np.int64))
+        first, end = graph.node_bounds[owner][self.part : self.part + 2]
+        own: Any = self._ids(owner, self.part)
+        counts[1:][slice(int(first), int(end)) if own is None else own] = np.diff(np.asarray(edges.indptr, np.int64))
         np.cumsum(counts, out=indptr.numpy())
         indices = shared_empty((len(edges.indices),), torch.int64)
         indices.numpy()[:] = edges.indices
-        if self.numbers.ids(other, 0) is not None:
-            indices.copy_(torch.from_numpy(self._dataset_ids(other)[indices.numpy()]))
-        edge_ids, own = shared_empty((len(edges.indices),), torch.int64), self.numbers.ids(edge_type, self.part)
+        if self.of_dataset:
+            indices.numpy()[:] = all_dataset_ids(graph, other)[edges.indices]
+        edge_ids, own = shared_empty((len(edges.indices),), torch.int64), self._ids(edge_type, self.part)
         edge_ids.numpy()[:] = np.arange(*graph.edge_bounds[edge_type][self.part : self.part + 2]) if own is None else own
         weights = None
         if weight is not None and weight in edges.arrays:
             weights = shared_empty((len(edges.indices),), torch.float32)
             weights.numpy()[:] = edges.arrays[weight]
-        order = edge_order(graph, edge_type, self.part) if self.numbers.of_dataset else None
+        order = edge_order(graph, edge_type, self.part) if self.of_dataset else None
         if order is not None:  # a part that has its hottest nodes first
             for values in (indices, edge_ids, *([] if weights is None else [weights])):
                 values.copy_(values[torch.from_numpy(order)])
-        layout = "CSC" if graph.edge_dir == "in" else "CSR"
-        ends = (indices, indptr) if graph.edge_dir == "in" else (indptr, indices)
-        topology = glt.attribute("data.Topology")(ends, edge_ids, weights, input_layout=layout, layout=layout)
-        return glt.attribute("data.Graph")(topology, self.graph_mode, self.device if self.graph_mode != "CPU" else None)
-
-    def _rows(self, node_type: NodeType) -> Any:
-        own = self.numbers.ids(node_type, self.part)
-        first, end = self.graph.node_bounds[node_type][self.part : self.part + 2]
-        return slice(int(first), int(end)) if own is None else own
-
-    def _dataset_ids(self, node_type: NodeType) -> NDArray[np.int64]:
-        parts = [self.numbers.ids(node_type, part) for part in range(self.graph.num_parts)]
-        return np.concatenate([np.asarray(ids, np.int64) for ids in parts if ids is not None])
+        return indptr, indices, edge_ids, weights
 
     def features(self, graph_type: NodeType | EdgeType, name: str) -> Any:
         """A ``Feature``: an array of the part's nodes or edges of a type."""
@@ -221,13 +205,13 @@ class PartBuilder:
         return self._table(columns, {E_ID: edges.edge_id, **by_shown_name(edges.arrays)}, edge_type)
 
     def _table(self, columns: Columns, arrays: Mapping[str, NDArray[Any] | None], graph_type: NodeType | EdgeType) -> Any:
-        count = int(np.diff(self.numbers.bounds(graph_type))[self.part])
+        count = int(np.diff(self._bounds(graph_type))[self.part])
         table = shared_empty((count, columns.num_words), torch.float32)
         columns.pack(arrays, table.numpy())
         return self._feature(table, graph_type)
 
     def _feature(self, rows: torch.Tensor, graph_type: NodeType | EdgeType) -> Any:
-        bounds, own = self.numbers.bounds(graph_type), self.numbers.ids(graph_type, self.part)
+        bounds, own = self._bounds(graph_type), self._ids(graph_type, self.part)
         index: Any = OffsetIndex(int(bounds[self.part]))
         if own is not None:
             index = shared_empty((int(bounds[-1]),), torch.int64)
@@ -246,14 +230,14 @@ def _shared_rows(values: NDArray[Any], spec: ArraySpec) -> torch.Tensor:
 
 
 def shared_empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor of zeros in a memfd of its own, which other processes are given by descriptor.
+    """A tensor of zeros in a memfd of its own, which other processes are given by descriptor; in plain memory where there are none.
 
     Raises:
         OSError: There is no memory for it.
     """
     nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    if not nbytes:
-        return torch.empty(shape, dtype=dtype)
+    if not nbytes or not hasattr(os, "memfd_create"):
+        return torch.zeros(shape, dtype=dtype)
     fd = os.memfd_create("gnnkit-glt", os.MFD_CLOEXEC)
     try:
         os.ftruncate(fd, nbytes)

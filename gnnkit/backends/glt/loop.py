@@ -11,7 +11,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import connection
@@ -23,12 +23,12 @@ import torch
 from numpy.typing import NDArray
 
 from gnnkit.backends.glt import batches
-from gnnkit.backends.glt.batches import ERROR, TAG, MessageReader, NodeRequest, SeedList, job, write
-from gnnkit.backends.glt.data import IdScheme, PartBuilder, unwrapped
+from gnnkit.backends.glt.batches import ERROR, TAG, MessageReader, SeedList, job, write
+from gnnkit.backends.glt.data import PartBuilder, unwrapped
 from gnnkit.backends.glt.options import Glt
 from gnnkit.cluster.hosts import environment_int, meeting_store
 from gnnkit.errors import StartTimeout, StoreError, WorkerDied
-from gnnkit.plan import InputNodes, LoaderPlan, NeighborSampling
+from gnnkit.plan import LoaderPlan, NeighborSampling
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.entry import ParentWatch
 from gnnkit.runtime.graph_memory import GraphHandle, SharedGraph
@@ -59,16 +59,10 @@ class GltPlace:
 
     part: int
     num_parts: int
-    samplers: tuple[str, int]
-    group: tuple[str, int] | None
+    samplers: list[Any]
+    group: list[Any] | None
     client: int
     num_clients: int
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> GltPlace:
-        """A place as ``gnnkit.backends.glt.stream`` describes it."""
-        fields: Any = {name: tuple(part) if isinstance(part, list) else part for name, part in value.items()}
-        return cls(**fields)
 
 
 @dataclass(frozen=True)
@@ -110,7 +104,7 @@ def listen(address: str, port: int) -> tuple[Any, int]:
 
 def part_dataset(graph: GraphArrays, part: int, options: EngineOptions) -> Any:
     """A ``DistDataset`` of graphlearn-torch's with one part's edges and features, in the store's ids."""
-    builder = PartBuilder(IdScheme(graph, of_dataset=False), part, options.backend.graph_mode, options.gpu)
+    builder = PartBuilder(graph, part, False, options.backend.graph_mode, options.gpu)
     schema, homogeneous = graph.schema, graph.schema.is_homogeneous
     reader, used = MessageReader(options.plan, graph), fan_outs(options.plan, graph)
     nodes = {t: builder.node_table(t) for t in schema.node_types} if reader.needs_nodes else None
@@ -157,9 +151,8 @@ def sampling_config(options: EngineOptions, graph: GraphArrays) -> Any:
 
 def direct_seeds(options: EngineOptions, graph: GraphArrays) -> SeedList:
     """Returns the object that graphlearn-torch receives in place of a list of seeds."""
-    inputs = options.plan.inputs
-    assert isinstance(inputs, InputNodes), "Glt() has refused everything else"
-    return SeedList(None if graph.schema.is_homogeneous else inputs.node_type, options.backend.channel_bytes)
+    input_type = MessageReader(options.plan, graph).input_type
+    return SeedList(None if graph.schema.is_homogeneous else input_type, options.backend.channel_bytes)
 
 
 logger = logging.getLogger(__name__)
@@ -182,7 +175,6 @@ class WorkerEngine:
 
     def __init__(self, graph: GraphArrays, place: GltPlace, options: EngineOptions) -> None:
         batches.install()
-        self.lanes = options.backend.num_workers
         glt.attribute("distributed.init_worker_group")(place.num_parts, place.part, _GROUP)
         worker_options = glt.attribute("distributed.MpDistSamplingWorkerOptions")(
             channel_size=options.backend.channel_bytes, **_sampler_options(place, options)
@@ -245,7 +237,6 @@ class ClientEngine:
     def __init__(self, graph: GraphArrays, place: GltPlace, options: EngineOptions) -> None:
         assert place.group is not None, "clients have a group"
         self._servers, self._workers = place.num_parts, options.backend.num_workers
-        self.lanes = self._servers * self._workers
         self._lock = threading.Lock()
         self._open, self._asked = [0] * self._servers, [0] * self._servers
         self._answers: queue.Queue[dict[str, torch.Tensor] | WorkerDied] = queue.Queue()
@@ -340,7 +331,7 @@ class GltLoop:
         self._wire, self._watch = wire, watch
         self._generation = _NOW
         self._lock = threading.Lock()
-        self._wanted: dict[tuple[int, int], tuple[NodeRequest, float]] = {}
+        self._wanted: dict[tuple[int, int], tuple[NDArray[np.int64], NDArray[np.int64], float]] = {}
         self._is_ready = self._is_ending = False
         self._stores: list[Any] = []
 
@@ -385,7 +376,7 @@ class GltLoop:
         handle = self._handle = _open_graph(self._plan, setup)
         self._batches, self._reader = BatchList(self._plan, handle), MessageReader(self._plan, handle.arrays)
         join = self._wire.next().body
-        place = GltPlace.from_json(join["place"])
+        place = GltPlace(**join["place"])
         options = EngineOptions(self._plan, Glt(**body["options"]))
         if body["role"] == "server":
             serve(handle.arrays, place, options)
@@ -394,7 +385,7 @@ class GltLoop:
             self._engine = engine(handle.arrays, place, options)
             threading.Thread(target=self._pump, name="gnnkit-pump", daemon=True).start()
         self._is_ready = True
-        self._wire.tell("ready", lanes=0 if body["role"] == "server" else self._engine.lanes)
+        self._wire.tell("ready")
 
     def _fail(self, error: BaseException) -> None:
         self._wire.tell("failed", error=error_to_json(error))
@@ -436,11 +427,9 @@ class GltLoop:
         self._engine.submit(body["lane"], [self._want((_NOW, body["number"]), request)])
 
     def _want(self, tag: tuple[int, int], request: SampleRequest) -> NDArray[np.int64]:
-        inputs = self._plan.inputs
-        assert isinstance(inputs, InputNodes), "graphlearn-torch samples around nodes"
-        seeds = np.ascontiguousarray(self._handle.to_store_ids(inputs.node_type, request.arrays["node"]))
+        seeds = np.ascontiguousarray(self._handle.to_store_ids(self._reader.input_type, request.arrays["node"]))
         with self._lock:
-            self._wanted[tag] = NodeRequest(inputs.node_type, seeds, request.input_id), time.perf_counter()
+            self._wanted[tag] = seeds, request.input_id, time.perf_counter()
         return job(tag, seeds)
 
     def _pump(self) -> None:
@@ -467,10 +456,10 @@ class GltLoop:
         if ERROR in message:
             self._wire.tell("done", error=json.loads(message[ERROR].numpy().tobytes()), **name)
             return
-        request, since = wanted
+        seeds, input_id, since = wanted
         try:
             sampled = time.perf_counter()
-            layout, arrays = self._reader.lay_out({key: value.numpy() for key, value in message.items()}, request)
+            layout, arrays = self._reader.lay_out({key: value.numpy() for key, value in message.items()}, seeds, input_id)
             fd = os.memfd_create("gnnkit-batch", os.MFD_CLOEXEC)
             try:
                 os.ftruncate(fd, max(1, layout.nbytes))

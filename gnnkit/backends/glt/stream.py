@@ -9,8 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.limits import check_descriptors
+from gnnkit.runtime.pool import weakly
 from gnnkit.runtime.process_status import ProcessStatus, look_at, process_state
 from gnnkit.runtime.remote import error_from_json, fresh, layout_from_json
 from gnnkit.runtime.ring import mapped
@@ -45,19 +45,6 @@ _MODULE = "gnnkit.backends.glt.driver"
 _numbers = itertools.count()
 # torch's RPC finds the others through a store that we have opened, as under torchrun it would find torchrun's: it opens none itself then.
 _OWN_STORE = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
-
-
-@dataclass(frozen=True)
-class GltProcess:
-    """A process of one trainer's.
-
-    Attributes:
-        role: "worker", "server" or "client".
-        part: The part that it holds; None for a client.
-    """
-
-    role: str
-    part: int | None
 
 
 class GltGroup:
@@ -107,21 +94,19 @@ class GltGroup:
         self._number = next(_numbers)  # of the clusters that span hosts: every host counts the same ones
         self.address = listening_address(self.hosts, options.interface)
 
-    @cached_property
-    def members(self) -> list[GltProcess]:
-        """This host's processes; the first one serves the trainer."""
-        if self._options.mode == "worker":
-            return [GltProcess("worker", part) for part in self.parts]
-        return [GltProcess("client", None), *(GltProcess("server", part) for part in self.parts)]
+    @property
+    def members(self) -> list[int | None]:
+        """The parts that this host's processes hold, None for a client; the first one serves the trainer."""
+        return [*self.parts] if self._options.mode == "worker" else [None, *self.parts]
+
+    def role(self, part: int | None) -> str:
+        """Returns the role of the process that holds a part, or of the client."""
+        return "worker" if self._options.mode == "worker" else "client" if part is None else "server"
 
     @property
     def is_first(self) -> bool:
         """Whether the processes of all hosts meet at this one."""
         return self.hosts.index == 0
-
-    @property
-    def _local_rank(self) -> int:
-        return environment_int("LOCAL_RANK") or self.hosts.local_rank
 
     def opens(self) -> dict[str, int]:
         """The meeting places that this host's first process opens, with their ports; 0 is a free one.
@@ -129,24 +114,25 @@ class GltGroup:
         Sampling workers meet under "samplers", of each client by themselves; servers and clients under "group".
         """
         with_servers = self._options.mode == "server_client"
-        port = 0 if self._options.master_port is None else self._options.master_port + 2 * self._local_rank
+        local_rank = environment_int("LOCAL_RANK") or self.hosts.local_rank
+        port = 0 if self._options.master_port is None else self._options.master_port + 2 * local_rank
         found = {"samplers": port} if with_servers or self.is_first else {}
         if with_servers and self.is_first:
             found["group"] = port + 1 if port else 0
         return found
 
-    def place(self, member: GltProcess, own: dict[str, int], met: dict[str, Any]) -> dict[str, Any]:
+    def place(self, part: int | None, own: dict[str, int], met: dict[str, Any]) -> dict[str, Any]:
         """Returns the place of a process, as JSON values for ``gnnkit.backends.glt.loop.GltPlace``.
 
         Args:
-            member: The process.
+            part: The part that it holds; None for a client.
             own: Ports of the meeting places that this host has opened.
             met: ``{"address": ..., "ports": {...}}`` of the first host.
         """
         with_servers = self._options.mode == "server_client"
         samplers = [self.address, own["samplers"]] if with_servers else [met["address"], met["ports"]["samplers"]]
         return {
-            "part": self.parts[0] if member.part is None else member.part,
+            "part": self.parts[0] if part is None else part,
             "num_parts": self.num_parts,
             "samplers": samplers,
             "group": [met["address"], met["ports"]["group"]] if with_servers else None,
@@ -217,7 +203,7 @@ class Fleet:
         self._options, self._plan, self._events = options, plan, events
         self._owner = os.getpid()
         self.failure: GnnkitError | None = None
-        self.lanes = 0
+        self.lanes = options.num_workers * (graph.arrays.num_parts if options.mode == "server_client" else 1)
         self._ports: dict[str, int] | None = None
         self._joined = False
         self._cluster = GltGroup(options, plan, graph.arrays.num_parts)
@@ -226,7 +212,7 @@ class Fleet:
         self._shared = graph.share_now() if plan.store is None else None
         folder = new_run(options.log_dir, {"store": None if plan.store is None else plan.store.path})
         supervisor_options = SupervisorOptions(count, 1, module=_MODULE, environment=self._cluster.environment())
-        self.supervisor = Supervisor(supervisor_options, folder, _weak_set_up(weakref.ref(self)))
+        self.supervisor = Supervisor(supervisor_options, folder, weakly(self.set_up))
 
     def start(self) -> None:
         """Starts every process and waits until all have found each other.
@@ -241,7 +227,6 @@ class Fleet:
             while ready < count:
                 for _, message in self.listen():
                     if message.kind == "ready":
-                        self.lanes = max(self.lanes, message.body["lanes"])
                         ready += 1
                         stage.update(ready)
                 self._introduce()
@@ -254,14 +239,14 @@ class Fleet:
 
     def set_up(self, child: ChildProcess) -> None:
         """Tells a process that has just been started what it is there for."""
-        member, shared = self._cluster.members[child.rank], self._shared
+        part, shared = self._cluster.members[child.rank], self._shared
         child.wire.send(
             "setup",
             () if shared is None else (shared.block.fd,),
             plan=self._plan.to_json(),
             graph=None if shared is None else dict(shared.description),
-            parts=list(self._cluster.parts) if member.part is None else [member.part],
-            role=member.role,
+            parts=list(self._cluster.parts) if part is None else [part],
+            role=self._cluster.role(part),
             address=self._cluster.address,
             open=self._cluster.opens() if child.rank == 0 else {},
             options=asdict(self._options),
@@ -275,8 +260,8 @@ class Fleet:
         met = self._cluster.meeting(self._ports)
         if met is not None:
             self._joined = True
-            for rank, member in enumerate(self._cluster.members):
-                self.supervisor.send(rank, "join", place=self._cluster.place(member, self._ports, met))
+            for rank, part in enumerate(self._cluster.members):
+                self.supervisor.send(rank, "join", place=self._cluster.place(part, self._ports, met))
 
     def listen(self) -> Iterator[tuple[int, Message]]:
         """Yields what has arrived; a death becomes ``failure``."""
@@ -306,15 +291,6 @@ class Fleet:
         """Ends the processes, and with them graphlearn-torch's own; does nothing in a forked child."""
         if os.getpid() == self._owner:
             self.supervisor.stop()
-
-
-def _weak_set_up(fleet: weakref.ref[Fleet]) -> Any:
-    def set_up(child: ChildProcess) -> None:
-        target = fleet()
-        if target is not None:
-            target.set_up(child)
-
-    return set_up
 
 
 # The generation of batches outside an epoch.
