@@ -11,7 +11,7 @@ from typing import Any
 from gnnkit.printable import clean
 from gnnkit.ui.cards import render
 from gnnkit.ui.kernel import WIDGET_MIME, CellPort
-from gnnkit.ui.progress import Bar, Frame, ProgressLine, bar_details, name_of, outcome, sentence
+from gnnkit.ui.progress import Frame, ProgressLine, bar_details, name_of, outcome, percent_of, sentence
 
 # What a cell keeps: enough to read, little enough to be saved in the notebook.
 _MAX_DONE = 8
@@ -70,10 +70,16 @@ class HtmlRenderer:
             "progress.html.j2",
             done=[(name_of(line), outcome(line)) for line in self._done],
             lines=[
-                {"kind": line.kind, "name": name_of(line), "text": outcome(line), "percent": _percent(line.bar)} for line in self._lines
+                {
+                    "kind": line.kind,
+                    "name": name_of(line),
+                    "text": outcome(line),
+                    "percent": None if line.bar is None else percent_of(line.bar),
+                }
+                for line in self._lines
             ],
             bars=[
-                {"stage": clean(bar.stage, 40), "label": clean(bar.label, 80), "details": bar_details(bar), "percent": _percent(bar)}
+                {"stage": clean(bar.stage, 40), "label": clean(bar.label, 80), "details": bar_details(bar), "percent": percent_of(bar)}
                 for bar in frame.bars
             ],
             hidden=frame.hidden,
@@ -136,7 +142,3 @@ class WidgetRenderer(HtmlRenderer):
         if widget is not None:
             for part in (widget, widget.layout, widget.style):
                 part.close()
-
-
-def _percent(bar: Bar | None) -> str | None:
-    return None if bar is None or bar.fraction is None else f"{bar.fraction * 100:.1f}"

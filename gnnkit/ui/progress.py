@@ -29,6 +29,11 @@ def name_of(item: Bar | ProgressLine) -> str:
     return clean(f"{item.stage} {item.label}", 80)
 
 
+def percent_of(bar: Bar) -> str | None:
+    """The finished share of a stage in percent, as a page has it; None where no total is known."""
+    return None if bar.fraction is None else f"{bar.fraction * 100:.1f}"
+
+
 def bar_details(bar: Bar) -> list[str]:
     """Facts about an open stage, in the order in which they are printed.
 

@@ -73,9 +73,9 @@ def test_it_says_what_the_loader_does(loader: GraphLoader) -> None:
     assert running is not None and status is not None
     epoch = running.stages[-1]  # compiling may have taken long enough to be listed before it
     assert (epoch.bar.stage, epoch.bar.label, epoch.state, epoch.bar.done, epoch.bar.total) == ("epoch", "0", "running", 6, 15)
-    assert [share.name for share in running.consumer] == ["waiting", "building", "transfer", "your loop"]
-    assert sum(share.fraction for share in running.consumer) == pytest.approx(1)
-    assert [share.name for share in running.workers] == ["sampling", "gathering", "idle"] and running.split_of == "last 1 s"
+    assert [*running.consumer] == ["waiting", "building", "transfer", "your loop"]
+    assert sum(running.consumer.values()) == pytest.approx(1)
+    assert [*running.workers] == ["sampling", "gathering", "idle"] and running.split_of == "last 1 s"
     assert running.slots == status.slots and running.batches.now > 0
     after = dashboard.snapshot()
     assert (after.stages[-1].state, after.split_of) == ("done", "epoch 0")
