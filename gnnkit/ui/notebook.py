@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 from gnnkit.printable import clean
@@ -106,16 +105,14 @@ class WidgetRenderer(HtmlRenderer):
 
     Args:
         port: The way to the front end.
-        clock: Seconds; decides when the HTML beside the widget is renewed.
     """
 
     interval_s = 0.125
     # Renewing lays out the cell again, which is the very thing widgets avoid.
     renew_every_s = 10.0
 
-    def __init__(self, port: CellPort, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, port: CellPort) -> None:
         self._widget: Any = None
-        self._clock = clock
         self._renewed_at = 0.0
         super().__init__(port)
 
@@ -131,7 +128,7 @@ class WidgetRenderer(HtmlRenderer):
             self._widget = HTML(value=html)
         else:
             self._widget.value = html
-        now = self._clock()
+        now = time.monotonic()
         if is_new or now - self._renewed_at >= self.renew_every_s:
             self._renewed_at = now
             view = {"version_major": 2, "version_minor": 0, "model_id": self._widget.model_id}

@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -216,14 +216,14 @@ class ThroughputWindow:
 
     def rates(self, now: float) -> tuple[list[float], list[float]]:
         """Batches and seeds in each of the last ``SECONDS`` whole seconds, oldest first."""
-        seconds = [self._sums.get(number, {}) for number in _whole_seconds(now)]
+        seconds: list[Mapping[str, float]] = [self._sums.get(number, {}) for number in _whole_seconds(now)]
         return [sums.get("batches", 0.0) for sums in seconds], [sums.get("seeds", 0.0) for sums in seconds]
 
     def occupancy(self, now: float) -> list[float]:
         """Batches that waited on average when one was asked for; where none was, what was seen last."""
         values, last = [], 0.0
         for number in _whole_seconds(now):
-            sums = self._sums.get(number, {})
+            sums: Mapping[str, float] = self._sums.get(number, {})
             last = sums["ready"] / sums["delivered"] if "delivered" in sums else last
             values.append(last)
         return values
@@ -290,11 +290,10 @@ class Observer:
 
     Args:
         title: What the loader reads.
-        clock: ``time.monotonic``, as records have it.
     """
 
-    def __init__(self, title: str, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._title, self._clock = title, clock
+    def __init__(self, title: str) -> None:
+        self._title = title
         self._window = ThroughputWindow()
         self._cpu: dict[int, deque[tuple[float, float]]] = {}
         self._tails: dict[str, tuple[int, tuple[str, ...]]] = {}
@@ -309,7 +308,7 @@ class Observer:
             loader: The loader.
             still: The epoch that is open was left: its time ends with its last batch.
         """
-        now, before = self._clock(), self.last
+        now, before = time.monotonic(), self.last
         window = self._window
         window.add(loader.records.window(min(now - window.seen_s, 3600.0)))
         status, stages, error = loader.status(), loader.history.stages, loader.history.last_error

@@ -379,27 +379,20 @@ class Panel:
 
     def close(self) -> None:
         """Takes the widgets from the front end."""
-        for widget in _family(self._root):
-            widget.close()
+        _close(self._root)
 
     def _update_logs(self, snapshot: Snapshot) -> None:
         processes = logged(snapshot.processes)[:_MAX_LOGS]
         names = tuple(clean(process.name, 40) for process in processes)
         if names != self._log_names:
-            self._name_logs(names)
+            from ipywidgets import HTML
+
+            before, self._logs.children, self._log_names = self._logs.children, [HTML() for _ in names], names
+            self._logs.titles = tuple(f"log of {name}" for name in names)
+            for child in before:
+                _close(child)
         for process, child in zip(processes, self._logs.children, strict=True):
             child.value = log(process)
-
-    def _name_logs(self, names: tuple[str, ...]) -> None:
-        from ipywidgets import HTML
-
-        gone = [widget for child in self._logs.children[len(names) :] for widget in _family(child)]
-        kept = list(self._logs.children[: len(names)])
-        self._logs.children = [*kept, *(HTML() for _ in names[len(kept) :])]
-        self._logs.titles = tuple(f"log of {name}" for name in names)
-        self._log_names = names
-        for widget in gone:
-            widget.close()
 
 
 def _button(description: str, tooltip: str, act: Callable[[], None]) -> Any:
@@ -410,10 +403,13 @@ def _button(description: str, tooltip: str, act: Callable[[], None]) -> Any:
     return button
 
 
-def _family(widget: Any) -> list[Any]:
-    """A widget with everything that it is made of."""
-    parts = [part for name in ("layout", "style") if (part := getattr(widget, name, None)) is not None]
-    return [*(one for child in getattr(widget, "children", ()) for one in _family(child)), widget, *parts]
+def _close(widget: Any) -> None:
+    """Takes a widget from the front end, with everything that it is made of."""
+    for child in getattr(widget, "children", ()):
+        _close(child)
+    for part in (widget, getattr(widget, "layout", None), getattr(widget, "style", None)):
+        if part is not None:
+            part.close()
 
 
 _NO_BUTTONS = "Without widgets there are no buttons: loader.pause(), unpause(), restart_workers() and close() may be called from a thread."
@@ -465,14 +461,13 @@ class WidgetPlace(HtmlPlace):
         port: The way to the front end.
         interval_s: See ``HtmlPlace``.
         actions: What the buttons do.
-        clock: Seconds; decides when the HTML beside the widgets is renewed.
     """
 
     first_renewal_s = 30.0
 
-    def __init__(self, port: CellPort, interval_s: float, actions: Actions, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, port: CellPort, interval_s: float, actions: Actions) -> None:
         super().__init__(port, interval_s)
-        self._actions, self._clock = actions, clock
+        self._actions = actions
         self._panel: Panel | None = None
         self._is_live = False
         self._renewed_s, self._renew_after_s = 0.0, self.first_renewal_s
@@ -496,7 +491,7 @@ class WidgetPlace(HtmlPlace):
         if self._panel is None:
             self._panel = Panel(self._actions)
         self._panel.update(snapshot)
-        now = self._clock()
+        now = time.monotonic()
         if not self._is_live:
             self._is_live, self._renew_after_s = True, self.first_renewal_s
         elif now - self._renewed_s < self._renew_after_s:
