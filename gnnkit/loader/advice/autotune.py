@@ -247,7 +247,7 @@ def beside(loader: Pipeline, options: Point) -> Pipeline:
     return loader.with_backend(backend_from_json(backend), {"seed": loader.plan.batching.seed ^ 1, **rest}, ignore_events)
 
 
-def batches_for(loader: Pipeline, seconds: float, train_step: TrainStep | None, warm_up: int = 0) -> Iterator[float]:
+def batches_for(loader: Pipeline, seconds: float, train_step: TrainStep | None, warm_up: int = 0) -> list[float]:
     """Goes through the batches of epoch after epoch, for some time and at least so many that there is something to tell.
 
     Args:
@@ -256,7 +256,7 @@ def batches_for(loader: Pipeline, seconds: float, train_step: TrainStep | None, 
         train_step: Called with each batch.
         warm_up: Batches that come before that time begins.
 
-    Yields:
+    Returns:
         ``time.monotonic()`` after the last batch of the warm-up, and after each one that counts.
 
     Raises:
@@ -264,21 +264,15 @@ def batches_for(loader: Pipeline, seconds: float, train_step: TrainStep | None, 
     """
     if not len(loader):
         raise PlanError("there is nothing to measure: an epoch of this loader has no batches", "see len(loader) and input_nodes")
-    began_s, count = time.monotonic(), -warm_up
-    if not warm_up:
-        yield began_s
+    times = [time.monotonic()]
     while True:
         for batch in loader:
             if train_step is not None:
                 train_step(batch)
             del batch
-            count, now_s = count + 1, time.monotonic()
-            if count == 0:
-                began_s = now_s
-            if count >= 0:
-                yield now_s
-            if count >= _LEAST_BATCHES and now_s >= began_s + seconds:
-                return
+            times.append(time.monotonic())
+            if len(times) > warm_up + _LEAST_BATCHES and times[-1] >= times[warm_up] + seconds:
+                return times[warm_up:]
 
 
 def run_trial(loader: Pipeline, options: Point, seconds: float, train_step: TrainStep | None, cpus: int) -> SearchTrial:
@@ -292,7 +286,7 @@ def run_trial(loader: Pipeline, options: Point, seconds: float, train_step: Trai
         cpus: Processors that there are.
     """
     with beside(loader, options) as tried:
-        times = list(batches_for(tried, seconds, train_step, warm_up=max(2, tried.status().slots)))
+        times = batches_for(tried, seconds, train_step, warm_up=max(2, tried.status().slots))
         span_s = times[-1] - times[0]
         # Not all may be known any more: their mean is.
         seeds = fmean(record.seeds for record in last_records(tried.records, span_s)) * (len(times) - 1)
@@ -380,8 +374,7 @@ def autotune(
     deadline_s = began_s + seconds
     space_of(plan, workers=1, cpus=1, most_slots=1)  # what cannot be tuned is found out before anything runs
     with beside(loader, {}) as tried:
-        for _ in batches_for(tried, min(warm_s, seconds / 10), train_step):
-            pass
+        batches_for(tried, min(warm_s, seconds / 10), train_step)
         measured, workers = measure(tried), tried.status().workers
     most_slots = int(available_memory() * _MOST_OF_MEMORY / max(1.0, measured.batch_bytes))
     space, start = space_of(plan, workers=workers, cpus=cpus, most_slots=most_slots)
@@ -490,8 +483,7 @@ def profile(loader: Pipeline, seconds: float = 10.0) -> Profile:
     if ranks > 1:
         raise PlanError(f"nothing has run yet that could be profiled, and this is one of {ranks} trainers", "iterate over the loader first")
     with beside(loader, {}) as own:
-        for _ in batches_for(own, seconds, None):
-            pass
+        batches_for(own, seconds, None)
         measured = measure(own, seconds)
     return Profile(title, "own", measured, advise(measured))
 
