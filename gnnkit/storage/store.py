@@ -415,7 +415,7 @@ class Store:
         return text
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        bundle: dict[str, str] = renderer("card")(self).mimebundle()
+        bundle: dict[str, str] = renderer("card")(self)._repr_mimebundle_()
         return bundle
 
     def _assemble(self) -> GraphArrays:
