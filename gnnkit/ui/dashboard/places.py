@@ -167,6 +167,9 @@ def board(snapshot: Snapshot, processes: int = 12, limit: int = 400) -> Markup:
 
     hidden = len(snapshot.processes) - processes
     now, most_ready = ready_words(snapshot)
+    own = sum(process.private for process in snapshot.processes if process.name != "trainer")
+    memory = {"processes": own, "batches": snapshot.buffers, "graph copy": snapshot.graph}
+    memory |= {"graph on the device": snapshot.on_device} if snapshot.on_device else {}
     values = {
         "size": (WIDTH, HEIGHT),
         "title": short(snapshot.title, 120),
@@ -187,7 +190,7 @@ def board(snapshot: Snapshot, processes: int = 12, limit: int = 400) -> Markup:
         "batches": _series_of_page(snapshot.batches),
         "seeds": _series_of_page(snapshot.seeds),
         "ready": _series_of_page(snapshot.ready, float(snapshot.slots)) | {"now": now, "detail": most_ready},
-        "memory": {"total": memory_of(snapshot), "parts": _memory(snapshot)},
+        "memory": {"total": memory_of(snapshot), "parts": [(name, format_bytes(value)) for name, value in memory.items()]},
         "consumer": whole_percents(snapshot.consumer or _NO_CONSUMER),
         "workers": whole_percents(snapshot.workers or _NO_WORKERS),
         "split_of": f"of the {snapshot.split_of}" if snapshot.split_of.startswith("last") else snapshot.split_of,
@@ -236,13 +239,6 @@ def _series_of_page(series: Series, top: float = 0.0) -> dict[str, Any]:
     edge = top or max(max(values) * 1.08, 1e-9)
     label = f"top {number(max(values))}" if max(values) > 0 else ""
     return {"now": number(series.now), "line": line_points(values, edge), "area": area_path(values, edge), "top": label}
-
-
-def _memory(snapshot: Snapshot) -> list[tuple[str, str]]:
-    own = sum(process.private for process in snapshot.processes if process.name != "trainer")
-    parts = [("processes", own), ("batches", snapshot.buffers), ("graph copy", snapshot.graph)]
-    parts += [("graph on the device", snapshot.on_device)] if snapshot.on_device else []
-    return [(name, format_bytes(value)) for name, value in parts]
 
 
 _BETWEEN_CELLS = "Clicks wait until the running cell has ended; to act now, interrupt it: loader.resume() goes on afterwards."
