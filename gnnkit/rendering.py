@@ -35,7 +35,7 @@ class Shown:
         return str(self._card().to_block())
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        bundle: dict[str, str] = self._card().mimebundle()
+        bundle: dict[str, str] = self._card()._repr_mimebundle_()
         return bundle
 
     def _card(self) -> Any:

@@ -53,36 +53,56 @@ _LARGEST = 44
 _GROWTH = (5, 4)
 
 
+Owner = NodeType | EdgeType
+# By type of nodes (a text) and of edges (three): a number for the end of every hop, ascending, or one where there are no hops.
+Sizes = Mapping[Owner, tuple[int, ...]]
+
+
+def _sizes_of(shape: Shape) -> Sizes:
+    sizes: dict[Owner, tuple[int, ...]] = dict(shape.nodes.items())
+    sizes.update(shape.edges.items())
+    return sizes
+
+
+def _shape_of(sizes: Sizes) -> Shape:
+    nodes = {owner: bounds for owner, bounds in sizes.items() if isinstance(owner, str)}
+    return Shape(nodes, {owner: bounds for owner, bounds in sizes.items() if not isinstance(owner, str)})
+
+
 @dataclass(frozen=True)
 class Extent:
     """The sizes of a batch.
 
     Attributes:
-        nodes: ``{node type: (seeds, nodes up to hop 1, ...)}``; one number where there are no hops.
-        edges: ``{edge type: (edges up to hop 1, ...)}``; likewise.
+        sizes: ``{node type: (seeds, nodes up to hop 1, ...), edge type: (edges up to hop 1, ...)}``.
         ends: ``{edge type: int64 [2, edges]}``; tensors where they are on a device.
     """
 
-    nodes: Mapping[NodeType, tuple[int, ...]]
-    edges: Mapping[EdgeType, tuple[int, ...]]
+    sizes: Sizes
     ends: Mapping[EdgeType, Any]
 
     @classmethod
     def of(cls, contents: BatchContents) -> Extent:
         """The sizes of a batch as it was sampled."""
-        nodes, edges, ends = {}, {}, {}
+        nodes: dict[Owner, tuple[int, ...]] = {}
+        edges: dict[Owner, tuple[int, ...]] = {}
+        ends = {}
         for key, tensor in contents.arrays.items():
             if key.scope == "node" and key.name == "n_id":
                 nodes[key.type] = tuple(itertools.accumulate(contents.num_sampled_nodes.get(key.type) or [len(tensor)]))
             elif key.scope == "edge" and key.name == "edge_index":
                 edges[key.type] = tuple(itertools.accumulate(contents.num_sampled_edges.get(key.type) or [tensor.shape[1]]))
                 ends[key.type] = tensor if tensor.is_cuda else tensor.numpy()
-        return cls(nodes, edges, ends)
+        return cls({**nodes, **edges}, ends)
 
     @property
     def size(self) -> int:
         """Rows and edges of all types."""
-        return sum(sizes[-1] for sizes in (*self.nodes.values(), *self.edges.values()))
+        return sum(sizes[-1] for sizes in self.sizes.values())
+
+    def least(self, owner: Owner) -> int:
+        """The least size of a type that has room for the batch: for a node of padding, too."""
+        return self.sizes[owner][-1] + isinstance(owner, str)
 
     def reach(self, edge_type: EdgeType, end: int, hop: int, kept: int) -> int:
         """The nodes at one end of the type's edges that a layer has to keep if it keeps the first ``kept`` edges beyond a hop's.
@@ -93,9 +113,9 @@ class Extent:
             hop: Edges up to this hop, counted from 0, lead to nodes of their own hop only.
             kept: Edges that are kept, padding included.
         """
-        counts, ids = self.edges[edge_type], self.ends[edge_type][end]
+        counts, ids = self.sizes[edge_type], self.ends[edge_type][end]
         if kept > counts[-1]:  # edges of padding lead to nodes behind all others
-            return self.nodes[edge_type[2 * end]][-1] + 1
+            return self.least(edge_type[2 * end])
         beyond = ids[counts[hop] : kept]
         return int(beyond.max()) + 1 if len(beyond) else 0
 
@@ -105,32 +125,23 @@ def _bounds(bounds: Sequence[int], count: int) -> tuple[int, ...]:
     return tuple(bounds) if len(bounds) == count else (bounds[-1],) * count
 
 
-def _fits(shape: Shape, extent: Extent) -> bool:
+def _fits(shape: Sizes, extent: Extent) -> bool:
     """Whether a batch can be padded to a shape: with a node of padding of each type, and with its counts by hop."""
-    limits = {node_type: _bounds(shape.nodes[node_type], len(sizes)) for node_type, sizes in extent.nodes.items()}
-    for node_type, sizes in extent.nodes.items():
-        if sizes[-1] >= limits[node_type][-1] or any(size > limit for size, limit in zip(sizes, limits[node_type], strict=True)):
+    limits = {owner: _bounds(shape[owner], len(sizes)) for owner, sizes in extent.sizes.items()}
+    for owner, sizes in extent.sizes.items():
+        if extent.least(owner) > limits[owner][-1] or any(size > limit for size, limit in zip(sizes, limits[owner], strict=True)):
             return False
-    for edge_type, sizes in extent.edges.items():
-        bounds = _bounds(shape.edges[edge_type], len(sizes))
-        if any(size > bound for size, bound in zip(sizes, bounds, strict=True)):
-            return False
-        for hop, bound in enumerate(bounds[:-1]):
-            for end in (0, 1):
-                limit = limits[edge_type[2 * end]]
-                if len(shape.edges[edge_type]) > 1 and extent.reach(edge_type, end, hop, bound) > limit[hop + 1]:
-                    return False
+    for edge_type in extent.ends:
+        for hop, bound in enumerate(limits[edge_type][:-1] if len(shape[edge_type]) > 1 else ()):
+            if any(extent.reach(edge_type, end, hop, bound) > limits[edge_type[2 * end]][hop + 1] for end in (0, 1)):
+                return False
     return True
 
 
 def _grown(shape: Shape, times: int) -> Shape:
     """A shape that is larger, without bounds by hop."""
     more, less = _GROWTH[0] ** times, _GROWTH[1] ** times
-
-    def sizes(bounds: Sequence[int]) -> tuple[int]:
-        return (max(bounds[-1], 1) * more // less + 1,)
-
-    return Shape({t: sizes(b) for t, b in shape.nodes.items()}, {t: sizes(b) for t, b in shape.edges.items()})
+    return _shape_of({owner: (max(bounds[-1], 1) * more // less + 1,) for owner, bounds in _sizes_of(shape).items()})
 
 
 def chosen_shape(shapes: Sequence[Shape], extent: Extent) -> tuple[Shape, bool]:
@@ -140,15 +151,16 @@ def chosen_shape(shapes: Sequence[Shape], extent: Extent) -> tuple[Shape, bool]:
         PlanError: The shapes are of other types than the batch.
     """
     for shape in shapes:
-        if shape.nodes.keys() != extent.nodes.keys() or shape.edges.keys() != extent.edges.keys():
+        sizes = _sizes_of(shape)
+        if sizes.keys() != extent.sizes.keys():
             raise PlanError(
-                f"pad has sizes of {[*shape.nodes, *shape.edges]}, and batches have {[*extent.nodes, *extent.edges]}",
+                f"pad has sizes of {[*sizes]}, and batches have {[*extent.sizes]}",
                 "name every type of nodes and edges, edge types as batches show them; or pad='bucket'",
             )
-        if _fits(shape, extent):
+        if _fits(sizes, extent):
             return shape, False
     larger = (_grown(shapes[-1], times) for times in itertools.count(1))
-    return next(shape for shape in larger if _fits(shape, extent)), True
+    return next(shape for shape in larger if _fits(_sizes_of(shape), extent)), True
 
 
 class _Spread(NamedTuple):
@@ -190,32 +202,17 @@ def found_shapes(extents: Sequence[Extent], given: Sequence[Shape] | None = None
     Returns:
         At most four shapes, or those that are given, with bounds by hop; each is at least as large as the one before in every size.
     """
-    nodes = {t: _Spread.of([extent.nodes[t][-1] + 1 for extent in extents]) for t in extents[0].nodes}
-    edges = {t: _Spread.of([extent.edges[t][-1] for extent in extents]) for t in extents[0].edges}
-    levels = sorted(_level(nodes, edges, extent) for extent in extents)
+    spreads = {owner: _Spread.of([extent.least(owner) for extent in extents]) for owner in extents[0].sizes}
+    levels = sorted(max(spread.level(extent.least(owner)) for owner, spread in spreads.items()) for extent in extents)
     largest = max(_LARGEST, 3 * levels[-1] // 2)
     if given is None:
         chosen = _chosen_levels(levels, largest)
-        shapes = [
-            Shape({t: (max(1, s.bound(level)),) for t, s in nodes.items()}, {t: (s.bound(level),) for t, s in edges.items()})
-            for level in chosen
-        ]
+        padded_sizes = [{owner: max(int(isinstance(owner, str)), s.bound(level)) for owner, s in spreads.items()} for level in chosen]
     else:
-        shapes = list(given)
+        padded_sizes = [{owner: bounds[-1] for owner, bounds in _sizes_of(shape).items()} for shape in given]
     by_hop = _bounds_by_hop(extents, largest)
-    found = [
-        Shape(
-            {t: _clipped(by_hop.nodes[t], bounds[-1]) for t, bounds in shape.nodes.items()},
-            {t: _clipped(by_hop.edges[t], bounds[-1]) for t, bounds in shape.edges.items()},
-        )
-        for shape in shapes
-    ]
+    found = [_shape_of({owner: _clipped(by_hop[owner], size) for owner, size in sizes.items()}) for sizes in padded_sizes]
     return tuple(shape for shape, after in itertools.zip_longest(found, found[1:]) if shape != after)
-
-
-def _level(nodes: Mapping[NodeType, _Spread], edges: Mapping[EdgeType, _Spread], extent: Extent) -> int:
-    of_nodes = (spread.level(extent.nodes[t][-1] + 1) for t, spread in nodes.items())
-    return max(itertools.chain(of_nodes, (spread.level(extent.edges[t][-1]) for t, spread in edges.items())))
 
 
 def _chosen_levels(levels: Sequence[int], largest: int) -> list[int]:
@@ -234,27 +231,26 @@ def _clipped(bounds: Sequence[int], size: int) -> tuple[int, ...]:
     return tuple(min(bound, size) for bound in itertools.accumulate(bounds[:-1], max)) + (size,)
 
 
-def _bounds_by_hop(extents: Sequence[Extent], level: int) -> Shape:
+def _bounds_by_hop(extents: Sequence[Extent], level: int) -> Sizes:
     """Bounds for the end of every hop; what is kept beyond a hop's own nodes and edges costs no padding, so they are generous."""
     first = extents[0]
-    met = [{t for extent in extents for t, sizes in extent.nodes.items() if sizes[0]}]  # types that have nodes by the end of each hop
-    for hop in range(max((len(sizes) for sizes in first.edges.values()), default=0)):
-        met.append(met[hop] | {t[0] for t in first.edges if t[2] in met[hop] and any(extent.edges[t][-1] for extent in extents)})
-    edges = {
-        t: [
-            _Spread.of([e.edges[t][hop] for e in extents]).bound(level) if t[2] in met[hop] or len(sizes) == 1 else 0
-            for hop in range(len(sizes))
-        ]
-        for t, sizes in first.edges.items()
-    }
-    nodes = {}
-    for node_type, sizes in first.nodes.items():
+    # Types that have nodes by the end of each hop.
+    met = [{owner for extent in extents for owner, sizes in extent.sizes.items() if isinstance(owner, str) and sizes[0]}]
+    for hop in range(max((len(first.sizes[t]) for t in first.ends), default=0)):
+        met.append(met[hop] | {t[0] for t in first.ends if t[2] in met[hop] and any(extent.sizes[t][-1] for extent in extents)})
+    edges = {}
+    for edge_type in first.ends:
+        count = len(first.sizes[edge_type])
+        spreads = [_Spread.of([extent.sizes[edge_type][hop] for extent in extents]) for hop in range(count)]
+        edges[edge_type] = [s.bound(level) if edge_type[2] in met[hop] or count == 1 else 0 for hop, s in enumerate(spreads)]
+    found: dict[Owner, tuple[int, ...]] = {t: _clipped(bounds, max(bounds)) for t, bounds in edges.items()}
+    for node_type in [owner for owner in first.sizes if isinstance(owner, str)]:
         own = []
-        for hop in range(len(sizes)):
-            needed = [max([extent.nodes[node_type][hop], *_reached(extent, node_type, hop - 1, edges)]) for extent in extents]
+        for hop in range(len(first.sizes[node_type])):
+            needed = [max([extent.sizes[node_type][hop], *_reached(extent, node_type, hop - 1, edges)]) for extent in extents]
             own.append(_Spread.of(needed).bound(level) if any(needed) or hop else 0)
-        nodes[node_type] = _clipped(own, max(own))
-    return Shape({t: _clipped(bounds, max(1, *bounds)) for t, bounds in nodes.items()}, {t: _clipped(b, max(b)) for t, b in edges.items()})
+        found[node_type] = _clipped(own, max(1, *own))
+    return found
 
 
 def _reached(extent: Extent, node_type: NodeType, hop: int, edges: Mapping[EdgeType, Sequence[int]]) -> Iterable[int]:
@@ -337,7 +333,7 @@ def padded(contents: BatchContents, shapes: Sequence[Shape], pool: BlockPool) ->
     """
     extent = Extent.of(contents)
     shape, is_oversized = chosen_shape(shapes, extent)
-    writer = _PaddedWriter(contents, extent, shape)
+    writer = _PaddedWriter(contents, extent, _sizes_of(shape))
     on_device = any(tensor.is_cuda for tensor in contents.arrays.values())
     return writer.written_on_device() if on_device else writer.written(pool), extent, shape.size - extent.size, is_oversized
 
@@ -348,16 +344,17 @@ class _PaddedWriter:
 
     contents: BatchContents
     extent: Extent
-    shape: Shape
+    shape: Sizes
 
     def _added(self, key: BatchKey) -> int:
         """Rows of padding of an array."""
-        if key.name in _OF_INPUTS:
+        if key.name in _OF_INPUTS or key.type not in self.shape:  # labels of links may be of a type that was not sampled
             return 0
-        if key.scope == "node":
-            return self.shape.nodes[key.type][-1] - self.extent.nodes[key.type][-1]
-        # Labels of links may be of a type that was not sampled.
-        return self.shape.edges[key.type][-1] - self.extent.edges[key.type][-1] if key.type in self.shape.edges else 0
+        return self.shape[key.type][-1] - self.extent.sizes[key.type][-1]
+
+    def _masks(self) -> dict[BatchKey, int]:
+        """The masks, and the length of each."""
+        return {NodeKey(t, NODE_MASK) if isinstance(t, str) else EdgeKey(t, EDGE_MASK): bounds[-1] for t, bounds in self.shape.items()}
 
     def written_on_device(self) -> BatchContents:
         """The contents with padding where they are; the bytes that are added are written here and copied there."""
@@ -374,15 +371,12 @@ class _PaddedWriter:
                     continue
                 more = tensor.new_zeros((added, *tensor.shape[1:]))
                 if key.name == MISSING:
-                    assert isinstance(key, NodeKey)
-                    more += torch.arange(added, dtype=more.dtype, device=device) + self.extent.nodes[key.type][-1]
+                    more += torch.arange(added, dtype=more.dtype, device=device) + self.extent.sizes[key.type][-1]
                 elif key.scope == "node" and key.name == _ROOTS:
                     more += self.contents.num_seeds
                 arrays[key] = torch.cat([tensor, more])
-        for mask, shapes, sizes in ((NODE_MASK, self.shape.nodes, self.extent.nodes), (EDGE_MASK, self.shape.edges, self.extent.edges)):
-            for owner, bounds in shapes.items():
-                key = NodeKey(owner, mask) if isinstance(owner, str) else EdgeKey(owner, mask)
-                arrays[key] = torch.arange(bounds[-1], device=device) < sizes[owner][-1]  # type: ignore[index]
+        for mask, length in self._masks().items():
+            arrays[mask] = torch.arange(length, device=device) < self.extent.sizes[mask.type][-1]
         return self._counted(arrays)
 
     def written(self, pool: BlockPool) -> BatchContents:
@@ -395,8 +389,7 @@ class _PaddedWriter:
             if added := self._added(key):
                 shape = tuple(tensor.shape)
                 wanted[key] = tensor.dtype, (*shape[:along], shape[along] + added, *shape[along + 1 :])
-        wanted |= {NodeKey(t, NODE_MASK): (torch.bool, (bounds[-1],)) for t, bounds in self.shape.nodes.items()}
-        wanted |= {EdgeKey(t, EDGE_MASK): (torch.bool, (bounds[-1],)) for t, bounds in self.shape.edges.items()}
+        wanted |= {mask: (torch.bool, (length,)) for mask, length in self._masks().items()}
         nbytes = {key: dtype.itemsize * math.prod(size) for key, (dtype, size) in wanted.items()}
         starts = [0, *itertools.accumulate(-(-count // ALIGNMENT) * ALIGNMENT for count in nbytes.values())]
         memory = pool.lease(max(1, starts[-1]))
@@ -411,8 +404,8 @@ class _PaddedWriter:
         """The contents with these arrays and the shape's counts."""
         return self.contents._replace(
             arrays=arrays,
-            num_sampled_nodes={t: self._counts(self.shape.nodes[t], own) for t, own in self.contents.num_sampled_nodes.items()},
-            num_sampled_edges={t: self._counts(self.shape.edges[t], own) for t, own in self.contents.num_sampled_edges.items()},
+            num_sampled_nodes={t: self._counts(self.shape[t], own) for t, own in self.contents.num_sampled_nodes.items()},
+            num_sampled_edges={t: self._counts(self.shape[t], own) for t, own in self.contents.num_sampled_edges.items()},
         )
 
     def _counts(self, bounds: Sequence[int], own: Sequence[int]) -> list[int]:
@@ -425,7 +418,7 @@ class _PaddedWriter:
         import torch
 
         if tensor is None:  # a mask
-            count = (self.extent.nodes if key.scope == "node" else self.extent.edges)[key.type][-1]  # type: ignore[index]
+            count = self.extent.sizes[key.type][-1]
             out[:count], out[count:] = 1, 0
             return
         if key.scope == "edge" and key.name == "edge_index":
@@ -436,8 +429,7 @@ class _PaddedWriter:
         count = tensor.nbytes
         out[:count] = tensor.reshape(-1).view(torch.uint8).numpy()
         if key.name == MISSING:
-            assert isinstance(key, NodeKey)
-            out[count:].view(np.int32)[:] = np.arange(self.extent.nodes[key.type][-1], self.shape.nodes[key.type][-1])
+            out[count:].view(np.int32)[:] = np.arange(self.extent.sizes[key.type][-1], self.shape[key.type][-1])
         elif key.scope == "node" and key.name == _ROOTS:
             out[count:].view(np.int64)[:] = self.contents.num_seeds
         else:
@@ -448,16 +440,16 @@ class _PaddedWriter:
 
         Both ends ascend, and no node is its own neighbour where there are two.
         """
-        sizes = self.extent.edges[edge_type]
-        bounds, written = _bounds(self.shape.edges[edge_type], len(sizes)), 0
-        firsts = [self.extent.nodes[edge_type[end]][-1] for end in (0, 2)]
+        sizes = self.extent.sizes[edge_type]
+        bounds, written = _bounds(self.shape[edge_type], len(sizes)), 0
+        firsts = [self.extent.sizes[edge_type[end]][-1] for end in (0, 2)]
         for hop, bound in enumerate(bounds):
             count = max(0, bound - sizes[-1]) - written
             if count <= 0:
                 continue
             rooms = []
             for end, first in zip((0, 2), firsts, strict=True):
-                own = _bounds(self.shape.nodes[edge_type[end]], len(self.extent.nodes[edge_type[end]]))
+                own = _bounds(self.shape[edge_type[end]], len(self.extent.sizes[edge_type[end]]))
                 is_last = hop == len(bounds) - 1
                 rooms.append((own[-1] if is_last else own[hop + 1]) - first)
             shift = 1 if edge_type[0] == edge_type[2] and min(rooms) > 1 else 0
@@ -468,14 +460,13 @@ class _PaddedWriter:
             firsts = [int(out[end, written - 1]) - shift * end for end in (0, 1)]
 
 
-def real_counts(extent: Extent) -> dict[NodeType | EdgeType, dict[str, list[int]]]:
+def real_counts(extent: Extent) -> dict[Owner, dict[str, list[int]]]:
     """Returns the attributes that say how much of a padded batch is real, by type of nodes or edges."""
 
     def counts(sizes: Sequence[int]) -> list[int]:
         return [last - first for first, last in zip((0, *sizes), sizes, strict=False)]
 
-    found: dict[NodeType | EdgeType, dict[str, list[int]]] = {t: {REAL_NODES: counts(own)} for t, own in extent.nodes.items()}
-    return found | {t: {REAL_EDGES: counts(own)} for t, own in extent.edges.items()}
+    return {owner: {REAL_NODES if isinstance(owner, str) else REAL_EDGES: counts(own)} for owner, own in extent.sizes.items()}
 
 
 @checks_calls()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from gnnkit.backends.base import Backend, BatchStream
 from gnnkit.backends.devices import cache_device, resolve_device
 from gnnkit.bounds import is_whole, shown
 from gnnkit.errors import MemoryLimitError, PlanError
-from gnnkit.events import EventSink, Stage
+from gnnkit.events import Stage
 from gnnkit.host import free_on
 from gnnkit.loader.history import History
 from gnnkit.plan import LoaderPlan
@@ -121,57 +121,39 @@ def footprint(loader: Pipeline, num_batches: int | None = None) -> Footprint:
         raise PlanError(
             f"num_batches must be a whole number from 1 to {available}, this rank's batches of an epoch, got {shown(num_batches)}"
         )
-    schema = loader.schema
-    touches, after = _counters(schema), _counters(schema)
-    epoch = loader.next_epoch
+    schema, epoch = loader.schema, loader.next_epoch
     with loader.history.noting(), Stage(loader.history, "footprint", total=2 * count, unit="batches") as stage:
-        for number, counters in enumerate((touches, after)):
-            for step in _steps(schedule, count, number):
-                _count(loader.stream.sample_now(epoch + number, schedule.step(step).batch_index), counters)
-                stage.advance()
+        touches, after = (
+            _touched(spread_batches(loader.stream, schedule, count, epoch + number, number), schema, stage) for number in (0, 1)
+        )
     rows = {name: t.arrays[FEATURE_NAME].row_nbytes if FEATURE_NAME in t.arrays else 0 for name, t in schema.node_types.items()}
     return Footprint(count, available, touches, after, rows)
 
 
-def touched_by(stream: BatchStream, schedule: Schedule, schema: GraphSchema, events: EventSink) -> Touches:
-    """Counts how often batches of epoch 0 touch each node: 32 batches spread evenly over it, or all where there are fewer.
+def spread_batches(stream: BatchStream, schedule: Schedule, count: int, epoch: int = 0, number: int = 0) -> Iterator[SampledSubgraph]:
+    """Samples ``count`` of this rank's batches of an epoch, evenly spread over it; the stream's own epoch does not advance.
 
     Args:
-        stream: The stream; its epoch does not advance.
+        stream: The stream.
         schedule: This rank's batches.
-        schema: The graph's schema.
-        events: Receives the stage "footprint".
+        count: How many.
+        epoch: The epoch.
+        number: 1 takes batches between those of 0, for loaders whose epochs are all alike.
     """
-    touches = _counters(schema)
-    with Stage(events, "footprint", total=min(DEFAULT_BATCHES, len(schedule)), unit="batches") as stage:
-        for subgraph in sampled_ahead(stream, schedule):
-            _count(subgraph, touches)
-            stage.advance()
-    return touches
+    for step in range(count):
+        yield stream.sample_now(epoch, schedule.step((2 * step + number) * len(schedule) // (2 * count)).batch_index)
 
 
-def sampled_ahead(stream: BatchStream, schedule: Schedule) -> Iterator[SampledSubgraph]:
-    """The batches of epoch 0 that ``touched_by`` looks at; every time the same."""
-    count = min(DEFAULT_BATCHES, len(schedule))
-    for step in _steps(schedule, count, 0) if count else ():
-        yield stream.sample_now(0, schedule.step(step).batch_index)
-
-
-def _counters(schema: GraphSchema) -> Touches:
+def _touched(batches: Iterable[SampledSubgraph], schema: GraphSchema, stage: Stage) -> Touches:
+    """Counts how often batches touch each node."""
     # Zeros take no memory until they are written to.
-    return {name: np.zeros(t.num_nodes, np.int32) for name, t in schema.node_types.items()}
-
-
-def _steps(schedule: Schedule, count: int, number: int) -> list[int]:
-    """``count`` steps, evenly spread; those of the second epoch lie between the first's, for loaders whose epochs are all alike."""
-    available = len(schedule)
-    return [(2 * step + number) * available // (2 * count) for step in range(count)]
-
-
-def _count(subgraph: SampledSubgraph, counters: Mapping[NodeType, NDArray[Any]]) -> None:
-    for field in subgraph.layout.fields:
-        if field.key.scope == "node" and field.key.name == "n_id":
-            np.add.at(counters[field.key.type], subgraph.array(field), 1)
+    touches = {name: np.zeros(t.num_nodes, np.int32) for name, t in schema.node_types.items()}
+    for subgraph in batches:
+        for field in subgraph.layout.fields:
+            if field.key.scope == "node" and field.key.name == "n_id":
+                np.add.at(touches[field.key.type], subgraph.array(field), 1)
+        stage.advance()
+    return touches
 
 
 # Rows are brought to the device in pieces of about so many bytes, so that filling it takes no second copy of them here.
@@ -219,46 +201,8 @@ def hottest(touches: Mapping[NodeType, NDArray[np.int32]], row_nbytes: Mapping[N
     return found
 
 
-class PendingRows(NamedTuple):
-    """Features on their way to a device.
-
-    Attributes:
-        node_type: Whose.
-        store_ids: int64 ``[n]``.
-        rows: ``[n, *row_shape]`` as they are stored.
-    """
-
-    node_type: NodeType
-    store_ids: NDArray[np.int64]
-    rows: NDArray[Any]
-
-
-@dataclass(frozen=True)
-class CachedRows:
-    """The cached features of one node type.
-
-    Attributes:
-        rows: ``[k, *stored_shape]`` on the device, in the order of the nodes' store ids.
-        numbers: Makes numbers of quantised rows; None where they are not quantised.
-    """
-
-    rows: torch.Tensor
-    numbers: DeviceNumbers | None = None
-
-    def complete(self, slot: torch.Tensor, missing: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """The features of a batch, without waiting for the device.
-
-        Args:
-            slot: See ``gnnkit.sampling.subgraph.SLOT``.
-            missing: See ``gnnkit.sampling.subgraph.MISSING``.
-            x: ``[len(missing), *stored_shape]``.
-
-        Returns:
-            ``[len(slot), *row_shape]``; float32 where they are quantised.
-        """
-        found = self.rows.index_select(0, slot)
-        found.index_copy_(0, missing.long(), x)
-        return found if self.numbers is None else self.numbers(found)
+# Features on their way to a device: whose, int64 ``[n]`` store ids, and ``[n, *row_shape]`` as they are stored.
+PendingRows = tuple[NodeType, NDArray[np.int64], NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -268,13 +212,15 @@ class FeatureCache:
     Attributes:
         device: The device.
         words: What samplers are told, see ``LoaderPlan.cached``.
-        nodes: ``{node type: its rows}``.
+        rows: ``{node type: [k, *stored_shape]}`` on the device, in the order of the nodes' store ids.
+        numbers: ``{node type: what makes numbers of its rows}``, for those that are quantised.
         budget: Bytes that the rows might have taken.
     """
 
     device: torch.device
     words: Mapping[NodeType, NDArray[np.uint64]]
-    nodes: Mapping[NodeType, CachedRows]
+    rows: Mapping[NodeType, torch.Tensor]
+    numbers: Mapping[NodeType, DeviceNumbers]
     budget: int
 
     @classmethod
@@ -282,7 +228,7 @@ class FeatureCache:
         cls,
         schema: GraphSchema,
         chosen: Mapping[NodeType, NDArray[np.int64]],
-        rows: Iterable[PendingRows],
+        pending: Iterable[PendingRows],
         device: torch.device,
         budget: int,
     ) -> FeatureCache:
@@ -291,7 +237,7 @@ class FeatureCache:
         Args:
             schema: The graph's schema.
             chosen: ``{node type: int64 [k]}``, store ids, ascending.
-            rows: The rows of all of them, in any order; one that comes twice is the same.
+            pending: The rows of all of them, in any order; one that comes twice is the same.
             device: The device.
             budget: Bytes that they might have taken.
 
@@ -301,22 +247,28 @@ class FeatureCache:
         import torch
 
         from gnnkit.sampling.cached import as_words  # its kernels are for those alone who cache features
+        from gnnkit.sampling.device.numbers import DeviceNumbers  # which needs torch
 
         specs = feature_specs(schema)
         _check_room(sum(specs[name].row_nbytes * len(ids) for name, ids in chosen.items()), device)
         words = {name: as_words(ids, schema.node_types[name].num_nodes) for name, ids in chosen.items()}
-        nodes = {name: _empty(len(ids), specs[name], device) for name, ids in chosen.items()}
-        for found in rows:
-            places = torch.from_numpy(np.searchsorted(chosen[found.node_type], found.store_ids))
-            nodes[found.node_type].rows.index_copy_(0, places.to(device), as_tensor(found.rows, specs[found.node_type].dtype).to(device))
+        rows = {}
+        for name, ids in chosen.items():
+            like = as_tensor(np.empty(0, specs[name].numpy_dtype), specs[name].dtype)
+            rows[name] = torch.empty((len(ids), *specs[name].stored_shape), dtype=like.dtype, device=device)
+        for name, store_ids, found in pending:
+            places = torch.from_numpy(np.searchsorted(chosen[name], store_ids))
+            rows[name].index_copy_(0, places.to(device), as_tensor(found, specs[name].dtype).to(device))
+        quantizations = {name: specs[name].quantization for name in chosen}
+        numbers = {name: DeviceNumbers.of(how, device) for name, how in quantizations.items() if how is not None}
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()  # once: from now on every stream finds the rows there
-        return cls(device, words, nodes, budget)
+        return cls(device, words, rows, numbers, budget)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the rows."""
-        return sum(own.rows.nbytes for own in self.nodes.values())
+        return sum(own.nbytes for own in self.rows.values())
 
     def complete(self, data: Any) -> Any:
         """Puts the features of a batch together that came without those that are here, on the stream that is current.
@@ -328,13 +280,15 @@ class FeatureCache:
             The same object, as it would be without a cache.
         """
         stores = {store._key: store for store in data.stores}
-        for node_type, own in self.nodes.items():
+        for node_type, rows in self.rows.items():
             store = stores[node_type] if node_type in stores else stores[None]
-            if own.rows.is_cuda:
+            if rows.is_cuda:
                 import torch
 
-                own.rows.record_stream(torch.cuda.current_stream(self.device))
-            store[FEATURE_NAME] = own.complete(store[SLOT], store[MISSING], store[FEATURE_NAME])
+                rows.record_stream(torch.cuda.current_stream(self.device))
+            found = rows.index_select(0, store[SLOT])
+            found.index_copy_(0, store[MISSING].long(), store[FEATURE_NAME])
+            store[FEATURE_NAME] = self.numbers[node_type](found) if node_type in self.numbers else found
             del store[SLOT], store[MISSING]
         return data
 
@@ -348,16 +302,6 @@ def _check_room(nbytes: int, device: torch.device) -> None:
         )
 
 
-def _empty(count: int, spec: ArraySpec, device: torch.device) -> CachedRows:
-    import torch
-
-    from gnnkit.sampling.device.numbers import DeviceNumbers  # which needs torch
-
-    like = as_tensor(np.empty(0, spec.numpy_dtype), spec.dtype)
-    rows = torch.empty((count, *spec.stored_shape), dtype=like.dtype, device=device)
-    return CachedRows(rows, None if spec.quantization is None else DeviceNumbers.of(spec.quantization, device))
-
-
 def stored_rows(graph: GraphArrays, chosen: Mapping[NodeType, NDArray[np.int64]]) -> Iterator[PendingRows]:
     """The rows of ascending store ids, piece by piece, from a graph with all its parts here."""
     specs = feature_specs(graph.schema)
@@ -369,7 +313,7 @@ def stored_rows(graph: GraphArrays, chosen: Mapping[NodeType, NDArray[np.int64]]
             own = ids[ends[part] : ends[part + 1]]
             for first in range(0, len(own), at_once):
                 piece = own[first : first + at_once]
-                yield PendingRows(name, piece, nodes.arrays[FEATURE_NAME][piece - bounds[part]])
+                yield name, piece, nodes.arrays[FEATURE_NAME][piece - bounds[part]]
 
 
 def sampled_rows(
@@ -381,7 +325,7 @@ def sampled_rows(
         for name, ids in chosen.items():
             nodes = graph.to_store_ids(name, subgraph.array(fields[NodeKey(name, "n_id")]))
             is_chosen = ids[np.minimum(np.searchsorted(ids, nodes), len(ids) - 1)] == nodes
-            yield PendingRows(name, nodes[is_chosen], subgraph.array(fields[NodeKey(name, FEATURE_NAME)])[is_chosen])
+            yield name, nodes[is_chosen], subgraph.array(fields[NodeKey(name, FEATURE_NAME)])[is_chosen]
 
 
 def check_cacheable(graph: GraphHandle, backend: Mapping[str, Any]) -> None:
@@ -441,12 +385,17 @@ def open_stream(
 def _measured(stream: BatchStream, plan: LoaderPlan, graph: GraphHandle, history: History, device: torch.device) -> FeatureCache:
     """The cache of what batches of epoch 0 touch most."""
     schema, schedule, budget = graph.arrays.schema, stream.batches.schedule(), plan.runtime.feature_cache
-    touches = touched_by(stream, schedule, schema, history)
+    count = min(DEFAULT_BATCHES, len(schedule))
+    with Stage(history, "footprint", total=count, unit="batches") as stage:
+        touches = _touched(spread_batches(stream, schedule, count), schema, stage)
     found = hottest(touches, {name: spec.row_nbytes for name, spec in feature_specs(schema).items()}, budget)
     if not graph.arrays.is_whole:  # rows of other hosts come with the batches that touch them
         found = {name: ids[touches[name][ids] > 0] for name, ids in found.items()}
     chosen = {name: np.sort(graph.to_store_ids(name, ids)) for name, ids in found.items() if len(ids)}
-    rows = stored_rows(graph.arrays, chosen) if graph.arrays.is_whole else sampled_rows(sampled_ahead(stream, schedule), graph, chosen)
+    if graph.arrays.is_whole:
+        rows = stored_rows(graph.arrays, chosen)
+    else:  # the same batches again
+        rows = sampled_rows(spread_batches(stream, schedule, count), graph, chosen)
     with Stage(history, "cache") as stage:
         cache = FeatureCache.of(schema, chosen, rows, device, budget)
         stage.summary = f"{cache.nbytes / 1e6:.0f} MB of features on {device}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import weakref
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from gnnkit.bounds import check_flag
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.events import EventSink, Stage
-from gnnkit.files import is_at, user_path, why_unwritable
+from gnnkit.files import give_up_lock, take_lock, user_path, why_unwritable
 from gnnkit.loader.inputs import resolve_input_nodes
 from gnnkit.loader.pipeline import Pipeline
 from gnnkit.plan import Batching, InputNodes, LoaderPlan, NeighborSampling
@@ -30,8 +29,10 @@ from gnnkit.schema import HOMOGENEOUS_NODE_TYPE, NodeType, is_label_edge_type
 from gnnkit.storage.arrays import dtype_name
 from gnnkit.storage.files import ArrayWriter, FileEntry, FileSpec, open_array, sync
 from gnnkit.storage.layout import file_name
+from gnnkit.storage.staging import remove_tree
 
-_INCOMPLETE = ".incomplete"
+# Of each type its file, by path relative to the folder.
+Files = dict[NodeType, tuple[str, FileEntry]]
 
 
 class Embeddings(Mapping[NodeType, NDArray[Any]]):
@@ -42,16 +43,16 @@ class Embeddings(Mapping[NodeType, NDArray[Any]]):
 
     Args:
         path: The folder.
-        entries: The file of each type, by path relative to the folder.
+        files: The file of each type, by path relative to the folder.
         owned: The temporary folder that goes with this object, or None.
 
     Attributes:
         path: The folder that holds the files.
     """
 
-    def __init__(self, path: Path, entries: Mapping[NodeType, tuple[str, FileEntry]], owned: RunFolder | None = None) -> None:
+    def __init__(self, path: Path, files: Files, owned: RunFolder | None = None) -> None:
         self.path = path
-        self._arrays = {node_type: open_array(path, name, entry)[0] for node_type, (name, entry) in entries.items()}
+        self._arrays = {node_type: open_array(path, *file)[0] for node_type, file in files.items()}
         for array in self._arrays.values():
             array.flags.writeable = False
         if owned is not None:
@@ -88,55 +89,6 @@ class Embeddings(Mapping[NodeType, NDArray[Any]]):
         return printable_line(f"Embeddings({shapes}, {str(self.path)!r})")
 
 
-class LayerFiles:
-    """The files of one layer while they are written.
-
-    Args:
-        root: The folder of all layers.
-        number: The layer's number, from 1.
-    """
-
-    def __init__(self, root: Path, number: int) -> None:
-        self.root, self.folder = root, f"layer{number}"
-        self.entries: dict[NodeType, tuple[str, FileEntry]] = {}
-        self._writers: dict[NodeType, ArrayWriter] = {}
-
-    def spec(self, node_type: NodeType) -> FileSpec | None:
-        """Returns the dtype and shape of the file of a type; None before its first rows."""
-        writer = self._writers.get(node_type)
-        return None if writer is None else writer.spec
-
-    def write(self, node_type: NodeType, first: int, rows: NDArray[Any], num_rows: int) -> None:
-        """Writes the rows from number ``first`` on; the type's first ones decide dtype and shape of its file of ``num_rows`` rows."""
-        with _told(self.root):
-            if node_type not in self._writers:
-                spec = FileSpec(rows.dtype, (num_rows, *rows.shape[1:]))
-                self._writers[node_type] = ArrayWriter(self.root, f"{self._name(node_type)}{_INCOMPLETE}", spec)
-            self._writers[node_type].write(first, rows)
-
-    def finish(self, node_type: NodeType) -> None:
-        """Gives the file of a type its name: all of its rows are there, and on the disk."""
-        if node_type not in self._writers:
-            return
-        writer, name = self._writers[node_type], self._name(node_type)
-        entry = writer.finish()
-        with _told(self.root):
-            sync(writer.path)
-            writer.path.rename(self.root / name)
-        self.entries[node_type] = (name, entry)
-
-    def arrays(self) -> dict[NodeType, NDArray[Any]]:
-        """The finished files, mapped."""
-        return {node_type: open_array(self.root, name, entry)[0] for node_type, (name, entry) in self.entries.items()}
-
-    def remove(self) -> None:
-        """Gives the disk space back; arrays that map the files stay valid."""
-        shutil.rmtree(self.root / self.folder)
-
-    def _name(self, node_type: NodeType) -> str:
-        return f"{self.folder}/{file_name(node_type)}.npy"
-
-
 @contextlib.contextmanager
 def embeddings_folder(out: str | Path | None, name: str) -> Iterator[tuple[Path, RunFolder | None]]:
     """Yields an empty folder that becomes ``out`` when the block ends well, and is gone when it does not.
@@ -163,10 +115,16 @@ def embeddings_folder(out: str | Path | None, name: str) -> Iterator[tuple[Path,
         return
     target = user_path(out)
     _check_free(target)
-    folder = target.with_name(target.name + _INCOMPLETE)
+    folder, lock = target.with_name(f"{target.name}.incomplete"), target.with_name(f".{target.name}.lock")
     with _told(target):
-        claim = _claim(folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        held = take_lock(lock)
+    if held is None:
+        raise PlanError(f"another process is writing {folder}", "wait for it, or name another folder: out=...")
     try:
+        with _told(target):
+            remove_tree(folder)
+            folder.mkdir()
         yield folder, None
         _check_free(target)
         with _told(target):
@@ -177,7 +135,7 @@ def embeddings_folder(out: str | Path | None, name: str) -> Iterator[tuple[Path,
         shutil.rmtree(folder, ignore_errors=True)
         raise
     finally:
-        os.close(claim)
+        give_up_lock(lock, held)
 
 
 def _check_free(target: Path) -> None:
@@ -195,28 +153,6 @@ def _told(path: Path) -> Iterator[None]:
         raise StoreError(
             f"embeddings cannot be written to {path}: {what}; nothing was left behind", "name another folder: out=..."
         ) from error
-
-
-def _claim(folder: Path) -> int:
-    """Makes the folder, empty, for this process alone, until the descriptor is closed: the system takes it from a process that dies."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    while True:
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir()
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The process that had it before may have renamed or removed it meanwhile.
-            if is_at(descriptor, folder):
-                for path in folder.iterdir():
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
-                return descriptor
-        except BaseException as error:
-            os.close(descriptor)
-            if isinstance(error, BlockingIOError):
-                raise PlanError(f"another process is writing {folder}", "wait for it, or name another folder: out=...") from None
-            raise
-        os.close(descriptor)
 
 
 def _remove(folder: RunFolder, owner: int) -> None:
@@ -276,22 +212,22 @@ def infer(
 
         every = {node_type: open_(inputs) for node_type, inputs in everything.items()} if len(layers) > 1 or last is everything else {}
         ends = every if last is everything else {node_type: open_(inputs) for node_type, inputs in last.items()}
-        files = LayerFiles(folder, 0)
+        made: Files = {}
         for number, layer in enumerate(layers, 1):
-            before, files = files, LayerFiles(folder, number)
+            before = {node_type: open_array(folder, *file)[0] for node_type, file in made.items()} if number > 1 else None
             siblings = ends if number == len(layers) else every
             total = sum(sibling.batches.num_seeds for sibling in siblings.values())
             with Stage(events, "inference", label=f"layer {number} of {len(layers)}", total=total, unit="nodes") as stage:
-                run = _LayerRun(layer, number, before.arrays() if number > 1 else None, files, stage)
+                run = _LayerRun(layer, number, before, folder, stage)
                 for node_type, sibling in siblings.items():
                     run.of_type(node_type, sibling)
+            made = run.files
             if number > 1 and not keep_layers:
-                before.remove()
-        if not files.entries:
+                shutil.rmtree(folder / f"layer{number - 1}", ignore_errors=True)  # arrays that map its files stay valid
+        if not made:
             raise PlanError(
                 f"the last layer gave no embeddings of any node type of {list(ends)}", "it must return a tensor, or a dict of them"
             )
-        made = files.entries
     path = folder if owned is not None else user_path(str(out))
     return Embeddings(path, made, owned)
 
@@ -325,30 +261,40 @@ class _LayerRun:
         layer: The function.
         number: Its number, from 1.
         before: ``{node type: rows of the layer before}``; None for the first one, which sees the graph's own features.
-        files: Where its rows go.
+        root: The folder of all layers.
         stage: Progress, in nodes.
+
+    Attributes:
+        files: The finished file of each type.
     """
 
-    def __init__(self, layer: Layer, number: int, before: Mapping[NodeType, NDArray[Any]] | None, files: LayerFiles, stage: Stage) -> None:
-        self._layer, self._number, self._before, self._files, self._stage = layer, number, before, files, stage
+    def __init__(self, layer: Layer, number: int, before: Mapping[NodeType, NDArray[Any]] | None, root: Path, stage: Stage) -> None:
+        self._layer, self._number, self._before, self._root, self._stage = layer, number, before, root, stage
+        self.files: Files = {}
 
     def of_type(self, node_type: NodeType, sibling: Pipeline) -> None:
-        """The layer's rows for all inputs of a loader, which are nodes of one type."""
+        """Writes the layer's rows for all inputs of a loader, which are nodes of one type; the first ones decide their dtype and shape."""
         num_rows, done = sibling.batches.num_seeds, 0
+        name, writer = f"layer{self._number}/{file_name(node_type)}.npy", None
         # A type without nodes has embeddings of a width too.
         batches = sibling if num_rows else [sibling.sample(np.empty(0, np.int64))]
         for batch in batches:
             rows, count = self._rows(batch, node_type, sibling)
-            has_none = rows is None
-            if done and has_none != (self._files.spec(node_type) is None):
+            if done and (rows is None) != (writer is None):
                 raise self._wrong(f"rows of {node_type!r} for some batches and none for others")
             if rows is not None:
-                self._check_alike(node_type, rows)
-                self._files.write(node_type, done, rows, num_rows)
+                with _told(self._root):
+                    if writer is None:
+                        writer = ArrayWriter(self._root, name, FileSpec(rows.dtype, (num_rows, *rows.shape[1:])))
+                    self._check_alike(writer.spec, node_type, rows)
+                    writer.write(done, rows)
             done += count
             self._stage.advance(count)
         assert done == num_rows, (done, num_rows)
-        self._files.finish(node_type)
+        if writer is not None:
+            with _told(self._root):
+                self.files[node_type] = name, writer.finish()
+                sync(writer.path)
 
     def _rows(self, batch: Any, node_type: NodeType, sibling: Pipeline) -> tuple[NDArray[Any] | None, int]:
         """The layer's rows for the seeds of a batch, and how many seeds those are."""
@@ -391,9 +337,8 @@ class _LayerRun:
             else:
                 store.x = torch.from_numpy(rows[store.n_id.cpu().numpy()]).to(device)
 
-    def _check_alike(self, node_type: NodeType, rows: NDArray[Any]) -> None:
-        spec = self._files.spec(node_type)
-        if spec is not None and (spec.dtype, spec.shape[1:]) != (rows.dtype, rows.shape[1:]):
+    def _check_alike(self, spec: FileSpec, node_type: NodeType, rows: NDArray[Any]) -> None:
+        if (spec.dtype, spec.shape[1:]) != (rows.dtype, rows.shape[1:]):
             before, now = (f"{dtype} {list(shape)}" for dtype, shape in ((spec.dtype, spec.shape[1:]), (rows.dtype, rows.shape[1:])))
             raise self._wrong(f"rows of {now} of {node_type!r} after rows of {before}")
 

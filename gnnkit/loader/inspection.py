@@ -320,9 +320,6 @@ def numbers(store: Any, name: str) -> NDArray[Any]:
     return array
 
 
-_NONE = np.empty(0, np.int64)
-
-
 class Pair(NamedTuple):
     """Two roots that belong together.
 
@@ -457,23 +454,16 @@ def _labels(graph: BatchGraph, batch: Any, inputs: InputAnchors, anchor: int) ->
     pairs, remarks = [], []
     root = graph.first[inputs.node_type] + anchor
     for kind in LABEL_KINDS:
-        found = [graph.first[node_type] + int(i) for node_type, labels in _label_lists(batch, inputs, f"y_{kind}") for i in labels(anchor)]
+        shown = getattr(batch, f"y_{kind}", {})
+        found: list[int] = []
+        for labels in inputs.labels:
+            own = shown if len(inputs.labels) == 1 else shown.get(labels.edge_type, {})
+            numbered = own.get(anchor, ()) if isinstance(own, dict) else own[1][own[0] == anchor]
+            found += [graph.first[labels.edge_type[2]] + int(label) for label in numbered]
         pairs += [(root, label, f"{kind} label") for label in found[:_MAX_LABELS]]
         if len(found) > _MAX_LABELS:
             remarks.append(f"{_MAX_LABELS} of {len(found)} {kind} labels")
     return pairs, remarks
-
-
-def _label_lists(batch: Any, inputs: InputAnchors, name: str) -> Iterator[tuple[NodeType, Any]]:
-    """For each supervised type of labels their node type, and a function from an anchor's number to theirs."""
-    if name not in batch:
-        return
-    for labels in inputs.labels:
-        value = batch[name] if len(inputs.labels) == 1 else batch[name].get(labels.edge_type)
-        if isinstance(value, dict):
-            yield labels.edge_type[2], lambda anchor, lists=value: lists.get(anchor, _NONE)
-        elif value is not None:
-            yield labels.edge_type[2], lambda anchor, pairs=value: pairs[1][pairs[0] == anchor]
 
 
 # Each node's hop, -1 where it is none of this seed's; its parent, -1 likewise; and which edges are this seed's.
@@ -482,7 +472,7 @@ _Found = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]
 
 def _reached(graph: BatchGraph, roots: list[int], num_hops: int) -> _Found:
     """Finds nodes by a breadth-first search against the edges."""
-    hop, parent = _nowhere(graph)
+    hop, parent = np.full((2, len(graph.n_id)), -1)
     hop[roots] = 0
     neighbor, center = graph.edges
     for depth in range(1, num_hops + 1):
@@ -497,7 +487,7 @@ def _reached(graph: BatchGraph, roots: list[int], num_hops: int) -> _Found:
 
 def _kept_by_ppr(graph: BatchGraph, roots: list[int]) -> _Found:
     """The same for personalised PageRank, whose edges lead from a seed to what it keeps and carry 1 / (1 + hops)."""
-    hop, parent = _nowhere(graph)
+    hop, parent = np.full((2, len(graph.n_id)), -1)
     inside = np.ones(graph.edges.shape[1], np.bool_)
     for number, edge_type in enumerate(graph.edge_types):
         if edge_type[1] != PPR_RELATION and edge_type != HOMOGENEOUS_EDGE_TYPE:
@@ -514,10 +504,6 @@ def _kept_by_ppr(graph: BatchGraph, roots: list[int]) -> _Found:
     hop[roots], parent[roots] = 0, -1
     neighbor, center = graph.edges
     return hop, parent, inside & (hop[neighbor] >= 0) & (hop[center] >= 0)
-
-
-def _nowhere(graph: BatchGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    return np.full(len(graph.n_id), -1), np.full(len(graph.n_id), -1)
 
 
 def _cut_out(graph: BatchGraph, roots: list[int], found: _Found, pairs: list[tuple[int, int, str]], remarks: list[str]) -> Neighborhood:

@@ -38,14 +38,12 @@ from gnnkit.loader.inputs import (
 )
 from gnnkit.loader.options import EdgeUse, GivenOptions, LoaderOptions
 from gnnkit.loader.planned import (
-    as_decided,
     as_rank,
     check_store_has,
     checked_inputs,
-    checked_plan,
     has_edge_arrays,
     open_in_memory,
-    open_planned_store,
+    open_planned,
     open_store,
     placed_graph,
     plan_file,
@@ -644,10 +642,8 @@ def open_plan(
 
 def _on_planned(plan: LoaderPlan, events: EventSink, **how: Any) -> Pipeline:
     """A pipeline on the store of a plan; ``how`` are arguments of ``Pipeline``."""
-    plan, backend = as_decided(plan)
-    store = open_planned_store(plan, backend, events)
-    graph = open_store(store)
-    return Pipeline(checked_plan(plan, backend, store, graph), graph, events, backend=backend, **how)
+    plan, backend, graph = open_planned(plan, events)
+    return Pipeline(plan, graph, events, backend=backend, **how)
 
 
 def _reopened(

@@ -159,13 +159,6 @@ def plan_file(path: str | Path | None) -> Path:
     return decided.plan
 
 
-def as_decided(plan: LoaderPlan) -> tuple[LoaderPlan, Backend]:
-    """A plan as ``initialize`` has it run, and its backend; without ``initialize`` as it was written."""
-    decided = joined()
-    backend = backend_from_json(plan.backend) if decided is None else decided.backend
-    return replace(plan, backend=backend.to_json()), backend
-
-
 def as_rank(plan: LoaderPlan, rank: int | None, world_size: int | None) -> tuple[LoaderPlan, bool]:
     """A plan for the rank that is given, or else found; and whether that is looked for again when an epoch begins.
 
@@ -186,37 +179,59 @@ _BRING_IT = (
 )
 
 
-def open_planned_store(plan: LoaderPlan, backend: Backend, events: EventSink) -> Store:
-    """The store that a plan was made for, or another one of the same graph in its place. Where servers are joined, it is theirs.
+def open_planned(plan: LoaderPlan, events: EventSink) -> tuple[LoaderPlan, Backend, GraphHandle]:
+    """Opens the store that a plan was made for, or another one of the same graph in its place. Where servers are joined, it is theirs.
+
+    Args:
+        plan: A plan that may have been edited.
+        events: Receives the stages of fetching the store, or of joining servers.
+
+    Returns:
+        The plan with every value checked, for the place where its store lies now and as ``initialize`` has it run; its backend and graph.
 
     Raises:
-        PlanError: The plan's graph was only in memory.
+        PlanError: The plan's graph was only in memory, or a value is unusable or does not fit the store.
         StoreError: The store is missing, damaged, or another one.
         StartTimeout: See ``served_store``.
     """
     if plan.store is None:
         raise PlanError("the plan's graph was only in memory", "build a store with gnnkit.partition() and a loader with from_store()")
-    path = plan.store.path
+    decided = joined()
+    backend = backend_from_json(plan.backend) if decided is None else decided.backend
+    placement = None
     if joins_servers(backend):
         store = served_store(backend, events)
     else:
-        try:
-            site = Site("replicate", ONE_HOST) if plan.placement is None else _site(plan, backend, plan.placement)
-            store = site.open(path, events, plan.store)
-        except StoreError as error:
-            is_there = False
-            with contextlib.suppress(OSError, ValueError):  # no system can have a file of that name
-                is_there = is_url(path) or (Path(path) / MANIFEST_NAME).exists()
-            if is_there:
-                raise
-            raise StoreError(error.message, _BRING_IT) from error
+        site = Site("replicate", ONE_HOST)
+        if plan.placement is not None:
+            hosts = find_hosts(getattr(backend, "hosts", None), plan.batching.world_size, plan.runtime.start_timeout_s)
+            site = Site(plan.placement, hosts)
+        store = _store_at(plan.store, site, events)
+        if plan.placement is not None and not is_served(backend):
+            placement = site.placement(store.manifest, store.path)
     check_planned(plan.store, store.manifest, store.path)
     if plan.batching.is_by_part and store.fingerprint != plan.store.fingerprint:
         raise StoreError(
             f"the plan's shuffle is 'parts', and the store {str(store.path)!r} is cut otherwise than the one that it was made for",
             "batches have seeds of one part each: point the plan at that store, or make the plan again",
         )
-    return store
+    graph = open_store(store)
+    inputs, sampling = _checked(plan, store, graph)
+    plan = replace(plan, store=store.reference, backend=backend.to_json(), inputs=inputs, sampling=sampling, placement=placement)
+    return plan, backend, graph
+
+
+def _store_at(planned: StoreRef, site: Site, events: EventSink) -> Store:
+    """Opens what belongs to this host of a plan's store; where nothing is at its path, says that the two go together."""
+    try:
+        return site.open(planned.path, events, planned)
+    except StoreError as error:
+        is_there = False
+        with contextlib.suppress(OSError, ValueError):  # no system can have a file of that name
+            is_there = is_url(planned.path) or (Path(planned.path) / MANIFEST_NAME).exists()
+        if is_there:
+            raise
+        raise StoreError(error.message, _BRING_IT) from error
 
 
 def check_planned(planned: StoreRef, manifest: Manifest, path: str | Path) -> None:
@@ -230,10 +245,6 @@ def check_planned(planned: StoreRef, manifest: Manifest, path: str | Path) -> No
             f"the graph of the store {str(path)!r} is {manifest.graph_fingerprint[:16]}, and the plan was made for {planned.graph[:16]}",
             "point the plan at the store that it was made for, or make the plan again",
         )
-
-
-def _site(plan: LoaderPlan, backend: Backend, placement: Placement) -> Site:
-    return Site(placement, find_hosts(getattr(backend, "hosts", None), plan.batching.world_size, plan.runtime.start_timeout_s))
 
 
 def check_store_has(store: Store, weight: str | None, time_attr: str | None, with_edge: bool | None) -> None:
@@ -254,24 +265,21 @@ def check_store_has(store: Store, weight: str | None, time_attr: str | None, wit
         raise PlanError(f"time_attr={time_attr!r}, but the store {str(store.path)!r} was built {built}", hint)
 
 
-def checked_plan(plan: LoaderPlan, backend: Backend, store: Store, graph: GraphHandle) -> LoaderPlan:
-    """A plan that may have been edited, with every value checked, for the place where the store lies now.
+def _checked(plan: LoaderPlan, store: Store, graph: GraphHandle) -> tuple[Inputs, Sampling]:
+    """A plan's inputs and way of sampling, checked against its store.
 
     Raises:
         PlanError: A value is unusable, or does not fit the store.
     """
-    sampling, batching = plan.sampling, plan.batching
+    sampling = plan.sampling
     if sampling.edge_dir != store.edge_dir:
         raise PlanError(f"the plan samples along edge_dir={sampling.edge_dir!r}, and its store is compressed for {store.edge_dir!r}")
     check_store_has(store, sampling.weight, sampling.time_attr, sampling.with_edge)
     inputs, sampling = checked_inputs(plan.inputs, _checked_sampling(sampling, store.schema), graph)
     sampling = found_on(sampling, inputs, graph, ignore_events)
-    if inputs.weights is not None and not batching.shuffle:
+    if inputs.weights is not None and not plan.batching.shuffle:
         raise PlanError("the plan's inputs have weights, which draw the inputs of an epoch, and its shuffle is false")
-    placement = None if is_served(backend) else plan.placement
-    if placement is not None:
-        placement = _site(plan, backend, placement).placement(store.manifest, store.path)
-    return replace(plan, store=store.reference, inputs=inputs, sampling=sampling, placement=placement)
+    return inputs, sampling
 
 
 def _checked_sampling(sampling: Sampling, schema: GraphSchema) -> Sampling:

@@ -152,15 +152,12 @@ class Card:
                 break
         return html
 
-    def mimebundle(self) -> dict[str, str]:
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         """``{"text/plain": ..., "text/html": ...}``; the lines of ``to_block`` only under ``set_options(display="text")``."""
         bundle = {"text/plain": self.to_block()}
         if get_options().display != "text":
             bundle["text/html"] = self.to_html()
         return bundle
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return self.mimebundle()
 
     def _render(self, budget: _Budget) -> str:
         return render(

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import linecache
 import os
 import re
 import shlex
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, TracebackType
+from types import TracebackType
 from typing import Any, NoReturn
 
 from gnnkit.errors import GnnkitError, PlanError
@@ -33,8 +33,8 @@ _WITH_RUNS = ("logs", "stop")
 
 def load(shell: Any) -> None:
     """Makes ``%gnnkit`` known to an IPython shell, with its completions."""
-    shell.register_magic_function(_magic, "line", _NAME)
-    shell.set_hook("complete_command", _complete, str_key=f"%{_NAME}")
+    shell.register_magic_function(run_line, "line", _NAME)
+    shell.set_hook("complete_command", lambda _, event: completions(event.text_until_cursor), str_key=f"%{_NAME}")
 
 
 def unload(shell: Any) -> None:
@@ -43,7 +43,7 @@ def unload(shell: Any) -> None:
 
 
 def run_line(line: str) -> Card | None:
-    """Does what a line says.
+    """Runs of gnnkit on this host: %gnnkit ps | logs [run] | stop run... | cleanup.
 
     Args:
         line: What stands after ``%gnnkit``.
@@ -64,11 +64,6 @@ def run_line(line: str) -> Card | None:
         return None
     card: Card = chosen.do(chosen)
     return card
-
-
-def _magic(line: str) -> Card | None:
-    """Runs of gnnkit on this host: %gnnkit ps | logs [run] | stop run... | cleanup."""
-    return run_line(line)
 
 
 def _ps(_: argparse.Namespace) -> Card:
@@ -146,11 +141,6 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _complete(_: Any, event: Any) -> list[str]:
-    """Returns the words that may come next in a line that begins with ``%gnnkit``; called by IPython."""
-    return completions(event.text_until_cursor)
-
-
 def completions(line: str) -> list[str]:
     """Returns the words that may come next.
 
@@ -180,58 +170,30 @@ _FRAME = re.compile(r'  File "(.+)", line (\d+), in (.+)$')
 _WAY_OUT = "gnnkit.set_options(tracebacks='full'), then %tb"
 
 
-@dataclass(frozen=True)
-class ErrorReport:
-    """The parts of an error that are shown to its reader.
-
-    Attributes:
-        name: Its class.
-        cause: What happened, in a line.
-        detail: The rest of its message: the end of a log; "" if nothing.
-        hint: What to do, or "".
-        places: Where in the reader's own code, outermost first: "In[3], line 4: for batch in loader:".
-        causes: The errors it came from, nearest first, a line each.
-    """
-
-    name: str
-    cause: str
-    detail: str
-    hint: str
-    places: tuple[str, ...]
-    causes: tuple[str, ...]
-
-    def lines(self, *, colour: bool) -> list[str]:
-        """The report as lines of text."""
-        name = f"\x1b[31m{self.name}\x1b[39m" if colour else self.name
-        lines = [f"{name}: {clean(self.cause, _MAX_CAUSE)}" if self.cause else name]
-        lines += [f"    {line}" for line in clean_block(self.detail, _LOG_CHARACTERS).splitlines()]
-        lines += [f"  -> {self.hint}"] if self.hint else []
-        lines += [f"  at {place}" for place in self.places]
-        lines += [f"  because of {cause}" for cause in self.causes]
-        return [*lines, f"  full traceback: {_WAY_OUT}"]
-
-
-def report_of(error: BaseException, broken_off: str = "", shell: Any = None) -> ErrorReport:
-    """Reads an error.
+def report_of(error: BaseException, broken_off: str = "", shell: Any = None, *, colour: bool = False) -> list[str]:
+    """Returns what is shown of an error: what happened, the end of a log, what to do, where in the reader's own code, and its causes.
 
     Args:
         error: Any error.
         broken_off: For an interrupt: what it broke off.
         shell: The IPython shell, which knows the cells' numbers; None outside of IPython.
+        colour: Whether its class is red.
     """
     interrupted = isinstance(error, KeyboardInterrupt)
     message, hint = (error.message, error.hint) if isinstance(error, GnnkitError) else (str(error), None)
     if interrupted:
         message, hint = f"stopped in {broken_off}", _after_interrupt(broken_off)
     first, _, rest = str(message).partition("\n")
-    return ErrorReport(
-        name=type(error).__name__,
-        cause=clean(first, _MAX_CAUSE),
-        detail=rest,
-        hint=clean(hint or "", _MAX_CAUSE),
-        places=tuple(_places(error.__traceback__, shell)),
-        causes=() if interrupted else tuple(_causes(error, shell)),
-    )
+    first, hint, name = clean(first, _MAX_CAUSE), clean(hint or "", _MAX_CAUSE), type(error).__name__
+    title = f"\x1b[31m{name}\x1b[39m" if colour else name
+    return [
+        f"{title}: {first}" if first else title,
+        *(f"    {line}" for line in clean_block(rest, _LOG_CHARACTERS).splitlines()),
+        *([f"  -> {hint}"] if hint else []),
+        *(f"  at {place}" for place in _places(error.__traceback__, shell)),
+        *(f"  because of {cause}" for cause in (() if interrupted else _causes(error, shell))),
+        f"  full traceback: {_WAY_OUT}",
+    ]
 
 
 def lines_for(error: BaseException, broken_off: str = "") -> list[str]:
@@ -246,7 +208,7 @@ def lines_for(error: BaseException, broken_off: str = "") -> list[str]:
     if get_options().tracebacks == "full" and shell is not None:
         return list(shell.InteractiveTB.structured_traceback(type(error), error, error.__traceback__))
     colour = shell is not None and str(getattr(shell, "colors", "")).lower() != "nocolor"
-    return report_of(error, broken_off, shell).lines(colour=colour)
+    return report_of(error, broken_off, shell, colour=colour)
 
 
 def _after_interrupt(broken_off: str) -> str:
@@ -267,21 +229,15 @@ def _places(tb: TracebackType | None, shell: Any) -> Iterator[str]:
             own.append((tb.tb_frame.f_code, tb.tb_lineno))
         tb = tb.tb_next
     for code, line in own if len(own) <= _MAX_PLACES else [own[0], *own[1 - _MAX_PLACES :]]:
-        yield _place(code, line, shell)
+        yield _place(code.co_filename, line, code.co_name, linecache.getline(code.co_filename, line), shell)
 
 
-def _place(code: CodeType, line: int, shell: Any) -> str:
-    import linecache
-
-    function = "" if code.co_name == "<module>" else f" in {code.co_name}()"
-    source = clean(linecache.getline(code.co_filename, line), 100)
-    return f"{_file_name(code.co_filename, shell)}, line {line}{function}" + (f": {source}" if source else "")
-
-
-def _file_name(file: str, shell: Any) -> str:
-    """A file, or a cell by its number."""
+def _place(file: str, line: int | str, function: str, source: str, shell: Any) -> str:
+    """A line of a file, or of a cell by its number: "In[3], line 4 in train(): for batch in loader:"."""
     named = getattr(getattr(shell, "compile", None), "format_code_name", lambda _: None)(file)
-    return str(named[1]) if named else file
+    within = "" if function == "<module>" else f" in {function}()"
+    source = clean(source, 100)
+    return f"{named[1] if named else file}, line {line}{within}" + (f": {source}" if source else "")
 
 
 def _causes(error: BaseException, shell: Any) -> Iterator[str]:
@@ -308,8 +264,7 @@ def _remote(lines: list[str], shell: Any) -> str:
         file, line, function = match.groups()
         if not file.startswith((_PACKAGE, "<frozen", *_installed())):
             text = lines[number + 1].strip() if len(lines) > number + 1 and lines[number + 1].startswith("    ") else ""
-            in_function = "" if function == "<module>" else f" in {function}()"
-            return f"{what}; at {_file_name(file, shell)}, line {line}{in_function}" + (f": {clean(text, 100)}" if text else "")
+            return f"{what}; at {_place(file, line, function, text, shell)}"
     return what
 
 

@@ -34,14 +34,13 @@ def renders_live(shell: Any) -> bool:
     return bool(content.get("allow_stdin", True)) if isinstance(content, Mapping) else True
 
 
-def renders_widgets(shell: Any, environment: Mapping[str, str] | None = None) -> bool:
+def renders_widgets(shell: Any) -> bool:
     """Whether widgets can be expected to show up.
 
     That takes ipywidgets, and a front end other than VS Code, which must first fetch their code from a network that may be
     closed.
     """
-    variables = os.environ if environment is None else environment
-    in_vscode = "__vsc_ipynb_file__" in getattr(shell, "user_ns", {}) or "VSCODE_PID" in variables or "VSCODE_CWD" in variables
+    in_vscode = "__vsc_ipynb_file__" in getattr(shell, "user_ns", {}) or "VSCODE_PID" in os.environ or "VSCODE_CWD" in os.environ
     return not in_vscode and importlib.util.find_spec("ipywidgets") is not None
 
 

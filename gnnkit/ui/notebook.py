@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 from gnnkit.printable import clean
 from gnnkit.ui.cards import render
 from gnnkit.ui.kernel import WIDGET_MIME, CellPort
-from gnnkit.ui.progress import Bar, Frame, ProgressLine, bar_details, name_of, outcome, sentence
+from gnnkit.ui.progress import Frame, ProgressLine, bar_details, name_of, outcome, percent_of, sentence
 
 # What a cell keeps: enough to read, little enough to be saved in the notebook.
 _MAX_DONE = 8
@@ -70,10 +69,16 @@ class HtmlRenderer:
             "progress.html.j2",
             done=[(name_of(line), outcome(line)) for line in self._done],
             lines=[
-                {"kind": line.kind, "name": name_of(line), "text": outcome(line), "percent": _percent(line.bar)} for line in self._lines
+                {
+                    "kind": line.kind,
+                    "name": name_of(line),
+                    "text": outcome(line),
+                    "percent": None if line.bar is None else percent_of(line.bar),
+                }
+                for line in self._lines
             ],
             bars=[
-                {"stage": clean(bar.stage, 40), "label": clean(bar.label, 80), "details": bar_details(bar), "percent": _percent(bar)}
+                {"stage": clean(bar.stage, 40), "label": clean(bar.label, 80), "details": bar_details(bar), "percent": percent_of(bar)}
                 for bar in frame.bars
             ],
             hidden=frame.hidden,
@@ -100,16 +105,14 @@ class WidgetRenderer(HtmlRenderer):
 
     Args:
         port: The way to the front end.
-        clock: Seconds; decides when the HTML beside the widget is renewed.
     """
 
     interval_s = 0.125
     # Renewing lays out the cell again, which is the very thing widgets avoid.
     renew_every_s = 10.0
 
-    def __init__(self, port: CellPort, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, port: CellPort) -> None:
         self._widget: Any = None
-        self._clock = clock
         self._renewed_at = 0.0
         super().__init__(port)
 
@@ -125,7 +128,7 @@ class WidgetRenderer(HtmlRenderer):
             self._widget = HTML(value=html)
         else:
             self._widget.value = html
-        now = self._clock()
+        now = time.monotonic()
         if is_new or now - self._renewed_at >= self.renew_every_s:
             self._renewed_at = now
             view = {"version_major": 2, "version_minor": 0, "model_id": self._widget.model_id}
@@ -136,7 +139,3 @@ class WidgetRenderer(HtmlRenderer):
         if widget is not None:
             for part in (widget, widget.layout, widget.style):
                 part.close()
-
-
-def _percent(bar: Bar | None) -> str | None:
-    return None if bar is None or bar.fraction is None else f"{bar.fraction * 100:.1f}"

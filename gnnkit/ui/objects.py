@@ -211,7 +211,8 @@ _SOURCES = {
 
 def profile_card(profile: Profile) -> Card:
     """Makes the card of a profile: the division of a loop's time, and what to change."""
-    sections = [("time of the loop", _times(profile.measurement)), ("who samples", _workers(profile.measurement))]
+    busy = [(name or "?", format_percent(share)) for name, share in profile.measurement.busy_of.items()]
+    sections = [("time of the loop", _times(profile.measurement)), ("who samples", Table(("worker", "busy"), busy))]
     rows = [("looked at", _SOURCES[profile.source]), *_facts(profile.measurement)]
     return Card(f"Profile of {profile.title}", profile.advice.bottleneck, rows, sections=sections, lead=profile.advice.sentence)
 
@@ -277,10 +278,6 @@ def _times(measured: LoopMeasurement) -> Table:
     return Table(("", "share", "per batch"), rows)
 
 
-def _workers(measured: LoopMeasurement) -> Table:
-    return Table(("worker", "busy"), [(name or "?", format_percent(busy)) for name, busy in measured.busy_of.items()])
-
-
 def store_card(store: Store) -> Card:
     """Makes the card of a store: its contents, place, size and partitioning. Nothing but its manifest is read.
 
@@ -288,11 +285,11 @@ def store_card(store: Store) -> Card:
         store: The store.
     """
     schema, options, report = store.schema, store.options, store.report()
-    open_parts = len(store.local_parts)
+    opened = "all open" if len(store.local_parts) == store.num_parts else f"{list(store.local_parts)} open"
     rows = [
         ("nodes", format_short(schema.num_nodes)),
         ("edges", format_short(schema.num_edges)),
-        ("parts", f"{store.num_parts} ({options.partition}), {_open(open_parts, store)}"),
+        ("parts", f"{store.num_parts} ({options.partition}), {opened}"),
         ("edges cut", format_percent(report.total_edge_cut)),
         ("disk", f"{format_bytes(store.nbytes)}, mapped when it is read"),
         ("splits", ", ".join(_splits(store)) or "none"),
@@ -302,10 +299,6 @@ def store_card(store: Store) -> Card:
     ]
     sections = [("arrays", _arrays(schema)), ("parts", _parts(report, store.local_parts))]
     return Card(f"Store {store.name}", "open", rows, store.notice, sections)
-
-
-def _open(count: int, store: Store) -> str:
-    return "all open" if count == store.num_parts else f"{list(store.local_parts)} open"
 
 
 def _splits(store: Store) -> list[str]:

@@ -16,10 +16,6 @@ Display = Literal["auto", "text"]
 Tracebacks = Literal["short", "full"]
 PROGRESS_VARIABLE = "GNNKIT_PROGRESS"
 
-_OFF = ("off", "false", "0", "no", "none")
-_AUTO = ("auto", "true", "1", "yes", "on", "")
-_WORDS = ["auto", "off", "epoch", *get_args(RendererName)]
-
 
 @dataclass(frozen=True, slots=True)
 class ProgressChoice:
@@ -36,6 +32,15 @@ class ProgressChoice:
     renderer: RendererName | None = None
 
 
+_WORDS = ["auto", "off", "epoch", *get_args(RendererName)]
+_CHOICES = {
+    **dict.fromkeys(("auto", "true", "1", "yes", "on", ""), ProgressChoice()),
+    **dict.fromkeys(("off", "false", "0", "no", "none"), ProgressChoice(enabled=False)),
+    "epoch": ProgressChoice(epochs=True),
+    **{word: ProgressChoice(renderer=word) for word in get_args(RendererName)},
+}
+
+
 def parse_progress(value: bool | str, *, source: str = "progress") -> ProgressChoice:
     """Reads one value of ``progress``.
 
@@ -46,22 +51,13 @@ def parse_progress(value: bool | str, *, source: str = "progress") -> ProgressCh
     Raises:
         PlanError: The value is not one of the known words.
     """
-    if isinstance(value, bool):
-        return ProgressChoice(enabled=value)
-    word = value.strip().lower() if isinstance(value, str) else None
-    if word in _AUTO:
-        return ProgressChoice()
-    if word in _OFF:
-        return ProgressChoice(enabled=False)
-    if word == "epoch":
-        return ProgressChoice(epochs=True)
-    for renderer in get_args(RendererName):
-        if word == renderer:
-            return ProgressChoice(renderer=renderer)
-    raise PlanError(
-        f"{source} must be True, False or one of {_WORDS}, got {value!r}{near_matches(str(value), _WORDS)}",
-        f"{source}=False draws nothing" if source == "progress" else f"unset {source} to let gnnkit choose",
-    )
+    word = str(value).strip().lower() if isinstance(value, (bool, str)) else None
+    if word not in _CHOICES:
+        raise PlanError(
+            f"{source} must be True, False or one of {_WORDS}, got {value!r}{near_matches(str(value), _WORDS)}",
+            f"{source}=False draws nothing" if source == "progress" else f"unset {source} to let gnnkit choose",
+        )
+    return _CHOICES[word]
 
 
 @dataclass(frozen=True, slots=True)

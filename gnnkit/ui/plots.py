@@ -21,7 +21,6 @@ from gnnkit.errors import PlanError
 from gnnkit.loader.feature_cache import Footprint, footprint
 from gnnkit.loader.history import CONSUMER_STEPS, Timeline, timeline
 from gnnkit.loader.inspection import Neighborhood, neighborhood
-from gnnkit.loader.pipeline import Pipeline
 from gnnkit.plan import PPRSampling
 from gnnkit.schema import EdgeType
 from gnnkit.storage.partition.topology import DegreeCounts, EdgeDegrees, edge_degrees
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
+    from gnnkit.loader.pipeline import Pipeline
+    from gnnkit.runtime.graph_memory import GraphHandle
     from gnnkit.storage.store import Store
     from gnnkit.ui.picture import Picture
 
@@ -135,14 +136,8 @@ def label_of(name: str) -> str:
     return shown if len(shown) <= _MAX_LETTERS else f"{shown[: _MAX_LETTERS - 1]}…"
 
 
-def name_of(owner: Pipeline | Store) -> str:
-    """The name of the graph that a loader or a store is of."""
-    return owner.graph.name if isinstance(owner, Pipeline) else owner.name
-
-
-def note(picture: Picture, owner: Pipeline | Store, *remarks: str) -> None:
+def note(picture: Picture, graph: GraphHandle | Store, *remarks: str) -> None:
     """Writes a line below everything: the name of the graph, its notice, and remarks; in several lines where it is long."""
-    graph = owner.graph if isinstance(owner, Pipeline) else owner
     words = "; ".join([graph.name, *([graph.notice] if graph.notice else []), *remarks])
     # About as many letters as a line has room for.
     lines = textwrap.wrap(words, int(picture.get_figwidth() * _LETTERS_PER_INCH))
@@ -263,8 +258,8 @@ def plot_batch(loader: Pipeline, seed: Any = None, batch: Any = None) -> Picture
     kept = isinstance(loader.plan.sampling, PPRSampling)
     direction = "lines lead to the nodes that are kept" if kept else "lines lead inwards, the way messages pass"
     size = f"{len(found.n_id):,} nodes, {found.edges.shape[1]:,} edges"
-    picture.text_form = f"{name_of(loader)}: {title}, {size}"
-    note(picture, loader, size, direction, *found.remarks, *remarks)
+    picture.text_form = f"{loader.graph.name}: {title}, {size}"
+    note(picture, loader.graph, size, direction, *found.remarks, *remarks)
     return picture
 
 
@@ -413,7 +408,7 @@ def plot_footprint(loader: Pipeline, num_batches: int | None = None) -> Picture:
     picture = new_picture((11.0, 4.4), None, "")
     picture.data = numbers = footprint(loader, num_batches)
     batches = f"{numbers.num_batches} of {numbers.batches_of_epoch} batches"
-    picture.text_form = f"{name_of(loader)}: touches of nodes in {batches}, and what caches save"
+    picture.text_form = f"{loader.graph.name}: touches of nodes in {batches}, and what caches save"
     has_features = numbers.all_feature_bytes > 0
     axes = picture.subplots(1, 2 if has_features else 1, squeeze=False)[0]
     left_out = _draw_touches(axes[0], numbers)
@@ -423,7 +418,7 @@ def plot_footprint(loader: Pipeline, num_batches: int | None = None) -> Picture:
         remarks.append("the cache holds what one epoch touched most, and is judged by the next")
     else:
         remarks.append("the graph has no features, so there is nothing to cache")
-    note(picture, loader, f"{batches} of an epoch", *remarks)
+    note(picture, loader.graph, f"{batches} of an epoch", *remarks)
     return picture
 
 
@@ -432,23 +427,19 @@ def _draw_touches(axes: Axes, numbers: Footprint) -> int:
     by_touches = sorted(numbers.touches, key=lambda name: -int(numbers.touches[name].sum(dtype=np.int64)))
     for index, node_type in enumerate(by_touches[:_MAX_NODE_TYPES]):
         counts = DegreeCounts.of(numbers.touches[node_type])
-        total = len(numbers.touches[node_type])
         name = f"{label_of(node_type)}: " if len(by_touches) > 1 else ""
-        label = f"{name}{format_short(counts.without)} of {format_short(total)} nodes never"
-        few = len(counts.degree) < 40
-        axes.plot(
-            *counts.at_least(),
-            drawstyle="steps-pre",
-            color=color_of(index),
-            linewidth=1.6,
-            marker=marker_of(index) if few else "",
-            markersize=4,
-            label=label,
-        )
+        label = f"{name}{format_short(counts.without)} of {format_short(len(numbers.touches[node_type]))} nodes never"
+        _draw_counts_from(axes, counts, index, marker_of(index), markersize=4, label=label)
     logarithmic(axes)
     dress(axes, "how often nodes are touched", f"times in {numbers.num_batches} batches (k)", "nodes touched at least k times")
     legend(axes)
     return max(0, len(by_touches) - _MAX_NODE_TYPES)
+
+
+def _draw_counts_from(axes: Axes, counts: DegreeCounts, index: int, marker: str, **options: Any) -> None:
+    """Draws how many nodes have at least each count; where there are few counts, each has a marker."""
+    shown = marker if len(counts.degree) < _FEW else ""
+    axes.plot(*counts.at_least(), drawstyle="steps-pre", color=color_of(index), linewidth=1.6, marker=shown, **options)
 
 
 def _draw_savings(axes: Axes, numbers: Footprint) -> None:
@@ -496,14 +487,14 @@ def plot_timeline(loader: Pipeline, epoch: int | None = None) -> Picture:
     height = min(_MAX_INCHES, 2.7 + _ROW_INCHES * (len(numbers.workers) + len(rows)))
     batches = f"{numbers.batches:,} batch{'es' * (numbers.batches > 1)} in {format_duration(numbers.seconds)}"
     text = f"epoch {numbers.epoch}: {batches}, {len(numbers.workers)} worker{'s' * (len(numbers.workers) != 1)}"
-    picture = new_picture((11.0, height), numbers, f"{name_of(loader)}, {text}")
+    picture = new_picture((11.0, height), numbers, f"{loader.graph.name}, {text}")
     lanes, waiting = picture.subplots(2, 1, sharex=True, height_ratios=[max(height - 2.3, 1.0), 1.0])
     # Short epochs in milliseconds, so that ticks are round numbers.
     scale, unit = (1e3, "ms") if numbers.seconds < 0.5 else (1.0, "s")
     _draw_lanes(lanes, numbers, rows, scale)
     _draw_waiting(waiting, numbers.ready, loader.status().slots, f"time since the epoch began ({unit})", scale)
     waiting.set_xlim(0, max(numbers.seconds, 1e-6) * scale)
-    note(picture, loader, text, *_remarks(numbers))
+    note(picture, loader.graph, text, *_remarks(numbers))
     return picture
 
 
@@ -624,15 +615,8 @@ def _draw_degrees(axes: Axes, degrees: dict[EdgeType, EdgeDegrees], *, homogeneo
     for index, edge_type in enumerate(by_size[:_MAX_EDGE_TYPES]):
         for counts, word, dashes in _lines_of(degrees[edge_type]):
             missing = f" ({format_short(counts.without)} nodes without)" if counts.without else ""
-            axes.plot(
-                *counts.at_least(),
-                drawstyle="steps-pre",
-                linestyle=dashes,
-                linewidth=1.6,
-                color=color_of(index),
-                label=f"{word}{missing}" if homogeneous else label_of(" ".join(edge_type)) if dashes == "-" else None,
-                marker="." if len(counts.degree) < _FEW else "",
-            )
+            label = f"{word}{missing}" if homogeneous else label_of(" ".join(edge_type)) if dashes == "-" else None
+            _draw_counts_from(axes, counts, index, ".", linestyle=dashes, label=label)
     logarithmic(axes)
     dress(axes, "degrees", "edges of a node (k)", "nodes with at least k edges")
     if homogeneous:

@@ -29,6 +29,11 @@ def name_of(item: Bar | ProgressLine) -> str:
     return clean(f"{item.stage} {item.label}", 80)
 
 
+def percent_of(bar: Bar) -> str | None:
+    """The finished share of a stage in percent, as a page has it; None where no total is known."""
+    return None if bar.fraction is None else f"{bar.fraction * 100:.1f}"
+
+
 def bar_details(bar: Bar) -> list[str]:
     """Facts about an open stage, in the order in which they are printed.
 
@@ -193,13 +198,11 @@ class Frame:
         bars: Open stages that are worth showing, in the order of ``STAGES``.
         hidden: How many more are open than ``bars`` holds.
         lines: Lines that came since the frame before.
-        idle: Whether no stage is open, shown or not.
     """
 
     bars: tuple[Bar, ...]
     hidden: int
     lines: tuple[ProgressLine, ...]
-    idle: bool
 
 
 class ProgressModel:
@@ -257,9 +260,7 @@ class ProgressModel:
         shown.sort(key=lambda stage: (rank_of_stage(stage.first.stage), stage.first.time_s))
         lines = tuple(self._lines)
         self._lines.clear()
-        return Frame(
-            tuple(Bar.of(stage.state(), now) for stage in shown[:_MAX_BARS]), max(len(shown) - _MAX_BARS, 0), lines, not self._open
-        )
+        return Frame(tuple(Bar.of(stage.state(), now) for stage in shown[:_MAX_BARS]), max(len(shown) - _MAX_BARS, 0), lines)
 
     def _end(self, stage: StageProgress, event: Event) -> None:
         if event.done or event.total is not None:

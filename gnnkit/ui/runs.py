@@ -44,11 +44,8 @@ def _sentence(run: Run) -> str:
 
 def _facts(run: Run) -> str:
     store = [Path(run.store).name] if run.store else []
-    return ", ".join([f"{run.what} of {_owner(run)}", cost_of(run.alive), f"{format_bytes(run.nbytes)} on disk", *store])
-
-
-def _owner(run: Run) -> str:
-    return f"{run.program} ({run.owner.pid}{'' if run.owner.state != 'gone' else ', gone'})".strip()
+    owner = f"{run.program} ({run.owner.pid}{'' if run.owner.state != 'gone' else ', gone'})".strip()
+    return ", ".join([f"{run.what} of {owner}", cost_of(run.alive), f"{format_bytes(run.nbytes)} on disk", *store])
 
 
 def _age(run: Run) -> str:

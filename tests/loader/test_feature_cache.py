@@ -281,7 +281,7 @@ def test_every_device_of_this_machine() -> None:
         wanted = list(reference)
     for index in range(torch.cuda.device_count()):
         with make(shuffle=True, device=f"cuda:{index}", feature_cache=700) as loader:
-            assert loader.pipeline.cache is not None and all(own.rows.device.index == index for own in loader.pipeline.cache.nodes.values())
+            assert loader.pipeline.cache is not None and all(rows.device.index == index for rows in loader.pipeline.cache.rows.values())
             for batch, other in zip(loader, wanted, strict=True):
                 assert batch.x.device == torch.device("cuda", index)
                 same(batch.cpu(), other)

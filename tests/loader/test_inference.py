@@ -293,11 +293,11 @@ def test_what_breaks_off_leaves_nothing_and_can_be_done_again(
 
 def test_what_a_killed_process_left_is_thrown_away_and_what_a_living_one_writes_is_not(tmp_path: Path) -> None:
     out, model = tmp_path / "out", Sage(8)
-    left = tmp_path / "out.incomplete" / "layer1" / "node.npy.incomplete"
+    left = tmp_path / "out.incomplete" / "layer1" / "node.npy"
     left.parent.mkdir(parents=True)
     left.touch()
     # Whoever writes holds a lock of the system's, which goes with its process.
-    writing = os.open(tmp_path / "out.incomplete", os.O_RDONLY)
+    writing = os.open(tmp_path / ".out.lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(writing, fcntl.LOCK_EX)
     with make() as loader:
         with pytest.raises(PlanError, match="another process is writing .*/out.incomplete"):

@@ -278,7 +278,7 @@ def test_memory_is_given_up_when_the_loader_is_closed(feature_cache: int) -> Non
     batch = next(iter(loader))
     kept = [weakref.ref(own) for own in stream._place.graph._kept.values()]
     if loader.pipeline.cache is not None:
-        kept += [weakref.ref(own) for own in loader.pipeline.cache.nodes.values()]
+        kept += [weakref.ref(own) for own in loader.pipeline.cache.rows.values()]
     loader.close()
     assert kept and not any(own() is not None for own in kept), "with the loader's object there still"
     assert loader.status().details["device_bytes"] == 0 and loader.status().state == "closed"

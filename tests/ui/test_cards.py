@@ -163,6 +163,6 @@ def test_states_have_tones() -> None:
 
 
 def test_the_bundle_can_be_forced_to_text() -> None:
-    assert set(EXAMPLE.mimebundle()) == {"text/plain", "text/html"} == set(EXAMPLE._repr_mimebundle_())
+    assert set(EXAMPLE._repr_mimebundle_()) == {"text/plain", "text/html"}
     with set_options(display="text"):
-        assert EXAMPLE.mimebundle() == {"text/plain": EXAMPLE.to_block()}
+        assert EXAMPLE._repr_mimebundle_() == {"text/plain": EXAMPLE.to_block()}

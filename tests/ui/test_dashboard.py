@@ -13,7 +13,6 @@ import pytest
 
 from gnnkit import GraphLoader, set_options
 from gnnkit.errors import LoaderClosed, PlanError
-from gnnkit.ui.dashboard import Dashboard
 from gnnkit.ui.dashboard import live as live_module
 from gnnkit.ui.dashboard.live import DashboardWatch
 from gnnkit.ui.dashboard.observer import Observer
@@ -63,7 +62,7 @@ def threads() -> list[str]:
 
 def test_it_says_what_the_loader_does(loader: GraphLoader) -> None:
     dashboard = loader.dashboard()
-    assert isinstance(dashboard, Dashboard) and not dashboard.is_live
+    assert not dashboard.is_live
     first = dashboard.snapshot()
     assert (first.title, first.where, first.state, first.batches.now, first.live) == ("Data", "InProcess, 1 thread", "ready", 0.0, True)
     running = status = None
@@ -73,9 +72,9 @@ def test_it_says_what_the_loader_does(loader: GraphLoader) -> None:
     assert running is not None and status is not None
     epoch = running.stages[-1]  # compiling may have taken long enough to be listed before it
     assert (epoch.bar.stage, epoch.bar.label, epoch.state, epoch.bar.done, epoch.bar.total) == ("epoch", "0", "running", 6, 15)
-    assert [share.name for share in running.consumer] == ["waiting", "building", "transfer", "your loop"]
-    assert sum(share.fraction for share in running.consumer) == pytest.approx(1)
-    assert [share.name for share in running.workers] == ["sampling", "gathering", "idle"] and running.split_of == "last 1 s"
+    assert [*running.consumer] == ["waiting", "building", "transfer", "your loop"]
+    assert sum(running.consumer.values()) == pytest.approx(1)
+    assert [*running.workers] == ["sampling", "gathering", "idle"] and running.split_of == "last 1 s"
     assert running.slots == status.slots and running.batches.now > 0
     after = dashboard.snapshot()
     assert (after.stages[-1].state, after.split_of) == ("done", "epoch 0")

@@ -18,7 +18,6 @@ from gnnkit.ui.dashboard.observer import (
     WIDTH,
     ProcessRow,
     Series,
-    Share,
     Snapshot,
     StageRow,
     ThroughputWindow,
@@ -92,7 +91,7 @@ def test_charts() -> None:
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=6).filter(lambda values: sum(values) > 0))
 def test_percents_sum_to_a_hundred(values: list[float]) -> None:
-    percents = whole_percents([value / sum(values) for value in values])
+    percents = [percent for _, percent in whole_percents({str(number): value / sum(values) for number, value in enumerate(values)})]
     assert sum(percents) == 100 and all(abs(p - 100 * v / sum(values)) < 1 + 1e-6 for p, v in zip(percents, values, strict=True))
 
 
@@ -167,8 +166,8 @@ FULL = Snapshot(
     seeds=Series([0.0] * 30 + [12_800.0] * 30, 12_800.0),
     ready=Series([3.0] * 60, 3.0),
     slots=8,
-    consumer=(Share("waiting", 0.255), Share("building", 0.105), Share("transfer", 0.0), Share("your loop", 0.64)),
-    workers=(Share("sampling", 0.5), Share("gathering", 0.25), Share("idle", 0.25)),
+    consumer={"waiting": 0.255, "building": 0.105, "transfer": 0.0, "your loop": 0.64},
+    workers={"sampling": 0.5, "gathering": 0.25, "idle": 0.25},
     split_of="last 10 s",
     processes=(
         ProcessRow("trainer", 4242, "running", 1.02, math.nan, 330_000_000, 10_000_000, None),

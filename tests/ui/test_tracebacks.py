@@ -90,20 +90,24 @@ def test_outside_of_ipython_errors_are_as_always() -> None:
     assert text.startswith("Traceback") and text.endswith("gnnkit.errors.PlanError: x must be 1, got 2\n  -> give 1\n")
 
 
+def causes_of(error: Exception) -> list[str]:
+    before = "  because of "
+    return [line.removeprefix(before) for line in report_of(error) if line.startswith(before)]
+
+
 def test_a_report_survives_strange_errors() -> None:
     for error in (WorkerDied(""), WorkerDied("\x1b[31m\x00\ud800", "\n"), PlanError("a\n" * 5000, "b" * 5000)):
-        report = report_of(error)
-        assert 0 < len("\n".join(report.lines(colour=False)).encode()) < 10_000
+        assert 0 < len("\n".join(report_of(error)).encode()) < 10_000
     cause = error = ValueError("first")
     for number in range(9):
         error = ValueError(f"more {number}")
         error.__cause__, cause = cause, error
     looped = PlanError("loop")
     looped.__cause__ = looped
-    assert report_of(looped).causes == ("PlanError: loop",) and len(report_of(error).causes) == 3
+    assert causes_of(looped) == ["PlanError: loop"] and len(causes_of(error)) == 3
     remote = PlanError("x")
     remote.__cause__ = ValueError('Traceback (most recent call last):\n  File "a"\nKeyError: 3')
-    assert report_of(remote).causes == ("KeyError: 3",)
+    assert causes_of(remote) == ["KeyError: 3"]
 
 
 def test_a_stage_notes_what_an_interrupt_broke_off() -> None:
@@ -148,9 +152,9 @@ def test_the_error_of_another_process_says_where_in_the_readers_code() -> None:
     )
     error = TrainingFailed("rank 1 failed: ValueError: sizes differ")
     error.__cause__ = RemoteTraceback(text)
-    assert report_of(error).causes == ("ValueError: sizes differ; at /somewhere/mine.py, line 5 in helper(): return loss(out, y)",)
+    assert causes_of(error) == ["ValueError: sizes differ; at /somewhere/mine.py, line 5 in helper(): return loss(out, y)"]
     error.__cause__ = RemoteTraceback("Traceback (most recent call last):\ngnnkit.errors.PlanError: no\n  -> a hint\n")
-    assert report_of(error).causes == ("gnnkit.errors.PlanError: no",)
+    assert causes_of(error) == ["gnnkit.errors.PlanError: no"]
 
 
 def test_words_of_the_option_are_checked() -> None:

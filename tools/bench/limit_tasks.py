@@ -427,7 +427,7 @@ def run(loader: Pipeline, seconds: float, body: Body) -> float:
     """Seeds per second of a loop."""
     from gnnkit.loader.advice.autotune import batches_for
 
-    times = list(batches_for(loader, seconds, body, warm_up=max(2, loader.status().slots)))
+    times = batches_for(loader, seconds, body, warm_up=max(2, loader.status().slots))
     return (len(times) - 1) * loader.plan.batching.batch_size / (times[-1] - times[0])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from statistics import fmean
@@ -49,20 +49,12 @@ class Space:
     """
 
     values: Mapping[str, tuple[Any, ...]]
-    allowed: Callable[[Point], bool] = lambda point: True
+    allowed: Callable[[Point], bool]
 
     def grid(self) -> list[dict[str, Any]]:
         """Every combination that can be had, the cheapest first."""
         points = (dict(zip(self.values, values, strict=True)) for values in product(*self.values.values()))
         return sorted(filter(self.allowed, points), key=self.cost)
-
-    def beside(self, point: Point, name: str, *, up: bool) -> Iterator[dict[str, Any]]:
-        """Combinations that differ from ``point`` in one option, the nearest first; of slots, one at a time is too little to tell."""
-        at = self.values[name].index(point[name])
-        values = self.values[name][at + 1 :] if up else self.values[name][:at][::-1]
-        if name in _SLOTS and up and len(values) > 1:
-            values = values[1::2]
-        yield from filter(self.allowed, ({**point, name: value} for value in values))
 
     def cost(self, point: Point) -> int:
         """Returns the cost of a combination, to compare it with others: the sum of its positions among each option's values."""
@@ -154,90 +146,75 @@ class SearchTrial:
         return self.seeds / self.seconds if self.seconds else 0.0
 
 
-class Search:
-    """Tries options until nothing promises more, or there are enough trials.
+def speed_of(trials: Sequence[SearchTrial], point: Point) -> float:
+    """Seeds per second in all trials of some options; 0 where there is none."""
+    own = [trial for trial in trials if trial.options == point]
+    seconds = sum(trial.seconds for trial in own)
+    return sum(trial.seeds for trial in own) / seconds if seconds else 0.0
+
+
+def fastest(trials: Sequence[SearchTrial], part: float = 0.0) -> list[Point]:
+    """The combinations whose speed in all of their trials is within this part of the best, each once, the fastest first."""
+    points: list[Point] = []
+    for trial in trials:
+        if trial.options not in points:
+            points.append(trial.options)
+    points.sort(key=lambda point: speed_of(trials, point), reverse=True)
+    return [point for point in points if speed_of(trials, point) >= speed_of(trials, points[0]) * (1 - part)]
+
+
+def worth_trying(space: Space, start: Point, trials: Sequence[SearchTrial]) -> Iterator[Point]:
+    """Goes uphill from ``start`` for as long as something gets faster, then once more to the best ones, in turn with ``start``.
 
     Args:
         space: What may be tried.
-        run: Tries some options; None where there is no time left.
-        most: The most trials, at least 1.
+        start: The options that there are before.
+        trials: The results so far: the caller adds one to them before it asks for the next combination.
 
-    Attributes:
-        trials: All of them, in their order; the first one is of the options that were there before.
+    Yields:
+        The next combination to try.
     """
+    yield start
+    is_faster = True
+    while is_faster:
+        before = fastest(trials)[0]
+        for name in space.values:
+            yield from _uphill(space, name, trials)
+        is_faster = fastest(trials)[0] != before
+    close = fastest(trials, _CLOSE)
+    if any(trial.options != start for trial in trials):
+        yield from close
+        if start not in close:
+            yield start
 
-    def __init__(self, space: Space, run: Callable[[Point], SearchTrial | None], most: int) -> None:
-        self._space, self._run, self._most = space, run, most
-        self.trials: list[SearchTrial] = []
 
-    def go(self, start: Point) -> None:
-        """Searches from ``start``, and tries the best ones again, in turn with what there was before."""
-        if self._try(start) is None:
+def _uphill(space: Space, name: str, trials: Sequence[SearchTrial]) -> Iterator[Point]:
+    """Goes from the best combination along one option for as long as that is faster."""
+    best = fastest(trials)[0]
+    last = next(trial for trial in reversed(trials) if trial.options == best)
+    for values in _directions(space.values[name], best[name], name in _SLOTS, last):
+        for point in ({**best, name: value} for value in values):
+            if not space.allowed(point) or any(trial.options == point for trial in trials):
+                continue
+            best_speed = speed_of(trials, fastest(trials)[0])
+            yield point
+            if trials[-1].seeds_per_s <= best_speed * (1 + AS_GOOD):
+                break
+        if fastest(trials)[0] != best:
             return
-        while len(self.trials) < self._most and any([self._climb(name) for name in self._space.values]):
-            pass
-        close = self._within(_CLOSE)
-        if len(self._points()) > 1:
-            for point in [*close, *([] if start in close else [start])]:
-                if self._try(point) is None:
-                    return
 
-    @property
-    def best(self) -> Point:
-        """The options to use: the cheapest of those that are about as good as the best."""
-        return min(self._within(AS_GOOD), key=self._space.cost)
 
-    def speed(self, point: Point) -> float:
-        """Seeds per second in all trials of some options; 0 where there is none."""
-        trials = [trial for trial in self.trials if trial.options == point]
-        seconds = sum(trial.seconds for trial in trials)
-        return sum(trial.seeds for trial in trials) / seconds if seconds else 0.0
-
-    def _points(self) -> list[Point]:
-        """Returns the combinations that were tried, each once, the fastest first."""
-        found: list[Point] = []
-        for trial in self.trials:
-            if trial.options not in found:
-                found.append(trial.options)
-        return sorted(found, key=self.speed, reverse=True)
-
-    def _within(self, part: float) -> list[Point]:
-        """The combinations whose speed is within this part of the best, the fastest first."""
-        points = self._points()
-        return [point for point in points if self.speed(point) >= self.speed(points[0]) * (1 - part)]
-
-    def _try(self, point: Point) -> SearchTrial | None:
-        trial = self._run(point) if len(self.trials) < self._most else None
-        if trial is None:
-            self._most = len(self.trials)
-        else:
-            self.trials.append(trial)
-        return trial
-
-    def _climb(self, name: str) -> bool:
-        """Goes along an option for as long as it gets faster; whether it did."""
-        before = self._points()[0]
-        last = next(trial for trial in reversed(self.trials) if trial.options == before)
-        for up in self._directions(name, last):
-            for point in self._space.beside(before, name, up=up):
-                tried = self._points()
-                if point in tried:
-                    continue
-                trial = self._try(point)
-                if trial is None or trial.seeds_per_s <= self.speed(tried[0]) * (1 + AS_GOOD):
-                    break
-            if self._points()[0] != before:
-                return True
-        return False
-
-    @staticmethod
-    def _directions(name: str, trial: SearchTrial) -> tuple[bool, ...]:
-        """Returns the directions in which a better value may lie: up (True) or down. Fewer slots are never faster."""
-        if trial.bottleneck in _OF_THE_LOOP:
-            return ()
-        if name in _SLOTS or trial.bottleneck != "processors":
-            return (True,)
-        return (False,) if trial.is_full else (True, False)
+def _directions(values: Sequence[Any], now: Any, is_slots: bool, trial: SearchTrial) -> list[Sequence[Any]]:
+    """The values of an option among which a better one may lie, the nearest first, in each direction that the trial leaves open."""
+    at = values.index(now)
+    more, fewer = values[at + 1 :], values[:at][::-1]
+    if trial.bottleneck in _OF_THE_LOOP:
+        return []
+    if is_slots:  # fewer are never faster, and one more at a time is too little to tell
+        return [more[1::2] if len(more) > 1 else more]
+    if trial.bottleneck != "processors":
+        return [more]
+    return [fewer] if trial.is_full else [more, fewer]
 
 
 # Batches that a speed is made of, at least.
@@ -270,7 +247,7 @@ def beside(loader: Pipeline, options: Point) -> Pipeline:
     return loader.with_backend(backend_from_json(backend), {"seed": loader.plan.batching.seed ^ 1, **rest}, ignore_events)
 
 
-def batches_for(loader: Pipeline, seconds: float, train_step: TrainStep | None, warm_up: int = 0) -> Iterator[float]:
+def batches_for(loader: Pipeline, seconds: float, train_step: TrainStep | None, warm_up: int = 0) -> list[float]:
     """Goes through the batches of epoch after epoch, for some time and at least so many that there is something to tell.
 
     Args:
@@ -279,7 +256,7 @@ def batches_for(loader: Pipeline, seconds: float, train_step: TrainStep | None, 
         train_step: Called with each batch.
         warm_up: Batches that come before that time begins.
 
-    Yields:
+    Returns:
         ``time.monotonic()`` after the last batch of the warm-up, and after each one that counts.
 
     Raises:
@@ -287,21 +264,15 @@ def batches_for(loader: Pipeline, seconds: float, train_step: TrainStep | None, 
     """
     if not len(loader):
         raise PlanError("there is nothing to measure: an epoch of this loader has no batches", "see len(loader) and input_nodes")
-    began_s, count = time.monotonic(), -warm_up
-    if not warm_up:
-        yield began_s
+    times = [time.monotonic()]
     while True:
         for batch in loader:
             if train_step is not None:
                 train_step(batch)
             del batch
-            count, now_s = count + 1, time.monotonic()
-            if count == 0:
-                began_s = now_s
-            if count >= 0:
-                yield now_s
-            if count >= _LEAST_BATCHES and now_s >= began_s + seconds:
-                return
+            times.append(time.monotonic())
+            if len(times) > warm_up + _LEAST_BATCHES and times[-1] >= times[warm_up] + seconds:
+                return times[warm_up:]
 
 
 def run_trial(loader: Pipeline, options: Point, seconds: float, train_step: TrainStep | None, cpus: int) -> SearchTrial:
@@ -315,7 +286,7 @@ def run_trial(loader: Pipeline, options: Point, seconds: float, train_step: Trai
         cpus: Processors that there are.
     """
     with beside(loader, options) as tried:
-        times = list(batches_for(tried, seconds, train_step, warm_up=max(2, tried.status().slots)))
+        times = batches_for(tried, seconds, train_step, warm_up=max(2, tried.status().slots))
         span_s = times[-1] - times[0]
         # Not all may be known any more: their mean is.
         seeds = fmean(record.seeds for record in last_records(tried.records, span_s)) * (len(times) - 1)
@@ -400,11 +371,10 @@ def autotune(
     check_seconds(seconds)
     loader.check_open()
     plan, cpus, began_s = loader.plan, available_cpus(), time.monotonic()
-    deadline_s, took_s = began_s + seconds, [0.0]
+    deadline_s = began_s + seconds
     space_of(plan, workers=1, cpus=1, most_slots=1)  # what cannot be tuned is found out before anything runs
     with beside(loader, {}) as tried:
-        for _ in batches_for(tried, min(warm_s, seconds / 10), train_step):
-            pass
+        batches_for(tried, min(warm_s, seconds / 10), train_step)
         measured, workers = measure(tried), tried.status().workers
     most_slots = int(available_memory() * _MOST_OF_MEMORY / max(1.0, measured.batch_bytes))
     space, start = space_of(plan, workers=workers, cpus=cpus, most_slots=most_slots)
@@ -412,30 +382,31 @@ def autotune(
     most = max(_LEAST_TRIALS, min(most, grid_size // _PART_OF_GRID))
     trial_s = min(longest_s, max(_SHORTEST_S, (deadline_s - time.monotonic()) / most * 0.8))
 
-    def run(point: Point) -> SearchTrial | None:
-        trial_began_s = time.monotonic()
-        if len(took_s) > 1 and trial_began_s + max(took_s) > deadline_s:
-            return None
-        trial = run_trial(loader, point, trial_s, train_step, cpus)
-        words = ", ".join(f"{option}={value!r}" for option, value in point.items())
-        speed, why = format_rate(trial.seeds_per_s, "seeds"), _HOLDS_BACK.get(trial.bottleneck, "")
-        say(f"{len(took_s):>4}  {words:<60}  {speed:>16}  {why}".rstrip())
-        took_s.append(time.monotonic() - trial_began_s)
-        return trial
-
     body = "an empty loop" if train_step is None else "your train_step"
     say(f"autotune: up to {most} of {grid_size} combinations, {format_duration(trial_s)} each, with {body}")
-    search = Search(space, run, most)
-    search.go(start)
-    best, own = search.best, backend_options(plan.backend, search.best)
+    trials: list[SearchTrial] = []
+    slowest_s = 0.0
+    for point in worth_trying(space, start, trials):
+        trial_began_s = time.monotonic()
+        if len(trials) == most or (trials and trial_began_s + slowest_s > deadline_s):
+            break
+        trial = run_trial(loader, point, trial_s, train_step, cpus)
+        trials.append(trial)
+        words = ", ".join(f"{option}={value!r}" for option, value in point.items())
+        speed, why = format_rate(trial.seeds_per_s, "seeds"), _HOLDS_BACK.get(trial.bottleneck, "")
+        say(f"{len(trials):>4}  {words:<60}  {speed:>16}  {why}".rstrip())
+        slowest_s = max(slowest_s, time.monotonic() - trial_began_s)
+    # The cheapest of those that are about as good as the best.
+    best = min(fastest(trials, AS_GOOD), key=space.cost)
+    own = backend_options(plan.backend, best)
     # Arguments of with_backend: what was found, and what the backend has been given beside it.
     usual = backend_from_json({"kind": plan.backend["kind"]}).to_json()
     given = {option: value for option, value in plan.backend.items() if option not in best and value != usual.get(option)}
     result = AutotuneResult(
-        trials=tuple(search.trials),
+        trials=tuple(trials),
         best=best,
-        seeds_per_s=search.speed(best),
-        gain=search.speed(best) / max(search.speed(start), 1e-9),
+        seeds_per_s=speed_of(trials, best),
+        gain=speed_of(trials, best) / max(speed_of(trials, start), 1e-9),
         took_s=time.monotonic() - began_s,
         grid_size=grid_size,
         options={"backend": backend_from_json({**plan.backend, **own}), **{option: best[option] for option in best if option not in own}},
@@ -512,8 +483,7 @@ def profile(loader: Pipeline, seconds: float = 10.0) -> Profile:
     if ranks > 1:
         raise PlanError(f"nothing has run yet that could be profiled, and this is one of {ranks} trainers", "iterate over the loader first")
     with beside(loader, {}) as own:
-        for _ in batches_for(own, seconds, None):
-            pass
+        batches_for(own, seconds, None)
         measured = measure(own, seconds)
     return Profile(title, "own", measured, advise(measured))
 

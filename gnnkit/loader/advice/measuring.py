@@ -11,6 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -341,14 +342,9 @@ def _device_with_room(loader: Pipeline) -> str:
 
 def last_records(records: Iterable[BatchRecord], seconds: float) -> list[BatchRecord]:
     """The batches of the last ``seconds`` before the last one was handed out, oldest first."""
-    found = list(records)
-    if not found:
-        return []
-    since = found[-1].delivered_s - seconds
-    first = len(found) - 1
-    while first and found[first - 1].delivered_s >= since:
-        first -= 1
-    return found[first:]
+    newest_first = list(records)[::-1]
+    since = newest_first[0].delivered_s - seconds if newest_first else 0.0
+    return list(takewhile(lambda record: record.delivered_s >= since, newest_first))[::-1]
 
 
 def _of_records(records: Sequence[BatchRecord], threads: int) -> dict[str, Any]:
@@ -370,13 +366,10 @@ def _of_records(records: Sequence[BatchRecord], threads: int) -> dict[str, Any]:
         "busy_of": {name: time / seconds for name, time in sorted(sampled.items())},
         "ready": fmean(record.ready for record in records),
         "batch_bytes": fmean(record.nbytes for record in records),
-        "work": tuple(_work(record) for record in records[-_MOST_WORK:]),
+        "work": tuple(
+            Work(r.sample_s + r.gather_s, r.collate_s + r.transform_s + r.transfer_s + r.consumer_s) for r in records[-_MOST_WORK:]
+        ),
     }
-
-
-def _work(record: BatchRecord) -> Work:
-    loop_s = record.collate_s + record.transform_s + record.transfer_s + record.consumer_s
-    return Work(record.sample_s + record.gather_s, loop_s)
 
 
 def _first_ones(records: Sequence[BatchRecord], threads: int) -> list[BatchRecord]:

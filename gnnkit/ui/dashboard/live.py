@@ -306,19 +306,13 @@ def _place(shell: Any, interval_s: float, actions: Actions) -> HtmlPlace:
 def _hear_of_cells(shell: Any, watch: DashboardWatch) -> None:
     """Tells a watch when cells begin and end, until it has ended."""
 
-    def began(*_: object) -> None:
-        watch.cell_began()
-
     def ended(*_: object) -> None:
         watch.cell_ended()
         if watch.has_ended:
-            stop()
+            for name, call in heard.items():
+                if call in shell.events.callbacks[name]:
+                    shell.events.unregister(name, call)
 
-    def stop() -> None:
-        for name, call in heard.items():
-            if call in shell.events.callbacks[name]:
-                shell.events.unregister(name, call)
-
-    heard: dict[str, Callable[..., None]] = {"pre_run_cell": began, "post_run_cell": ended}
+    heard: dict[str, Callable[..., None]] = {"pre_run_cell": lambda *_: watch.cell_began(), "post_run_cell": ended}
     for name, call in heard.items():
         shell.events.register(name, call)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gnnkit.events import StageState
 from gnnkit.loader.advice import advise, measure
+from gnnkit.loader.advice.measuring import PARTS
 from gnnkit.printable import clean
 from gnnkit.runtime.runs import tail
 from gnnkit.ui.objects import sampled_on
@@ -55,14 +56,14 @@ def blocks(values: Sequence[float], top: float, width: int = 30) -> str:
     return "".join(_BLOCKS[level] for level in levels)
 
 
-def whole_percents(fractions: Sequence[float]) -> list[int]:
-    """Fractions as whole percents that sum to what the fractions sum to, by largest remainders (Hamilton's method)."""
-    exact = [max(fraction, 0.0) * 100 for fraction in fractions]
-    floors = [math.floor(value + 1e-9) for value in exact]
-    missing = round(sum(exact)) - sum(floors)
-    for index in sorted(range(len(exact)), key=lambda i: floors[i] - exact[i])[: max(missing, 0)]:
-        floors[index] += 1
-    return floors
+def whole_percents(parts: Mapping[str, float]) -> list[tuple[str, int]]:
+    """Names and whole percents that sum to what the fractions sum to, by largest remainders (Hamilton's method)."""
+    exact = {name: max(fraction, 0.0) * 100 for name, fraction in parts.items()}
+    percents = {name: math.floor(value + 1e-9) for name, value in exact.items()}
+    missing = round(sum(exact.values())) - sum(percents.values())
+    for name in sorted(exact, key=lambda name: percents[name] - exact[name])[: max(missing, 0)]:
+        percents[name] += 1
+    return list(percents.items())
 
 
 def _height(value: float, top: float) -> int:
@@ -84,19 +85,6 @@ class StageRow:
     bar: Bar
     state: str
     text: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """A part of the time of a thread or process.
-
-    Attributes:
-        name: "waiting", "sampling" and the like.
-        fraction: Within [0, 1].
-    """
-
-    name: str
-    fraction: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +140,8 @@ class Snapshot:
         seeds: Seeds per second.
         ready: Batches that were sampled and waiting.
         slots: The most that can be; 0 where that is not known.
-        consumer: Where this process spent its time.
-        workers: Where those who sample spent theirs.
+        consumer: ``{"waiting": fraction, ...}``: where this process spent its time.
+        workers: ``{"sampling": fraction, ...}``: where those who sample spent theirs.
         split_of: What these shares are of: "last 10 s" or "epoch 3".
         processes: See ``ProcessRow``.
         buffers: Bytes of the batches' blocks.
@@ -172,8 +160,8 @@ class Snapshot:
     seeds: Series = field(default_factory=Series)
     ready: Series = field(default_factory=Series)
     slots: int = 0
-    consumer: tuple[Share, ...] = ()
-    workers: tuple[Share, ...] = ()
+    consumer: Mapping[str, float] = field(default_factory=dict)
+    workers: Mapping[str, float] = field(default_factory=dict)
     split_of: str = ""
     processes: tuple[ProcessRow, ...] = ()
     buffers: int = 0
@@ -193,119 +181,92 @@ class Snapshot:
 SECONDS = 60
 
 
-@dataclass(slots=True)
-class _Second:
-    """The batches and times within one second of the monotonic clock.
-
-    Batches and seeds are spread over the time that it took to get them, so that one batch in three seconds is a third of a batch in
-    each of them. Times and waiting batches are booked where the batch was delivered.
-    """
-
-    number: int
-    batches: float = 0.0
-    seeds: float = 0.0
-    times: dict[str, float] = field(default_factory=dict)
-    busy: dict[str, float] = field(default_factory=dict)
-    delivered: int = 0
-    ready: float = 0.0
+# What a batch adds to the second of its delivery, beside its worker's time; each is a field of ``BatchRecord``.
+_TIMES = (*PARTS, "sample", "gather")
+_Seconds = defaultdict[int, defaultdict[str, float]]
 
 
 class ThroughputWindow:
-    """Sums over the last ``SECONDS`` whole seconds; costs what is new since the last look, not what there is.
+    """Sums over the last ``SECONDS`` whole seconds of the monotonic clock; costs what is new since the last look, not what there is.
+
+    Batches and seeds are spread over the time that it took to get them, so that one batch in three seconds is a third of a batch in
+    each of them. Times and waiting batches are booked where the batch was delivered.
 
     Attributes:
-        until_s: When the newest batch that was added was delivered; -inf before the first.
+        seen_s: When the newest batch that was added had been asked for; -inf before the first.
+        until_s: When it was delivered; likewise.
     """
 
     def __init__(self) -> None:
-        self._seconds: deque[_Second] = deque(maxlen=SECONDS + 1)
-        self._seen_s = self.until_s = -math.inf
-
-    @property
-    def seen_s(self) -> float:
-        """When the newest batch that was added had been asked for."""
-        return self._seen_s
+        # By the second's number: sums by name, and the time that each worker was sampling and gathering.
+        self._sums: _Seconds = defaultdict(lambda: defaultdict(float))
+        self._busy: _Seconds = defaultdict(lambda: defaultdict(float))
+        self.seen_s = self.until_s = -math.inf
 
     def add(self, records: Iterable[BatchRecord]) -> None:
         """Adds those that are newer than all before."""
         for record in records:
-            if record.asked_s > self._seen_s:
-                self._seen_s, self.until_s = record.asked_s, record.delivered_s
+            if record.asked_s > self.seen_s:
+                self.seen_s, self.until_s = record.asked_s, record.delivered_s
                 self._book(record)
+        newest = max(self._sums, default=0)
+        for seconds in self._sums, self._busy:
+            for number in [number for number in seconds if number < newest - SECONDS]:
+                del seconds[number]
 
     def rates(self, now: float) -> tuple[list[float], list[float]]:
         """Batches and seeds in each of the last ``SECONDS`` whole seconds, oldest first."""
-        seconds = self._last(now, SECONDS)
-        return [s.batches if s else 0.0 for s in seconds], [s.seeds if s else 0.0 for s in seconds]
+        seconds: list[Mapping[str, float]] = [self._sums.get(number, {}) for number in _whole_seconds(now)]
+        return [sums.get("batches", 0.0) for sums in seconds], [sums.get("seeds", 0.0) for sums in seconds]
 
     def occupancy(self, now: float) -> list[float]:
         """Batches that waited on average when one was asked for; where none was, what was seen last."""
         values, last = [], 0.0
-        for second in self._last(now, SECONDS):
-            last = last if second is None or not second.delivered else second.ready / second.delivered
+        for number in _whole_seconds(now):
+            sums: Mapping[str, float] = self._sums.get(number, {})
+            last = sums["ready"] / sums["delivered"] if "delivered" in sums else last
             values.append(last)
         return values
 
     def times(self, now: float, seconds: int) -> dict[str, float]:
         """Seconds that the consumer spent in each stage, within the last ``seconds`` and the one that runs."""
-        return _total(second.times for second in self._recent(now, seconds))
+        return {name: value for name, value in _since(self._sums, now, seconds).items() if name in _TIMES}
 
     def busy(self, now: float, seconds: int) -> dict[str, float]:
         """Seconds that each worker was sampling and gathering, by its name."""
-        return _total(second.busy for second in self._recent(now, seconds))
+        return _since(self._busy, now, seconds)
 
     def _book(self, record: BatchRecord) -> None:
         delivered = record.delivered_s
         # A pause is not work: the batch belongs to what came after it.
-        began = record.asked_s + record.paused_s if record.paused_s else record.asked_s - record.consumer_s
-        self._spread(max(began, delivered - SECONDS), delivered, record.seeds)
-        second = self._at(math.floor(delivered))
-        if second is None:
-            return
-        second.delivered += 1
-        second.ready += record.ready
-        times = second.times
-        for name in ("wait", "collate", "transform", "transfer", "consumer", "sample", "gather"):
-            times[name] = times.get(name, 0.0) + getattr(record, f"{name}_s")
-        second.busy[record.worker] = second.busy.get(record.worker, 0.0) + record.sample_s + record.gather_s
-
-    def _spread(self, began: float, ended: float, seeds: int) -> None:
-        span = ended - began
-        first, last = math.floor(began), math.floor(ended)
-        for number in range(first, last + 1):
-            second = self._at(number)
-            if second is not None:
-                inside = min(ended, number + 1) - max(began, number)
-                share = inside / span if span > 0 else 1.0 if number == last else 0.0
-                second.batches += share
-                second.seeds += share * seeds
-
-    def _at(self, number: int) -> _Second | None:
-        """The second of that number, made if it is newer than all; None where it has been forgotten."""
-        if not self._seconds or number > self._seconds[-1].number:
-            # A long silence leaves no more than fits.
-            start = max(number - SECONDS, self._seconds[-1].number + 1 if self._seconds else number)
-            self._seconds.extend(_Second(missing) for missing in range(start, number + 1))
-        index = len(self._seconds) - 1 - (self._seconds[-1].number - number)
-        return self._seconds[index] if index >= 0 else None
-
-    def _last(self, now: float, count: int) -> list[_Second | None]:
-        """The ``count`` whole seconds before the one that runs; None for those that are not known."""
-        known = {second.number: second for second in self._seconds}
-        current = math.floor(now)
-        return [known.get(number) for number in range(current - count, current)]
-
-    def _recent(self, now: float, count: int) -> list[_Second]:
-        since = math.floor(now) - count
-        return [second for second in self._seconds if second.number >= since]
+        asked = record.asked_s + record.paused_s if record.paused_s else record.asked_s - record.consumer_s
+        began, number = max(asked, delivered - SECONDS), math.floor(delivered)
+        for second in range(math.floor(began), number + 1):
+            inside = min(delivered, second + 1) - max(began, second)
+            share = inside / (delivered - began) if delivered > began else float(second == number)
+            self._sums[second]["batches"] += share
+            self._sums[second]["seeds"] += share * record.seeds
+        sums = self._sums[number]
+        sums["delivered"] += 1
+        sums["ready"] += record.ready
+        for name in _TIMES:
+            sums[name] += getattr(record, f"{name}_s")
+        self._busy[number][record.worker] += record.sample_s + record.gather_s
 
 
-def _total(parts: Iterable[dict[str, float]]) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for part in parts:
-        for name, value in part.items():
-            total[name] = total.get(name, 0.0) + value
-    return total
+def _whole_seconds(now: float) -> range:
+    """The numbers of the whole seconds before the one that runs."""
+    return range(math.floor(now) - SECONDS, math.floor(now))
+
+
+def _since(sums: _Seconds, now: float, seconds: int) -> dict[str, float]:
+    """Sums of the last ``seconds`` and of the one that runs."""
+    total: defaultdict[str, float] = defaultdict(float)
+    for number, own in sums.items():
+        if number >= math.floor(now) - seconds:
+            for name, value in own.items():
+                total[name] += value
+    return dict(total)
 
 
 # Shares are of the recent past, rates of the last seconds: long enough to be calm, short enough to follow a change.
@@ -318,10 +279,10 @@ _ADVICE_EVERY_S, _ADVICE_AFTER_S = 2.0, 2.0
 _TAIL_LINES, _TAIL_WIDTH = 8, 160
 _MAX_STAGES = 7
 # Whose time is shown, under which name, in which colour's order.
-_CONSUMER = (("wait", "waiting"), ("build", "building"), ("transfer", "transfer"), ("consumer", "your loop"))
+_CONSUMER = {"waiting": ("wait",), "building": ("collate", "transform"), "transfer": ("transfer",), "your loop": ("consumer",)}
 
 # Whose time went where: this process's and the workers', and what it is a share of.
-_Split = tuple[tuple[Share, ...], tuple[Share, ...], str]
+_Split = tuple[Mapping[str, float], Mapping[str, float], str]
 
 
 class Observer:
@@ -329,16 +290,15 @@ class Observer:
 
     Args:
         title: What the loader reads.
-        clock: ``time.monotonic``, as records have it.
     """
 
-    def __init__(self, title: str, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._title, self._clock = title, clock
+    def __init__(self, title: str) -> None:
+        self._title = title
         self._window = ThroughputWindow()
         self._cpu: dict[int, deque[tuple[float, float]]] = {}
         self._tails: dict[str, tuple[int, tuple[str, ...]]] = {}
         self._advice, self._advised_s, self._advised_of_s = "", -math.inf, -math.inf
-        self._split: _Split = (), (), ""
+        self._split: _Split = {}, {}, ""
         self.last = Snapshot(title, "", "ready")
 
     def look(self, loader: Pipeline, *, still: bool = False) -> Snapshot:
@@ -348,7 +308,7 @@ class Observer:
             loader: The loader.
             still: The epoch that is open was left: its time ends with its last batch.
         """
-        now, before = self._clock(), self.last
+        now, before = time.monotonic(), self.last
         window = self._window
         window.add(loader.records.window(min(now - window.seen_s, 3600.0)))
         status, stages, error = loader.status(), loader.history.stages, loader.history.last_error
@@ -427,26 +387,17 @@ class Observer:
         else:
             times = self._window.times(until, _SHARES_OF_S)
             split_of = f"last {min(_SHARES_OF_S, max(1, math.ceil(elapsed)))} s"
-        own = {
-            "wait": times.get("wait", 0.0),
-            "build": times.get("collate", 0.0) + times.get("transform", 0.0),
-            "transfer": times.get("transfer", 0.0),
-            "consumer": times.get("consumer", 0.0),
-        }
+        own = {label: sum(times.get(name, 0.0) for name in names) for label, names in _CONSUMER.items()}
         wall = sum(own.values())
         if not stats.batches or wall <= 0:
             # Nothing came lately: what was known last still says more than nothing.
             return self._split
-        consumer = tuple(Share(label, own[name] / wall) for name, label in _CONSUMER)
+        consumer = {label: spent / wall for label, spent in own.items()}
         sample, gather = times.get("sample", 0.0), times.get("gather", 0.0)
         threads = max(len(self._window.busy(until, _SHARES_OF_S)), status.workers, 1)
         # Batches that were sampled ahead of the window are booked in it: the parts may be more than the whole.
         capacity = max(threads * wall, sample + gather, 1e-9)
-        workers = (
-            Share("sampling", sample / capacity),
-            Share("gathering", gather / capacity),
-            Share("idle", 1 - (sample + gather) / capacity),
-        )
+        workers = {"sampling": sample / capacity, "gathering": gather / capacity, "idle": 1 - (sample + gather) / capacity}
         self._split = consumer, workers, split_of
         return self._split
 
@@ -487,7 +438,8 @@ class Observer:
     def _busy_share(self, name: str, now: float) -> float:
         """Share of the last seconds that a process's threads sampled; nan where none of them does."""
         window = self._window
-        wall = sum(value for part, value in window.times(now, _SHARES_OF_S).items() if part not in ("sample", "gather"))
+        times = window.times(now, _SHARES_OF_S)
+        wall = sum(times.get(part, 0.0) for part in PARTS)
         own = [busy for worker, busy in window.busy(now, _SHARES_OF_S).items() if _process_of(worker) == name]
         return min(1.0, sum(own) / (wall * len(own))) if own and wall > 0 else math.nan
 
@@ -499,9 +451,6 @@ class Observer:
             self._advised_s, self._advised_of_s = now, seen_s
             self._advice = advise(measure(loader, float(_SHARES_OF_S))).sentence
         return self._advice
-
-
-_TIMES = ("wait", "collate", "transform", "transfer", "consumer", "sample", "gather")
 
 
 def _process_of(worker: str) -> str:

@@ -8,8 +8,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.printable import clean
@@ -19,7 +18,6 @@ from gnnkit.ui.dashboard.observer import (
     WIDTH,
     ProcessRow,
     Series,
-    Share,
     Snapshot,
     StageRow,
     area_path,
@@ -29,7 +27,7 @@ from gnnkit.ui.dashboard.observer import (
 )
 from gnnkit.ui.kernel import WIDGET_MIME, CellPort
 from gnnkit.ui.options import get_options
-from gnnkit.ui.progress import bar_details
+from gnnkit.ui.progress import bar_details, percent_of
 from gnnkit.units import format_bytes, format_duration, format_percent, format_quantity, format_short
 
 if TYPE_CHECKING:
@@ -68,19 +66,10 @@ def stage_name(stage: StageRow) -> str:
     return clean(f"{stage.bar.stage} {stage.bar.label}", 60)
 
 
-def ready_words(snapshot: Snapshot) -> str:
-    """Batches that wait, of those that can: "3 of 8"."""
-    return " ".join((ready_now(snapshot), ready_limit(snapshot))).rstrip()
-
-
-def ready_now(snapshot: Snapshot) -> str:
-    """Batches that wait."""
-    return format_short(snapshot.ready.now) if math.isfinite(snapshot.ready.now) else number(snapshot.ready.now)
-
-
-def ready_limit(snapshot: Snapshot) -> str:
-    """The most that can wait: "of 8"; "" where it is not known."""
-    return f"of {snapshot.slots}" if snapshot.slots else ""
+def ready_words(snapshot: Snapshot) -> tuple[str, str]:
+    """Batches that wait, and the most that can: "3" and "of 8"; no limit where it is not known."""
+    now = format_short(snapshot.ready.now) if math.isfinite(snapshot.ready.now) else number(snapshot.ready.now)
+    return now, f"of {snapshot.slots}" if snapshot.slots else ""
 
 
 def memory_of(snapshot: Snapshot) -> str:
@@ -90,31 +79,19 @@ def memory_of(snapshot: Snapshot) -> str:
 
 def process_table(processes: Sequence[ProcessRow]) -> list[list[str]]:
     """Headings and rows: names and states, then numbers. A column that is known of no process is left out, but that of processors."""
-    rows = [list(_COLUMNS), *(_process_cells(process) for process in processes)]
-    shown = [i for i in range(len(_COLUMNS)) if _COLUMNS[i] == "CPU" or any(row[i] for row in rows[1:])]
-    return [[row[i] for i in shown] for row in rows]
-
-
-def _process_cells(process: ProcessRow) -> list[str]:
-    return [
-        clean(process.name, 40),
-        clean(process.state, 30),
-        str(process.pid),
-        share(process.cpu),
-        share(process.busy),
-        format_bytes(process.private),
-        format_bytes(process.shared),
+    rows = [
+        [
+            clean(process.name, 40),
+            clean(process.state, 30),
+            str(process.pid),
+            *("" if math.isnan(share) else f"{round(share * 100)} %" for share in (process.cpu, process.busy)),
+            format_bytes(process.private),
+            format_bytes(process.shared),
+        ]
+        for process in processes
     ]
-
-
-def share(fraction: float) -> str:
-    """A share in percent; "" where it is not known."""
-    return "" if math.isnan(fraction) else f"{round(fraction * 100)} %"
-
-
-def named_percents(shares: tuple[Share, ...]) -> list[tuple[str, int]]:
-    """Names and whole percents that sum to a hundred."""
-    return list(zip((s.name for s in shares), whole_percents([s.fraction for s in shares]), strict=True))
+    shown = [i for i, column in enumerate(_COLUMNS) if column == "CPU" or any(row[i] for row in rows)]
+    return [[row[i] for i in shown] for row in (_COLUMNS, *rows)]
 
 
 def to_block(snapshot: Snapshot) -> str:
@@ -125,7 +102,7 @@ def to_block(snapshot: Snapshot) -> str:
         facts += [
             ("batches/s", _series(snapshot.batches)),
             ("seeds/s", _series(snapshot.seeds)),
-            ("ready batches", f"{ready_words(snapshot):>8}  {blocks(snapshot.ready.values, snapshot.slots)}".rstrip()),
+            ("ready batches", f"{' '.join(ready_words(snapshot)).rstrip():>8}  {blocks(snapshot.ready.values, snapshot.slots)}".rstrip()),
         ]
     facts.append(("memory", memory_of(snapshot)))
     facts += [("this process", _shares(snapshot.consumer, snapshot.split_of))] if snapshot.consumer else []
@@ -154,13 +131,13 @@ def _series(series: Series) -> str:
     return f"{number(series.now):>8}  {blocks(series.values, max(series.values, default=0.0))}".rstrip()
 
 
-def _shares(shares: tuple[Share, ...], split_of: str) -> str:
-    return ", ".join(f"{name} {percent} %" for name, percent in named_percents(shares)) + (f" ({split_of})" if split_of else "")
+def _shares(shares: Mapping[str, float], split_of: str) -> str:
+    return ", ".join(f"{name} {percent} %" for name, percent in whole_percents(shares)) + (f" ({split_of})" if split_of else "")
 
 
 # Before the first batch the parts are there, at nothing, so that the layout stays where it is.
-_NO_CONSUMER = tuple(Share(name, 0.0) for name in ("waiting", "building", "transfer", "your loop"))
-_NO_WORKERS = tuple(Share(name, 0.0) for name in ("sampling", "gathering", "idle"))
+_NO_CONSUMER = dict.fromkeys(("waiting", "building", "transfer", "your loop"), 0.0)
+_NO_WORKERS = dict.fromkeys(("sampling", "gathering", "idle"), 0.0)
 _NO_ADVICE = "Who is the bottleneck shows after the first batches of an epoch."
 # Processes, log lines, characters of such a line and of other texts; tried in turn until the page is small enough to be kept in a
 # notebook, which the last one is with any texts.
@@ -176,31 +153,48 @@ def style(*, live: bool) -> Markup:
     return Markup(render("dashboard_style.html.j2", live=live))
 
 
-def board(snapshot: Snapshot, processes: int = 12) -> Markup:
+def board(snapshot: Snapshot, processes: int = 12, limit: int = 400) -> Markup:
     """Everything but logs and buttons.
 
     Args:
         snapshot: What to draw.
         processes: The most processes to list.
+        limit: The most characters of a text; sentences have four times as many.
     """
+
+    def short(text: str, most: int) -> str:
+        return clean(text, min(most, limit))
+
     hidden = len(snapshot.processes) - processes
+    now, most_ready = ready_words(snapshot)
+    own = sum(process.private for process in snapshot.processes if process.name != "trainer")
+    memory = {"processes": own, "batches": snapshot.buffers, "graph copy": snapshot.graph}
+    memory |= {"graph on the device": snapshot.on_device} if snapshot.on_device else {}
     values = {
         "size": (WIDTH, HEIGHT),
-        "title": clean(snapshot.title, 120),
-        "where": clean(snapshot.where, 120),
-        "state": clean(snapshot.state, 40),
+        "title": short(snapshot.title, 120),
+        "where": short(snapshot.where, 120),
+        "state": short(snapshot.state, 40),
         "tone": tone_of(snapshot.state),
-        "advice": clean(snapshot.advice, 400) or _NO_ADVICE,
-        "error": clean(snapshot.error, 240),
-        "stages": [_stage_of_page(stage) for stage in snapshot.stages],
+        "advice": clean(snapshot.advice, min(400, 4 * limit)) or _NO_ADVICE,
+        "error": clean(snapshot.error, min(240, 4 * limit)),
+        "stages": [
+            {
+                "name": short(stage_name(stage), 60),
+                "state": stage.state,
+                "percent": percent_of(stage.bar),
+                "details": [short(detail, 160) for detail in stage_details(stage)],
+            }
+            for stage in snapshot.stages
+        ],
         "batches": _series_of_page(snapshot.batches),
         "seeds": _series_of_page(snapshot.seeds),
-        "ready": _series_of_page(snapshot.ready, float(snapshot.slots)) | {"now": ready_now(snapshot), "detail": ready_limit(snapshot)},
-        "memory": {"total": memory_of(snapshot), "parts": _memory(snapshot)},
-        "consumer": named_percents(snapshot.consumer or _NO_CONSUMER),
-        "workers": named_percents(snapshot.workers or _NO_WORKERS),
+        "ready": _series_of_page(snapshot.ready, float(snapshot.slots)) | {"now": now, "detail": most_ready},
+        "memory": {"total": memory_of(snapshot), "parts": [(name, format_bytes(value)) for name, value in memory.items()]},
+        "consumer": whole_percents(snapshot.consumer or _NO_CONSUMER),
+        "workers": whole_percents(snapshot.workers or _NO_WORKERS),
         "split_of": f"of the {snapshot.split_of}" if snapshot.split_of.startswith("last") else snapshot.split_of,
-        "processes": process_table(snapshot.processes[:processes]),
+        "processes": [[short(cell, 40) for cell in row] for row in process_table(snapshot.processes[:processes])],
         "more": f"and {hidden} more" if hidden > 0 else "",
     }
     return Markup(render("dashboard_board.html.j2", **values))
@@ -224,8 +218,8 @@ def page(snapshot: Snapshot, note: str = "") -> str:
         logs = logged(snapshot.processes)[:processes] if lines else []
         parts: dict[str, Any] = {
             "style": style(live=False),
-            "board": board(_shortened(snapshot, text), processes),
-            "logs": [{"name": clean(process.name, 40), "html": log(process, lines, width)} for process in logs],
+            "board": board(snapshot, processes, text),
+            "logs": [{"name": clean(process.name, min(40, text)), "html": log(process, lines, width)} for process in logs],
             "more": " ".join(filter(None, ("" if lines else f"{len(logged(snapshot.processes))} logs left out.", clean(note, text)))),
         }
         html = render("dashboard.html.j2", **parts)
@@ -239,48 +233,12 @@ def logged(processes: Sequence[ProcessRow]) -> list[ProcessRow]:
     return [process for process in processes if process.log]
 
 
-def _shortened(snapshot: Snapshot, limit: int) -> Snapshot:
-    """The snapshot with texts of at most so many characters, sentences of four times as many."""
-    stages = [
-        replace(s, text=clean(s.text, limit), bar=replace(s.bar, stage=clean(s.bar.stage, limit), label=clean(s.bar.label, limit)))
-        for s in snapshot.stages
-    ]
-    processes = [replace(p, name=clean(p.name, limit), state=clean(p.state, limit)) for p in snapshot.processes]
-    return replace(
-        snapshot,
-        title=clean(snapshot.title, limit),
-        where=clean(snapshot.where, limit),
-        state=clean(snapshot.state, limit),
-        advice=clean(snapshot.advice, 4 * limit),
-        error=clean(snapshot.error, 4 * limit),
-        stages=tuple(stages),
-        processes=tuple(processes),
-    )
-
-
-def _stage_of_page(stage: StageRow) -> dict[str, Any]:
-    fraction = stage.bar.fraction
-    return {
-        "name": stage_name(stage),
-        "state": stage.state,
-        "percent": None if fraction is None else f"{fraction * 100:.1f}",
-        "details": stage_details(stage),
-    }
-
-
 def _series_of_page(series: Series, top: float = 0.0) -> dict[str, Any]:
     values = series.values or [0.0, 0.0]
     # A line at the very top of its chart cannot be seen to rise.
     edge = top or max(max(values) * 1.08, 1e-9)
     label = f"top {number(max(values))}" if max(values) > 0 else ""
     return {"now": number(series.now), "line": line_points(values, edge), "area": area_path(values, edge), "top": label}
-
-
-def _memory(snapshot: Snapshot) -> list[tuple[str, str]]:
-    own = sum(process.private for process in snapshot.processes if process.name != "trainer")
-    parts = [("processes", own), ("batches", snapshot.buffers), ("graph copy", snapshot.graph)]
-    parts += [("graph on the device", snapshot.on_device)] if snapshot.on_device else []
-    return [(name, format_bytes(value)) for name, value in parts]
 
 
 _BETWEEN_CELLS = "Clicks wait until the running cell has ended; to act now, interrupt it: loader.resume() goes on afterwards."
@@ -417,27 +375,20 @@ class Panel:
 
     def close(self) -> None:
         """Takes the widgets from the front end."""
-        for widget in _family(self._root):
-            widget.close()
+        _close(self._root)
 
     def _update_logs(self, snapshot: Snapshot) -> None:
         processes = logged(snapshot.processes)[:_MAX_LOGS]
         names = tuple(clean(process.name, 40) for process in processes)
         if names != self._log_names:
-            self._name_logs(names)
+            from ipywidgets import HTML
+
+            before, self._logs.children, self._log_names = self._logs.children, [HTML() for _ in names], names
+            self._logs.titles = tuple(f"log of {name}" for name in names)
+            for child in before:
+                _close(child)
         for process, child in zip(processes, self._logs.children, strict=True):
             child.value = log(process)
-
-    def _name_logs(self, names: tuple[str, ...]) -> None:
-        from ipywidgets import HTML
-
-        gone = [widget for child in self._logs.children[len(names) :] for widget in _family(child)]
-        kept = list(self._logs.children[: len(names)])
-        self._logs.children = [*kept, *(HTML() for _ in names[len(kept) :])]
-        self._logs.titles = tuple(f"log of {name}" for name in names)
-        self._log_names = names
-        for widget in gone:
-            widget.close()
 
 
 def _button(description: str, tooltip: str, act: Callable[[], None]) -> Any:
@@ -448,10 +399,13 @@ def _button(description: str, tooltip: str, act: Callable[[], None]) -> Any:
     return button
 
 
-def _family(widget: Any) -> list[Any]:
-    """A widget with everything that it is made of."""
-    parts = [part for name in ("layout", "style") if (part := getattr(widget, name, None)) is not None]
-    return [*(one for child in getattr(widget, "children", ()) for one in _family(child)), widget, *parts]
+def _close(widget: Any) -> None:
+    """Takes a widget from the front end, with everything that it is made of."""
+    for child in getattr(widget, "children", ()):
+        _close(child)
+    for part in (widget, getattr(widget, "layout", None), getattr(widget, "style", None)):
+        if part is not None:
+            part.close()
 
 
 _NO_BUTTONS = "Without widgets there are no buttons: loader.pause(), unpause(), restart_workers() and close() may be called from a thread."
@@ -503,14 +457,13 @@ class WidgetPlace(HtmlPlace):
         port: The way to the front end.
         interval_s: See ``HtmlPlace``.
         actions: What the buttons do.
-        clock: Seconds; decides when the HTML beside the widgets is renewed.
     """
 
     first_renewal_s = 30.0
 
-    def __init__(self, port: CellPort, interval_s: float, actions: Actions, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, port: CellPort, interval_s: float, actions: Actions) -> None:
         super().__init__(port, interval_s)
-        self._actions, self._clock = actions, clock
+        self._actions = actions
         self._panel: Panel | None = None
         self._is_live = False
         self._renewed_s, self._renew_after_s = 0.0, self.first_renewal_s
@@ -534,7 +487,7 @@ class WidgetPlace(HtmlPlace):
         if self._panel is None:
             self._panel = Panel(self._actions)
         self._panel.update(snapshot)
-        now = self._clock()
+        now = time.monotonic()
         if not self._is_live:
             self._is_live, self._renew_after_s = True, self.first_renewal_s
         elif now - self._renewed_s < self._renew_after_s:

@@ -12,7 +12,7 @@ import pytest
 
 from gnnkit import LoaderPlan
 from gnnkit.errors import PlanError
-from gnnkit.loader.advice.autotune import Search, SearchTrial, space_of
+from gnnkit.loader.advice.autotune import SearchTrial, fastest, space_of, speed_of, worth_trying
 from gnnkit.loader.advice.measuring import Work, fewest, replay_s
 from tests.loader.advice.measurements import COLOCATED, SERVERS
 from tests.loader.graphs import make
@@ -103,16 +103,29 @@ def test_what_cannot_be_tuned_is_refused(plan: LoaderPlan) -> None:
     assert "world_size=1" in str(error.value)
 
 
-def test_the_next_combinations(plan: LoaderPlan) -> None:
-    found, start = space(plan)
-    threads, prefetch = found.values
-    assert [point["num_threads"] for point in found.beside(start, threads, up=True)] == [2, 3, 4]
-    assert [point["prefetch"] for point in found.beside(start, prefetch, up=True)] == [8]
-    assert [point["prefetch"] for point in found.beside({**start, "prefetch": 8}, prefetch, up=True)] == [16]
-    assert [point["prefetch"] for point in found.beside(start, prefetch, up=False)] == [1, 0]
-
-
 # The search --------------------------------------------------------------------------------------------------------------
+
+
+def tried(space: Any, start: Any, run: Callable[[Any], SearchTrial], most: int) -> list[SearchTrial]:
+    """All trials of a search that may make so many."""
+    trials: list[SearchTrial] = []
+    for point in worth_trying(space, start, trials):
+        if len(trials) == most:
+            break
+        trials.append(run(point))
+    return trials
+
+
+def chosen(space: Any, trials: list[SearchTrial]) -> Any:
+    return min(fastest(trials, 0.05), key=space.cost)
+
+
+def test_the_order_of_trials(plan: LoaderPlan) -> None:
+    found, start = space(plan)
+    trials = tried(found, start, lambda point: SearchTrial(point, 2.0 ** (point["num_threads"] + point["prefetch"]), 1.0, "workers"), 5)
+    assert [(trial.options["num_threads"], trial.options["prefetch"]) for trial in trials] == [(1, 2), (2, 2), (3, 2), (4, 2), (4, 8)]
+    is_slower = tried(found, start, lambda point: SearchTrial(point, 1.0 / (point["num_threads"] + point["prefetch"]), 1.0, "workers"), 3)
+    assert [(trial.options["num_threads"], trial.options["prefetch"]) for trial in is_slower] == [(1, 2), (2, 2), (1, 8)]
 
 
 def threads_of(point: Any) -> int:
@@ -162,32 +175,23 @@ def test_a_quarter_of_the_grid_is_enough(plan: LoaderPlan, name: str, noise: flo
         return SearchTrial(point, speed(point) * rng.uniform(1 - noise, 1 + noise), 1.0, bottleneck, threads_of(point) >= cpus)
 
     most = max(3, min(16, len(grid) // 4))
-    search = Search(found, run, most)
-    search.go(start)
-    assert len(search.trials) <= most <= len(grid) / 4
-    assert speed(search.best) >= 0.9 * max(map(speed, grid)), (search.best, max(grid, key=speed))
+    trials = tried(found, start, run, most)
+    best = chosen(found, trials)
+    assert len(trials) <= most <= len(grid) / 4
+    assert speed(best) >= 0.9 * max(map(speed, grid)), (best, max(grid, key=speed))
     if name == "loop":
-        assert [trial.options for trial in search.trials] == [start], "nothing that could be tried helps a slow loop"
+        assert [trial.options for trial in trials] == [start], "nothing that could be tried helps a slow loop"
 
 
 def test_the_cheapest_of_equals_wins_and_outliers_are_tried_again(plan: LoaderPlan) -> None:
     found, start = space(plan)
-    flat = Search(found, lambda point: SearchTrial(point, 1000.0, 1.0, "workers"), 6)
-    flat.go({**start, "num_threads": 2})
-    assert flat.best == {**start, "num_threads": 2} and flat.speed({"num_threads": 9}) == 0.0
-    assert len({str(trial.options) for trial in flat.trials}) < len(flat.trials) <= 6
+    two = {**start, "num_threads": 2}
+    flat = tried(found, two, lambda point: SearchTrial(point, 1000.0, 1.0, "workers"), 6)
+    assert chosen(found, flat) == two and speed_of(flat, {"num_threads": 9}) == 0.0
+    assert len({str(trial.options) for trial in flat}) < len(flat) <= 6
 
     lucky = iter([1000.0, 1400.0])  # the second trial was lucky, and that does not happen again
-    outlier = Search(found, lambda point: SearchTrial(point, next(lucky, 1000.0), 1.0, "workers"), 24)
-    outlier.go(start)
-    first_two = [trial.options for trial in outlier.trials[:2]]
-    assert all(sum(trial.options == point for trial in outlier.trials) > 1 for point in first_two)
-
-
-def test_a_search_ends_when_time_is_over(plan: LoaderPlan) -> None:
-    found, start = space(plan)
-    left = iter([SearchTrial(start, 100.0, 1.0, "workers"), SearchTrial({**start, "num_threads": 2}, 200.0, 1.0, "workers")])
-    search = Search(found, lambda point: next(left, None), 24)
-    search.go(start)
-    assert len(search.trials) == 2 and search.best == {**start, "num_threads": 2}
+    outlier = tried(found, start, lambda point: SearchTrial(point, next(lucky, 1000.0), 1.0, "workers"), 24)
+    first_two = [trial.options for trial in outlier[:2]]
+    assert all(sum(trial.options == point for trial in outlier) > 1 for point in first_two)
     assert SearchTrial(start, 5.0, 0.0).seeds_per_s == 0.0
