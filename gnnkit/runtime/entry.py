@@ -113,7 +113,7 @@ class ParentWatch(threading.Thread):
     def __init__(self, parent_fd: int, parent_pid: int, row: NDArray[np.int64]) -> None:
         super().__init__(name="gnnkit-watch", daemon=True)
         self._parent_fd, self._parent_pid, self._row = parent_fd, parent_pid, row
-        self._samplers: list[tuple[int, int]] = []  # clock and index of each sampling thread
+        self._clocks: list[int] = []  # of each sampling thread
         self._busy: dict[int, tuple[int, int]] = {}
         self._ended: list[int] = []  # batches of each sampling thread
         self._page = os.sysconf("SC_PAGE_SIZE")
@@ -131,11 +131,10 @@ class ParentWatch(threading.Thread):
 
     def add_sampler(self) -> int:
         """Registers the calling thread as a sampler; returns its index."""
-        index = len(self._samplers)
         self._ended.append(0)
         # As pthread_getcpuclockid(3) makes it (linux/posix-timers.h); the C library does not know the main thread of a forked process.
-        self._samplers.append(((~threading.get_native_id() << 3) | 6, index))
-        return index
+        self._clocks.append((~threading.get_native_id() << 3) | 6)
+        return len(self._clocks) - 1
 
     def busy(self, sampler: int, step: int) -> None:
         """Says that a sampling thread begins a batch, or several together, of which ``step`` is the first."""
@@ -149,7 +148,7 @@ class ParentWatch(threading.Thread):
     def beat(self) -> None:
         """Writes the signs of life."""
         row = self._row
-        row[CPU_NS] = sum(time.clock_gettime_ns(clock) for clock, _ in list(self._samplers))
+        row[CPU_NS] = sum(time.clock_gettime_ns(clock) for clock in list(self._clocks))
         since, step = min(list(self._busy.values()), default=(0, -1))
         row[STEP], row[BUSY_SINCE_NS] = step, since
         row[RSS], row[BATCHES] = self._rss(), sum(self._ended)

@@ -25,7 +25,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
@@ -111,23 +110,6 @@ class Forked:
 Process: TypeAlias = "subprocess.Popen[bytes] | Forked"
 
 
-@dataclass(frozen=True)
-class Entry:
-    """The work of a process that is to be forked.
-
-    Attributes:
-        module: What it runs, as ``python -m`` does; the module, or the package's ``__main__``, has the ``load`` of ``entry.run``.
-        numbers: What it is handed over, see ``gnnkit.runtime.entry``; the first three are descriptors.
-        environment: Its variables.
-        starts_others: Whether it starts processes itself, and is to have a fork server for them.
-    """
-
-    module: str
-    numbers: tuple[int, ...]
-    environment: Mapping[str, str]
-    starts_others: bool
-
-
 class ForkServer:
     """This process's side of its fork server.
 
@@ -180,26 +162,29 @@ class ForkServer:
                 raise
         return cls(process, wire, from_main_thread, circumstances)
 
-    def ask(self, entry: Entry, output: int, errors: int) -> int:
+    def ask(
+        self, module: str, numbers: tuple[int, ...], environment: Mapping[str, str], output: int, errors: int, *, starts_others: bool
+    ) -> int:
         """Asks for a process.
 
         Args:
-            entry: What it is to be.
+            module: What it runs, as ``python -m`` does; the module, or the package's ``__main__``, has the ``load`` of ``entry.run``.
+            numbers: What it is handed over, see ``gnnkit.runtime.entry``; the first three are descriptors.
+            environment: Its variables.
             output: The descriptor of its standard output.
             errors: That of its standard error.
+            starts_others: Whether it starts processes itself, and is to have a fork server for them.
 
         Returns:
             The number to ask ``answer`` with.
         """
-        fds = [fd for fd in entry.numbers[:3] if fd >= 0]
+        fds = [fd for fd in numbers[:3] if fd >= 0]
         folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
         try:
             with self._lock:
                 self._pids[number := next(self._numbers)] = None
-                self._wire.send(
-                    "fork", (output, errors, folder, *fds), number=number, module=entry.module, numbers=entry.numbers,
-                    environment=dict(entry.environment), starts_others=entry.starts_others,
-                )  # fmt: skip
+                body = {"module": module, "numbers": numbers, "environment": dict(environment), "starts_others": starts_others}
+                self._wire.send("fork", (output, errors, folder, *fds), number=number, **body)
         finally:
             os.close(folder)
         return number
