@@ -119,10 +119,6 @@ class RemoteServers(RemoteOwners):
         """The session of a loader whose batches servers walk."""
         return ReceivingChannel(graph, plan, self)
 
-    def report(self) -> dict[str, Any]:
-        """The bytes that were received and sent so far, which are sent with each batch."""
-        return {"traffic": [self.traffic.received, self.traffic.sent]}
-
     def sampler(self, tables: GraphTables, plan: LoaderPlan, scratch: NodeScratch, *, walks_only: bool) -> BatchSampler:
         """A sampler for one thread."""
         return receiving_sampler(tables, plan.sampling, self._part_map, self, plan.cached)

@@ -47,7 +47,7 @@ class Spreading:
 
     def __init__(self, hosts: Mapping[str, Any], store: Store, threads: int) -> None:
         keep_freed_memory()
-        peers = Peer.all_from_json(hosts["peers"])
+        peers = {int(host): Peer(str(peer["address"]), tuple(peer["parts"]), peer.get("server")) for host, peer in hosts["peers"].items()}
         graph, here = store.arrays(), int(hosts["self"])
         self.threads = max(threads, LEAST_THREADS)
         elsewhere = {host: peer.parts for host, peer in peers.items()}
@@ -74,7 +74,7 @@ class Spreading:
 
     def report(self) -> dict[str, Any]:
         """The bytes that have come and gone are sent with each batch."""
-        return {"traffic": [self._owners.traffic.received, self._owners.traffic.sent]}
+        return self._owners.report()
 
     def leave(self) -> None:
         """Tells the other hosts that this process needs them no more."""
