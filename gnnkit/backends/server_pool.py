@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.backends.shared_pool import pool_registry
@@ -134,10 +133,14 @@ def _tidy(stopped: threading.Event, idle_timeout_s: float) -> None:
             pool_registry().tidy()
 
 
-def open_own_servers(
+def open_local_servers(
     options: GraphStore, plan: LoaderPlan, graph: GraphHandle, events: EventSink, on_started: OnStarted
 ) -> ServerWorkerPool:
-    """Starts servers and joins them; see ``PoolOptions.open_pool``."""
+    """Joins servers of this host, which it starts where it names none; see ``PoolBackend.open_pool``."""
+    if options.folder is not None:
+        assert plan.store is not None, "servers that are joined have a store"
+        joined = join_folder(options.folder, "trainer", options.join_timeout_s, events, plan.store.fingerprint)
+        return ServerWorkerPool(joined, on_started, None)
     own = OwnServers(options, plan, graph, events)
     try:
         servers = join_folder(own.fleet.folder, "starter", plan.runtime.start_timeout_s, events, own.store.fingerprint, own.check)
@@ -411,11 +414,6 @@ class ServerWorkerPool(WorkerPool):
             self._own.stop()
 
 
-def open_joined_servers(folder: Path, timeout_s: float, fingerprint: str, events: EventSink, on_started: OnStarted) -> ServerWorkerPool:
-    """Joins the servers of a folder, which serve the store of this fingerprint; see ``PoolOptions.open_pool``."""
-    return ServerWorkerPool(join_folder(folder, "trainer", timeout_s, events, fingerprint), on_started, None)
-
-
 class ReceiverPool(LocalWorkerPool):
     """One network child that samples; see ``WorkerPool``.
 
@@ -522,31 +520,29 @@ def servers_of(options: GraphStore, own: ServerFleet | None = None) -> Servers:
     return Servers(addresses, token, read_ca(options.tls_ca), client_id(), options.join_timeout_s, options.log_dir)
 
 
-def open_receiver(
-    options: GraphStore,
-    servers: Servers,
-    plan: LoaderPlan,
-    fingerprint: str,
-    events: EventSink,
-    on_started: OnStarted,
-    own: OwnServers | None = None,
-) -> ReceiverPool:
-    """Joins servers by their addresses, and starts the process that receives from them; see ``PoolOptions.open_pool``.
+def open_receiver(options: GraphStore, plan: LoaderPlan, graph: GraphHandle, events: EventSink, on_started: OnStarted) -> ReceiverPool:
+    """Joins servers by their addresses, and starts the process that receives from them; see ``PoolBackend.open_pool``.
 
-    Args:
-        options: The backend's options.
-        servers: See ``servers_of``.
-        plan: See ``PoolOptions.open_pool``.
-        fingerprint: Of the store that they must have.
-        events: See ``PoolOptions.open_pool``.
-        on_started: See ``PoolOptions.open_pool``.
-        own: Servers of this process's own, which the pool takes over.
+    Where it is to start them itself, it joins them as if they were on another host.
 
     Raises:
         StoreError: They have another store.
-        StartTimeout: They were not there in time.
-        PlanError: They expect another token, or the system's limits do not allow it.
     """
+    own = OwnServers(options, plan, graph, events) if options.starts_servers else None
+    try:
+        store = plan.store if own is None else own.store
+        assert store is not None, "servers that are joined have a store"
+        return _open_receiver(options, plan, store.fingerprint, events, on_started, own)
+    except BaseException:
+        if own is not None:
+            own.stop()
+        raise
+
+
+def _open_receiver(
+    options: GraphStore, plan: LoaderPlan, fingerprint: str, events: EventSink, on_started: OnStarted, own: OwnServers | None
+) -> ReceiverPool:
+    servers = servers_of(options, None if own is None else own.fleet)
     joined = join(servers, events)
     if joined.fingerprint != fingerprint:
         raise StoreError(
@@ -575,13 +571,3 @@ def open_receiver(
         "again": options.max_restarts > 0,
     }
     return workers
-
-
-def open_own_receiver(options: GraphStore, plan: LoaderPlan, graph: GraphHandle, events: EventSink, on_started: OnStarted) -> ReceiverPool:
-    """Starts servers on addresses of this host, and joins them as if they were on another; see ``PoolOptions.open_pool``."""
-    own = OwnServers(options, plan, graph, events)
-    try:
-        return open_receiver(options, servers_of(options, own.fleet), plan, own.store.fingerprint, events, on_started, own)
-    except BaseException:
-        own.stop()
-        raise
