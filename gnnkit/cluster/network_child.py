@@ -114,14 +114,6 @@ class NetworkChild(Calls):
 
         return self._ask(rank, name, args, Deadline(timeout_s + _GRACE_S), late, rank=rank, timeout_s=timeout_s)
 
-    def status(self, rank: int, timeout_s: float = 10.0) -> dict[str, Any]:
-        """Returns a server's status, as JSON values.
-
-        Raises:
-            GnnkitError: See ``call``.
-        """
-        return dict(self.call(rank, "status", {}, timeout_s))
-
     def _send(self, kind: str, fds: Sequence[int] = (), /, **body: Any) -> None:
         self._supervisor.send(0, kind, tuple(fds), **body)
 

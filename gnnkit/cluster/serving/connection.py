@@ -72,7 +72,6 @@ class Welcome:
         fingerprint: Its store's.
         format: The version of its store's format.
         workers: Its sampling processes, those that are not there yet included.
-        state: "joining", "ready" or "degraded".
     """
 
     rank: int
@@ -82,22 +81,13 @@ class Welcome:
     fingerprint: str
     format: int
     workers: int
-    state: str
 
     @classmethod
     def of(cls, body: Mapping[str, Any]) -> Welcome:
         """Reads the message."""
+        numbers = {name: int(body[name]) for name in ("rank", "num_servers", "pid", "workers")}
         store = body["store"]
-        return cls(
-            int(body["rank"]),
-            int(body["num_servers"]),
-            int(body["pid"]),
-            Path(body["log"]),
-            str(store["fingerprint"]),
-            int(store["format"]),
-            int(body["workers"]),
-            str(body["state"]),
-        )
+        return cls(**numbers, log=Path(body["log"]), fingerprint=str(store["fingerprint"]), format=int(store["format"]))
 
 
 class Calls:
@@ -265,7 +255,7 @@ class ServerConnection(Calls):
             while connection.advance() is None:
                 if deadline.has_passed:
                     raise StartTimeout(f"server {rank} at {folder} did not answer within {timeout_s:g} s", "is it stopped? look at its log")
-                connection.wait(deadline.within(SLICE_S))
+                connection._wire.wait(deadline.within(SLICE_S))
         except NotThere as error:
             connection.close()
             raise StartTimeout(f"server {rank} is not there: {error}", "look at its log") from error
@@ -295,10 +285,6 @@ class ServerConnection(Calls):
         self.welcome = Welcome.of(message.body)
         return self.welcome
 
-    def wait(self, timeout_s: float) -> bool:
-        """Waits until the server says something."""
-        return self._wire.wait(timeout_s)
-
     def register(self, poller: select.poll) -> None:
         """Has a poll object wake when the server or one of its processes says something; see ``Wire.register``."""
         if self._gone is None:
@@ -322,20 +308,9 @@ class ServerConnection(Calls):
             WorkerDied: The server is gone.
             GnnkitError: What the call ended with.
         """
-        return self._call(f"the call {name!r}", name, args, timeout_s)
 
-    def status(self, timeout_s: float = 10.0) -> dict[str, Any]:
-        """Asks the server for its status, as JSON values.
-
-        Raises:
-            BatchTimeout: See ``call``.
-            WorkerDied: See ``call``.
-        """
-        return dict(self._call("its status", "status", {}, timeout_s))
-
-    def _call(self, what: str, name: str, args: Any, timeout_s: float) -> Any:
         def late() -> str:
-            return f"server {self.rank} did not answer {what} within {timeout_s:g} s; {self.state()}"
+            return f"server {self.rank} did not answer the call {name!r} within {timeout_s:g} s; {self.state()}"
 
         return self._ask(self.rank, name, args, Deadline(timeout_s), late)
 
