@@ -221,24 +221,17 @@ class PoolStream:
         session, pool, scheduler = self._session, self._pools.places.get(self._session), self._session.scheduler
         buffers = self._blocks.num_leased_bytes + self._blocks.free_bytes
         shared = session.graph.shared
-        ring = session.ring
+        ring, trainer = session.ring, look_at("trainer", os.getpid())
+        details: dict[str, Any] = {"pids": {}, "logs": "", "restarts": 0, "slots": 0, "slot_bytes": 0}
         if pool is None or scheduler is None or ring is None:
-            state, details = "closed" if session.is_closed else "idle", {"pids": {}, "logs": "", "restarts": 0, "slots": 0, "slot_bytes": 0}
-            trainer = (look_at("trainer", os.getpid()),)
-            return StreamStatus(state, session.num_workers, 0, buffers, 0 if shared is None else shared.nbytes, 0, trainer, details)
-        state = "ready" if scheduler.is_over else "sampling"
-        details = {
-            "pids": dict(pool.workers.pids),
-            "logs": pool.workers.logs,
-            "restarts": pool.restarts,
-            "slots": ring.num_slots,
-            "slot_bytes": ring.slot_bytes,
-            **pool.workers.details(),
-        }
+            state, graph_bytes = "closed" if session.is_closed else "idle", 0 if shared is None else shared.nbytes
+            return StreamStatus(state, session.num_workers, 0, buffers, graph_bytes, 0, (trainer,), details)
+        state, workers = "ready" if scheduler.is_over else "sampling", pool.workers
+        details |= {"pids": dict(workers.pids), "logs": workers.logs, "restarts": pool.restarts, **workers.details()}
+        details |= {"slots": ring.num_slots, "slot_bytes": ring.slot_bytes}
         buffers += ring.block.touched_bytes
-        processes = look_at("trainer", os.getpid()), *pool.workers.statuses()
-        ready, slots = len(scheduler.results), scheduler.window
-        return StreamStatus(state, session.num_workers, ready, buffers, pool.workers.graph_bytes, slots, processes, details)
+        processes, ready = (trainer, *workers.statuses()), len(scheduler.results)
+        return StreamStatus(state, session.num_workers, ready, buffers, workers.graph_bytes, scheduler.window, processes, details)
 
     def restart(self, timeout_s: float) -> None:
         """Has other processes take the place of those that sample, for all loaders that share them; see ``BatchStream.restart``."""

@@ -16,7 +16,7 @@ from gnnkit.backends.stored_graph import TemporaryStore, temporary_store
 from gnnkit.cluster import network_child
 from gnnkit.cluster.membership import JoinedServers
 from gnnkit.cluster.network_child import Servers, join, read_ca
-from gnnkit.cluster.serving.connection import EXIT_WAIT_S, ServerConnection, UnixServers, Welcome, client_id, join_folder
+from gnnkit.cluster.serving.connection import EXIT_WAIT_S, ServerConnection, UnixServers, client_id, join_folder
 from gnnkit.cluster.serving.fleet import ServerFleet, processes_of
 from gnnkit.cluster.serving.spec import ServerSpec, required, split_place, threads_for
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, StoreError, WorkerDied, WorkerStopped
@@ -174,7 +174,7 @@ class ServerWorkerPool(WorkerPool):
         self._awaited = 0.0
         self._looked, self._is_revived, self._is_reporting = 0.0, True, True
         self._restarting: set[int] = set()
-        self._width = max((c.welcome.workers for c in servers.connections.values() if c.welcome is not None), default=1)
+        self._width = max((connection.welcome.workers for connection in servers.connections.values()), default=1)
         for connection in servers.connections.values():
             connection.enlist(self._width)
 
@@ -182,11 +182,6 @@ class ServerWorkerPool(WorkerPool):
     def _connections(self) -> dict[int, ServerConnection]:
         """A copy: others look at the pids while servers come and go."""
         return dict(self._servers.connections)
-
-    @property
-    def _welcomes(self) -> dict[int, Welcome]:
-        found = ((rank, connection.welcome) for rank, connection in self._connections.items())
-        return {rank: welcome for rank, welcome in found if welcome is not None}
 
     def _find(self, rank: int) -> tuple[ServerConnection, int] | None:
         server, worker = divmod(rank, self._width)
@@ -223,7 +218,7 @@ class ServerWorkerPool(WorkerPool):
     @property
     def logs(self) -> str:
         """The folder of the servers' logs."""
-        return next((str(welcome.log.parent) for welcome in self._welcomes.values()), "")
+        return next((str(connection.welcome.log.parent) for connection in self._connections.values()), "")
 
     @property
     def graph_bytes(self) -> int:
@@ -252,11 +247,11 @@ class ServerWorkerPool(WorkerPool):
 
     def details(self) -> Mapping[str, Any]:
         """Returns the number of servers, their place and their pids."""
-        welcomes, count = self._welcomes, self._servers.num_servers
-        there = "" if len(welcomes) == count else f"{len(welcomes)} of "
+        connections, count = self._connections, self._servers.num_servers
+        there = "" if len(connections) == count else f"{len(connections)} of "
         where = "of its own" if self._own is not None else f"at {self._servers.address}"
         text = f"{there}{count} server{'' if count == 1 else 's'} {where}"
-        return {"servers": text, "server_pids": {rank: welcome.pid for rank, welcome in welcomes.items()}}
+        return {"servers": text, "server_pids": {rank: connection.welcome.pid for rank, connection in connections.items()}}
 
     # What they say ----------------------------------------------------------------------------------------------------------
 

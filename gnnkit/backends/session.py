@@ -16,9 +16,9 @@ from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.beats import SIGN_SILENCE_S
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.limits import check_ring_memory, most_slots
-from gnnkit.runtime.pool import BatchRequest, PoolSession, WorkerPool, trial_batch
+from gnnkit.runtime.pool import BatchRequest, PoolSession, WorkerPool, memory_of, trial_batch
 from gnnkit.runtime.remote import error_from_json
-from gnnkit.runtime.ring import LEASED, Ring, mapped, roomy_slot_size, slot_size
+from gnnkit.runtime.ring import LEASED, Ring, roomy_slot_size, slot_size
 from gnnkit.runtime.scheduler import BatchTimes, Scheduler
 from gnnkit.runtime.wire import Message
 from gnnkit.sampling.schedule import Schedule
@@ -351,16 +351,13 @@ class Session(PoolSession):
     def _take_batch(self, scheduler: Scheduler[Any], message: Message, body: Mapping[str, Any]) -> None:
         self.largest = max(self.largest, body["layout"]["nbytes"])
         self._batch_times.add(body["sample_s"] + body["gather_s"])
-        result: object = (body, None)
-        if message.fds:  # it was too large for its slot
-            try:
-                result = (body, mapped(message.fds[0]))
-            except OSError as error:
-                result = MemoryLimitError(
-                    f"a batch of {body['layout']['nbytes'] / 1e6:.0f} MB cannot be mapped: {error}", "lower batch_size"
-                )
-        own = self._keep(scheduler, (message.body["g"], body["step"]), result)
-        if message.fds and own is not None:
+        name = message.body["g"], body["step"]
+        if not message.fds:
+            self._keep(scheduler, name, (body, None))
+            return
+        block = memory_of(message, body["layout"]["nbytes"])  # it was too large for its slot
+        own = self._keep(scheduler, name, block if isinstance(block, GnnkitError) else (body, block))
+        if own is not None:
             self.withdraw(own)
 
     def _keep(self, scheduler: Scheduler[Any], name: tuple[int, int], result: Any) -> BatchRequest | None:

@@ -299,10 +299,8 @@ class PoolSession:
         nbytes = batch["layout"]["nbytes"]
         if request.ring is not None:
             return batch, request.ring.lease(request.slot, nbytes, self._freed)[:nbytes]
-        try:
-            return batch, mapped(message.fds.pop(0))[:nbytes]
-        except OSError as error:
-            return MemoryLimitError(f"a batch of {nbytes / 1e6:.0f} MB cannot be mapped: {error}", "lower batch_size")
+        block = memory_of(message, nbytes)
+        return block if isinstance(block, GnnkitError) else (batch, block)
 
     def withdraw(self, request: BatchRequest) -> None:
         """Takes a request's slot back."""
@@ -333,6 +331,14 @@ class PoolSession:
             self._waiting.clear()
         for request in gone:
             request.settle(fresh(error))
+
+
+def memory_of(message: Message, nbytes: int) -> NDArray[np.uint8] | MemoryLimitError:
+    """The memory that a batch has come in, which takes no descriptor; or why it cannot be mapped."""
+    try:
+        return mapped(message.fds.pop(0))[:nbytes]
+    except OSError as error:
+        return MemoryLimitError(f"a batch of {nbytes / 1e6:.0f} MB cannot be mapped: {error}", "lower batch_size")
 
 
 def trial_batch(schedule: Schedule, rank: int) -> int | None:

@@ -11,7 +11,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -263,29 +263,33 @@ class WorkerRing:
             self._populated[number] = wanted if collapsed else self.slot_bytes
 
 
-class OtherHosts(Protocol):
-    """The way of a sampling process to what is not on its host: parts of the graph, or servers that walk in its place."""
+class OtherHosts:
+    """The way of a sampling process to what is not on its host: parts of the graph, or servers that walk in its place. This one: nothing.
 
-    @property
-    def threads(self) -> int:
-        """Sampling threads to run."""
-        ...
+    Args:
+        threads: Sampling threads that the user asked for.
+
+    Attributes:
+        threads: Sampling threads to run.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
 
     def session(self, graph: WorkerGraph, plan: LoaderPlan) -> WorkerChannel | None:
         """The session of a loader whose batches are walked elsewhere; None where they are walked here."""
-        ...
+        return None
 
     def sampler(self, tables: GraphTables, plan: LoaderPlan, scratch: NodeScratch, *, walks_only: bool) -> BatchSampler:
         """A sampler for one thread, on the thread's memory per node."""
-        ...
+        return local_sampler(tables, plan.inputs, plan.sampling, scratch, walks_only=walks_only, cached=plan.cached)
 
     def report(self) -> dict[str, Any]:
         """Values that are sent with each batch."""
-        ...
+        return {}
 
     def leave(self) -> None:
         """Tells the other hosts that this process needs them no more."""
-        ...
 
 
 # Makes the way to other hosts that a setup message describes, for the store that was opened and so many threads; None where there is none.
@@ -302,15 +306,13 @@ class WorkerGraph:
     Attributes:
         handle: The graph as it was opened.
         graph: The arrays to read now.
-        threads: Sampling threads to run.
-        others: The way to other hosts; None where every part is on this one.
+        others: The way to other hosts.
     """
 
     def __init__(self, setup: Message, connect: ConnectHosts) -> None:
         description, store_ref, hosts = setup.body["graph"], setup.body["store"], setup.body["hosts"]
-        self.threads: int = setup.body["threads"]
-        self.others: OtherHosts | None = None
-        shared = None
+        threads, shared = int(setup.body["threads"]), None
+        self.others = OtherHosts(threads)
         if store_ref is None:
             shared = SharedGraph.attach(setup.fds[0], description)
             self.handle = GraphHandle(shared.graph, {})
@@ -320,9 +322,7 @@ class WorkerGraph:
             if store.fingerprint != reference.fingerprint:
                 raise StoreError(f"the store {str(store.path)!r} was replaced while it was in use", "make the loader again")
             self.handle = GraphHandle(store.arrays(), store.splits, reference, link_splits=store.link_splits)
-            self.others = connect(setup.body, store, self.threads)
-            if self.others is not None:
-                self.threads = self.others.threads
+            self.others = connect(setup.body, store, threads) or self.others
             if description is not None:
                 shared = SharedGraph.attach(setup.fds[0], description, self.handle.arrays)
         self.graph = self.handle.arrays if shared is None else shared.graph
@@ -344,27 +344,12 @@ class WorkerGraph:
             plan: The loader's plan.
             mode: "batch", or "structure" where the rows are gathered by another process.
         """
-        elsewhere = None if self.others is None else self.others.session(self, plan)
+        elsewhere = self.others.session(self, plan)
         if elsewhere is not None:
             return elsewhere
         prepare(plan.inputs, plan.sampling, walks_only=mode == "structure", caches=bool(plan.cached))
         warm()  # the kernels of its kind, which other loaders do without
         return WorkerChannel(self, plan, walks_only=mode == "structure")
-
-    def sampler(self, tables: GraphTables, plan: LoaderPlan, scratch: NodeScratch, *, walks_only: bool) -> BatchSampler:
-        """Makes a sampler for batches of one plan in one thread."""
-        if self.others is not None:
-            return self.others.sampler(tables, plan, scratch, walks_only=walks_only)
-        return local_sampler(tables, plan.inputs, plan.sampling, scratch, walks_only=walks_only, cached=plan.cached)
-
-    def report(self) -> dict[str, Any]:
-        """Values that are sent with each batch."""
-        return {} if self.others is None else self.others.report()
-
-    def leave(self) -> None:
-        """Tells other hosts that this process is about to end."""
-        if self.others is not None:
-            self.others.leave()
 
 
 class WorkerChannel:
@@ -417,7 +402,7 @@ class WorkerChannel:
             scratch = scratches.get(thread)
             if scratch is None:
                 scratch = scratches[thread] = NodeScratch(tables)
-            sampler = self._samplers[thread] = self._graph.sampler(tables, self._plan, scratch, walks_only=self._walks_only)
+            sampler = self._samplers[thread] = self._graph.others.sampler(tables, self._plan, scratch, walks_only=self._walks_only)
         if sampler.tables is not tables:
             sampler.use(tables)
         return sampler
@@ -491,7 +476,7 @@ class WorkerLoop:
             setup = setup or self._wire.next()
             warm(self._forward)
             self._graph = WorkerGraph(setup, self._connect)
-            for _ in range(self._graph.threads):
+            for _ in range(self._graph.others.threads):
                 threading.Thread(target=self._sample, name="gnnkit-sampler", daemon=True).start()
         except EOFError:
             return
@@ -515,7 +500,7 @@ class WorkerLoop:
                 elif message is None:
                     return False
                 elif message.kind == "stop":
-                    self._graph.leave()
+                    self._graph.others.leave()
                     return False
                 else:
                     self._serve_starter(message)
@@ -691,7 +676,8 @@ class WorkerLoop:
                 {"step": step.step, "layout": layout_to_json(layout), "began_s": began_s, "sample_s": sample_s, "gather_s": gather_s}
                 for step, (layout, _, sample_s, gather_s, began_s, _) in zip(job.steps, found, strict=True)  # by a host's one clock
             ]
-            place = {"thread": thread if self._graph.threads > 1 else None, **self._graph.report(), **job.place}
+            others = self._graph.others
+            place = {"thread": thread if others.threads > 1 else None, **others.report(), **job.place}
             if all(fd is None for fd in own):
                 self._clients.send(job.channel[0], "done", batches=batches, **place)
             else:
