@@ -17,7 +17,9 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol, TypeVar
+from functools import partial
+from pkgutil import resolve_name
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -189,31 +191,24 @@ def _trim_log() -> None:
 T = TypeVar("T")
 
 
-class Loop(Protocol):
-    """The work of a background process."""
-
-    def run(self) -> None:
-        """Works until the process is to end."""
-        ...
-
-
-def run(load: Callable[[], Callable[[Wire, ParentWatch], Loop]]) -> NoReturn:
+def run(work: str) -> NoReturn:
     """Reads what was handed over on the command line, works, and ends the process.
 
     Args:
-        load: Imports what makes the work from the process's ``Wire`` and ``Watch``; called once an error of it can be reported.
+        work: "module:name" of what makes an object from the process's ``Wire`` and ``ParentWatch``, whose ``run`` works until the process
+            is to end. Its module is imported once an error of that can be reported.
     """
     try:
-        _work(load)
+        _work(work)
     except BaseException:
-        logging.getLogger(load.__module__).exception("the process ends")
+        logging.getLogger(work.partition(":")[0]).exception("the process ends")
         logging.shutdown()
         os._exit(1)
     # Threads may be in the middle of a kernel, and there is nothing to tidy up.
     os._exit(0)
 
 
-def _work(load: Callable[[], Callable[[Wire, ParentWatch], Loop]]) -> None:
+def _work(work: str) -> None:
     wire_fd, vitals_fd, parent_fd, parent_pid, rank, from_main_thread = map(int, sys.argv[1:])
     if from_main_thread:
         die_with_parent(parent_pid)
@@ -226,7 +221,7 @@ def _work(load: Callable[[], Callable[[Wire, ParentWatch], Loop]]) -> None:
     watch = ParentWatch(parent_fd, parent_pid, Vitals(SharedBlock.attach(vitals_fd, writable=True)).row(rank))
     watch.start()
     wire = Wire(socket.socket(fileno=wire_fd))
-    load_work(load, wire)(wire, watch).run()
+    load_work(partial(resolve_name, work), wire)(wire, watch).run()
 
 
 def load_work(load: Callable[[], T], wire: Wire) -> T:

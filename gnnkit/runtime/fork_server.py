@@ -27,7 +27,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from pkgutil import resolve_name
+from typing import NoReturn, TypeAlias
 
 from gnnkit.host import leave_no_core
 from gnnkit.runtime.entry import die_with_parent, run
@@ -168,7 +169,7 @@ class ForkServer:
         """Asks for a process.
 
         Args:
-            module: What it runs, as ``python -m`` does; the module, or the package's ``__main__``, has the ``load`` of ``entry.run``.
+            module: What it runs, as ``python -m`` does; the module, or the package's ``__main__``, has the ``WORK`` of ``entry.run``.
             numbers: What it is handed over, see ``gnnkit.runtime.entry``; the first three are descriptors.
             environment: Its variables.
             output: The descriptor of its standard output.
@@ -349,15 +350,15 @@ def _serve(wire: Wire) -> NoReturn:
         while wire.wait(_IDLE_S):
             message = wire.receive()
             if message is not None:
-                load = _load_of(message.body["module"])
+                work = _work_of(message.body["module"])
                 with contextlib.suppress(Exception):  # the process tells of it, which loads it again
-                    load()
+                    resolve_name(work)
                 gc.freeze()  # so that looking for garbage does not make those that are forked have copies of what is here
                 pid = _fork_beside()
                 if pid == 0:
                     try:
                         wire.detach()
-                        _become(message, load)
+                        _become(message, work)
                     finally:
                         os._exit(1)
                 message.close()
@@ -365,10 +366,10 @@ def _serve(wire: Wire) -> NoReturn:
     os._exit(0)
 
 
-def _load_of(module: str) -> Any:
+def _work_of(module: str) -> str:
     spec = find_spec(module)
     is_package = spec is not None and spec.submodule_search_locations is not None
-    return importlib.import_module(f"{module}.__main__" if is_package else module).load
+    return str(importlib.import_module(f"{module}.__main__" if is_package else module).WORK)
 
 
 def _fork_beside() -> int:
@@ -383,7 +384,7 @@ def _fork_beside() -> int:
     return pid
 
 
-def _become(message: Message, load: Any) -> NoReturn:
+def _become(message: Message, work: str) -> NoReturn:
     """Makes this process, which was just forked, what was asked for."""
     body = message.body
     output, errors, folder, *handed = message.fds
@@ -404,7 +405,7 @@ def _become(message: Message, load: Any) -> NoReturn:
     if body["starts_others"]:
         _fork_another(handed)
     _show_as(f"{sys.executable} -m {' '.join(sys.argv)}")
-    run(load)
+    run(work)
 
 
 def _fork_another(handed: Sequence[int]) -> None:

@@ -102,7 +102,7 @@ class SupervisorOptions:
     Attributes:
         num_workers: How many.
         threads: Sampling threads in each.
-        module: The module that they run; it has the ``load`` of ``gnnkit.runtime.entry``.
+        module: The module that they run; it has the ``WORK`` of ``gnnkit.runtime.entry``.
         most_starting: How many may be starting at the same time; None: all.
         environment: Variables that they have beside those of ``child_environment``, or instead of them; such processes are not forked.
         first: The first one's number; the others follow.
