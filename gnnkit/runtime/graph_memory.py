@@ -574,7 +574,7 @@ class CopySpreading:
         """What the request to make a copy says; None where none is wanted now."""
         return {}
 
-    def _take_over(self, message: Message) -> bool:
+    def take_over(self, message: Message) -> bool:
         """Takes over what a process has made, if it has made anything; whether there is a copy then."""
         if message.fds:
             self._copy = message.fds.pop(0), message.body["description"]
@@ -615,7 +615,7 @@ class CopySpreading:
 
     def take(self, rank: int, message: Message) -> None:
         """A process has made the copy, or says that it cannot."""
-        self.copier, self._may_ask = None, self._take_over(message)
+        self.copier, self._may_ask = None, self.take_over(message)
         if self._may_ask:
             self._told.add(rank)
 
@@ -666,25 +666,14 @@ class GraphSharing(CopySpreading):
     def _order(self) -> dict[str, Any] | None:
         return {"nbytes": self._graph.copy_nbytes(self._budget)} if self._graph.wants_copy(self, self._budget) else None
 
-    def _take_over(self, message: Message) -> bool:
+    def take_over(self, message: Message) -> bool:
+        """Takes over what a process of this host has made, if it has made anything; whether there is a copy then."""
         description, shared = message.body["description"], None
         if description is not None:
             with contextlib.suppress(OSError):  # no address space left: sampling stays on the file mapping
                 shared = SharedGraph.attach(message.fds[0], description, self._graph.arrays)
         self._graph.copy_made(self, shared)
         return shared is not None
-
-    def use(self, fd: int, description: dict[str, Any]) -> None:
-        """Takes over a copy that another process of this host has made.
-
-        Args:
-            fd: Its descriptor; taken over.
-            description: What came with it.
-
-        Raises:
-            OSError: The system refuses the mapping.
-        """
-        self._graph.copy_made(self, SharedGraph.attach(fd, description, self._graph.arrays))
 
     def give_up(self) -> None:
         """Lets another loader have the copy made."""

@@ -408,15 +408,9 @@ class ServerLoop:
             elif message.kind == "copy":
                 self._owes_copy = True
             else:
-                assert message.kind == "graph"
-                self._use_graph(message.fds[0], message.body["description"])
-
-    def _use_graph(self, fd: int, description: dict[str, Any]) -> None:
-        assert self.pool is not None, "the copy is of the parts that the workers sample"
-        try:
-            self.pool.workers.sharing.use(fd, description)
-        except OSError as error:  # no address space left: sampling stays on the file mapping
-            logger.warning("the copy of the graph cannot be mapped: %s", error)
+                assert message.kind == "graph" and self.pool is not None, "the copy is of the parts that the workers sample"
+                if not self.pool.workers.sharing.take_over(message):
+                    logger.warning("the copy of the graph cannot be mapped")
 
     def _report_copy(self) -> None:
         """Says what became of the copy, once that is known."""

@@ -55,7 +55,7 @@ class ServedPool(SharedPool[PoolSession, LocalWorkerPool]):
         self.count, self.parts = spec.workers_per_server, store.local_parts
         self.watchers: list[Callable[[int, GnnkitError | None], None]] = []
         self.failures: dict[int, GnnkitError] = {}
-        self._was_complete = self._may_copy = False
+        self._was_complete = False
 
         def open_workers(on_started: OnStarted) -> LocalWorkerPool:
             graph = GraphHandle(store.arrays(), store.splits, store.reference, link_splits=store.link_splits)
@@ -122,15 +122,9 @@ class ServedPool(SharedPool[PoolSession, LocalWorkerPool]):
 
     # What arrives -------------------------------------------------------------------------------------------------------------
 
-    def hear(self, *, revive: bool) -> None:
-        """Handles what has arrived; see ``SharedPool.hear``. The graph's copy is made once that is asked for."""
-        super().hear(revive=revive)
-        if self._may_copy:
-            self.copy()
-
     def copy(self) -> bool:
         """Has a worker make the graph's copy, if it is to be made at all; whether it is being made or there."""
-        self._may_copy, sharing = True, self.workers.sharing
+        sharing = self.workers.sharing
         sharing.spread(self.workers.ready, self.workers.send, ask=True)
         return sharing.copier is not None or sharing.shared is not None
 
