@@ -571,7 +571,7 @@ class CopySpreading:
         return self._copy
 
     def _order(self) -> dict[str, Any] | None:
-        """What the request to make a copy says; None where none is wanted now."""
+        """The body of the request to make a copy; None where none is wanted now."""
         return {}
 
     def take_over(self, message: Message) -> bool:

@@ -130,7 +130,7 @@ class JobStep:
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class SamplingJob:
     """Batches of one loader, sampled and answered together.
 
     Attributes:
@@ -162,19 +162,19 @@ class JobQueue:
 
     _changed: threading.Condition = field(default_factory=threading.Condition)
     # By loader, the next one first; a loader that has nothing waiting is not there.
-    _waiting: OrderedDict[ChannelKey, deque[Job]] = field(default_factory=OrderedDict)
-    _urgent: OrderedDict[ChannelKey, deque[Job]] = field(default_factory=OrderedDict)
+    _waiting: OrderedDict[ChannelKey, deque[SamplingJob]] = field(default_factory=OrderedDict)
+    _urgent: OrderedDict[ChannelKey, deque[SamplingJob]] = field(default_factory=OrderedDict)
     _favoured: set[ChannelKey] = field(default_factory=set)  # had an urgent job done since the last turn of an epoch
-    _running: list[Job] = field(default_factory=list)
+    _running: list[SamplingJob] = field(default_factory=list)
 
-    def put(self, job: Job) -> None:
+    def put(self, job: SamplingJob) -> None:
         """Adds a job; those that a client waits for go first, one of each loader before an epoch has its turn."""
         with self._changed:
             jobs = self._waiting if job.kind == "sample" else self._urgent
             jobs.setdefault(job.channel, deque()).append(job)
             self._changed.notify()
 
-    def take(self) -> Job:
+    def take(self) -> SamplingJob:
         """Waits for a job."""
         with self._changed:
             self._changed.wait_for(lambda: self._urgent or self._waiting)
@@ -188,7 +188,7 @@ class JobQueue:
             self._running.append(job)
             return job
 
-    def done(self, job: Job) -> None:
+    def done(self, job: SamplingJob) -> None:
         """Says that a job's outcome has been sent."""
         with self._changed:
             self._running.remove(job)
@@ -220,7 +220,7 @@ class JobQueue:
             return not (self._urgent or self._waiting or self._running)
 
 
-def _next_of(jobs: OrderedDict[ChannelKey, deque[Job]], channel: ChannelKey) -> Job:
+def _next_of(jobs: OrderedDict[ChannelKey, deque[SamplingJob]], channel: ChannelKey) -> SamplingJob:
     """Takes a loader's next job; what else it has waits behind the others."""
     own = jobs.pop(channel)
     job = own.popleft()
@@ -568,7 +568,7 @@ class WorkerLoop:
         if trial is None:
             self._clients.send(client, "opened", c=key[1], nbytes=0)
         else:
-            self._jobs.put(Job(key, "trial", 0, 0, (JobStep(0, trial),)))
+            self._jobs.put(SamplingJob(key, "trial", 0, 0, (JobStep(0, trial),)))
 
     def _close(self, client: int, message: Message) -> None:
         """A loader has left; its ring goes with the last batch that is being sampled into it."""
@@ -588,12 +588,12 @@ class WorkerLoop:
         if len(told) < len(steps):
             raise PlanError(f"the message 'sample' has a step that is none among {steps!r}", "a step is [step, batch, slot]")
         slots = tuple(JobStep(step, batch, channel.ring_with(slot), slot) for step, batch, slot in told)
-        self._jobs.put(Job(key, "sample", generation, epoch, slots))
+        self._jobs.put(SamplingJob(key, "sample", generation, epoch, slots))
 
     def _queue_now(self, client: int, message: Message) -> None:
         key, (number, epoch, batch) = _key(client, message), (_whole(message, name) for name in ("number", "epoch", "batch"))
         seeds = np.frombuffer(from_memory(message.fds.pop(0)), np.int64) if message.fds else None
-        self._jobs.put(Job(key, "now", number, epoch, (JobStep(0, batch),), seeds))
+        self._jobs.put(SamplingJob(key, "now", number, epoch, (JobStep(0, batch),), seeds))
 
     def _cancel(self, client: int, message: Message) -> None:
         """A loader has begun another epoch; what is left of the one before is dropped, but for what is being sampled."""
@@ -625,7 +625,7 @@ class WorkerLoop:
         while True:
             self._do(self._jobs.take(), number)  # in a function of its own: this thread keeps no ring while it waits
 
-    def _do(self, job: Job, number: int) -> None:
+    def _do(self, job: SamplingJob, number: int) -> None:
         channel = self._channels.get(job.channel)
         if channel is not None:  # it has not left meanwhile
             self._watch.busy(number, job.steps[0].step)
@@ -633,7 +633,7 @@ class WorkerLoop:
             self._watch.idle(number, len(job.steps))
         self._jobs.done(job)
 
-    def _sample_for(self, channel: WorkerChannel, job: Job, thread: int) -> None:
+    def _sample_for(self, channel: WorkerChannel, job: SamplingJob, thread: int) -> None:
         client, number = job.channel
         try:
             requests = [channel.request(job.epoch, step.batch_index, job.seeds) for step in job.steps]
@@ -652,7 +652,7 @@ class WorkerLoop:
                 for step in job.steps:
                     self._sample_for(channel, replace(job, steps=(step,)), thread)
 
-    def _sample_together(self, sampler: BatchSampler, job: Job, requests: Sequence[SampleRequest], thread: int) -> None:
+    def _sample_together(self, sampler: BatchSampler, job: SamplingJob, requests: Sequence[SampleRequest], thread: int) -> None:
         """Samples the batches of a job and answers: in one message, or in one for each where they have descriptors of their own."""
         targets, own = iter(job.steps), list[int | None]()
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from gnnkit.runtime.worker import Job, JobQueue, JobStep
+from gnnkit.runtime.worker import JobQueue, JobStep, SamplingJob
 
 
-def job(channel: int, step: int, generation: int = 1, client: int = 0) -> Job:
-    return Job((client, channel), "sample", generation, 0, (JobStep(step, step),))
+def job(channel: int, step: int, generation: int = 1, client: int = 0) -> SamplingJob:
+    return SamplingJob((client, channel), "sample", generation, 0, (JobStep(step, step),))
 
 
-def now(client: int, channel: int, number: int) -> Job:
-    return Job((client, channel), "now", number, 0, (JobStep(0, 0),))
+def now(client: int, channel: int, number: int) -> SamplingJob:
+    return SamplingJob((client, channel), "now", number, 0, (JobStep(0, 0),))
 
 
 def order(queue: JobQueue) -> list[tuple[int, int]]:
@@ -36,7 +36,7 @@ def test_whoever_waits_for_one_batch_goes_first() -> None:
     queue = JobQueue()
     queue.put(job(1, 0))
     queue.put(now(0, 2, 1))
-    queue.put(Job((0, 3), "trial", 0, 0, (JobStep(0, 0),)))
+    queue.put(SamplingJob((0, 3), "trial", 0, 0, (JobStep(0, 0),)))
     assert order(queue) == [(2, -1), (3, -1), (1, 0)]
 
 

@@ -100,7 +100,7 @@ class Pending:
     is_known: bool = False
 
 
-class Gate:
+class AccessGate:
     """Listens, in a thread of its own, until it is closed; keeps each connection until it has shown who it is, or has taken too long.
 
     Args:
@@ -206,7 +206,7 @@ class Gate:
         raise NotImplementedError
 
 
-class PortGate(Gate):
+class PortGate(AccessGate):
     """Listens at a port.
 
     Args:

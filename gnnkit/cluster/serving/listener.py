@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.cluster.membership import SERVING_VERSION
-from gnnkit.cluster.parts.gate import BACKLOG, MOST_SAID, Gate, Pending
+from gnnkit.cluster.parts.gate import BACKLOG, MOST_SAID, AccessGate, Pending
 from gnnkit.errors import GnnkitError, PlanError
 from gnnkit.files import user_path, why_unwritable
 from gnnkit.runtime.remote import error_to_json
@@ -74,7 +74,7 @@ def remove_sockets(folder: Path, ranks: Iterable[int]) -> None:
                 os.close(fd)
 
 
-class ClientListener(Gate):
+class ClientListener(AccessGate):
     """Listens at ``<folder>/server-<rank>.sock``.
 
     Args:
