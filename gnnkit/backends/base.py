@@ -6,14 +6,15 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.bounds import keep_whole_number
+from gnnkit.arguments import check_fields, checks_calls
+from gnnkit.bounds import MOST_THREADS, check_seconds, keep_whole_number, size_in_bytes
 from gnnkit.errors import LoaderClosed, PlanError
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
@@ -24,17 +25,8 @@ from gnnkit.runtime.scheduler import MOST_CONCURRENT
 from gnnkit.sampling.schedule import Schedule
 from gnnkit.sampling.subgraph import SampledSubgraph
 
-
-def keep_concurrency(options: object) -> None:
-    """Refuses a ``worker_concurrency`` that makes no sense; see ``keep_whole_number``.
-
-    Raises:
-        PlanError: It does not.
-    """
-    keep_whole_number(options, "worker_concurrency", 1)
-    value: int = options.worker_concurrency  # type: ignore[attr-defined]
-    if value > MOST_CONCURRENT:
-        raise PlanError(f"worker_concurrency must be at most {MOST_CONCURRENT}, got {value}", "2 is enough for most")
+if TYPE_CHECKING:
+    from gnnkit.runtime.pool import OnStarted, WorkerPool
 
 
 def folder_or_none(name: str, value: Any) -> str | None:
@@ -161,6 +153,69 @@ class Backend(Protocol):
     def to_json(self) -> dict[str, Any]:
         """``{"kind": class name, option: value, ...}``."""
         ...
+
+
+@checks_calls()
+class PoolBackend:
+    """Base of backends whose batches a pool of processes samples; frozen dataclasses, of which equal ones share their pools.
+
+    Attributes:
+        threads_per_worker: Sampling threads of a process.
+        worker_concurrency: Batches that a process is given at a time.
+        channel_size: The most memory for batches under way, as the user said it.
+        max_restarts: The number of exits that are followed by a restart instead of an error.
+        idle_timeout_s: Seconds after which a loader that is not used gives its place up; None: never.
+        log_dir: Folder for logs; None: see ``runs_root``.
+    """
+
+    threads_per_worker: int
+    worker_concurrency: int
+    channel_size: int | str | None
+    max_restarts: int
+    idle_timeout_s: float | None
+    log_dir: str | None
+
+    def keep_pool_options(self) -> None:
+        """Refuses options that make no sense; see ``keep_whole_number``.
+
+        Raises:
+            PlanError: One does not.
+        """
+        object.__setattr__(self, "log_dir", folder_or_none("log_dir", self.log_dir))
+        check_fields(self)
+        keep_whole_number(self, "threads_per_worker", 1, MOST_THREADS)
+        keep_whole_number(self, "worker_concurrency", 1)
+        if self.worker_concurrency > MOST_CONCURRENT:
+            raise PlanError(f"worker_concurrency must be at most {MOST_CONCURRENT}, got {self.worker_concurrency}", "2 is enough for most")
+        keep_whole_number(self, "max_restarts")
+        if self.idle_timeout_s is not None:
+            check_seconds("idle_timeout_s", self.idle_timeout_s, 0.1)
+        _ = self.channel_bytes
+
+    @property
+    def channel_bytes(self) -> int | None:
+        """``channel_size`` in bytes."""
+        return size_in_bytes("channel_size", self.channel_size)
+
+    def open_pool(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink, on_started: OnStarted) -> WorkerPool:
+        """Finds the processes for a pool, which may take a while.
+
+        Args:
+            plan: The plan of the pool's first loader.
+            graph: The graph.
+            events: Receives progress.
+            on_started: Called with each process that can be told of loaders from now on.
+
+        Raises:
+            PlanError: The system's limits do not allow it, there is no folder for logs, or hosts or servers are not clear.
+            MemoryLimitError: There is no memory for it.
+            StartTimeout: Another host, or a server, was not there in time.
+        """
+        raise NotImplementedError
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"kind": class name, option: value, ...}``; no token."""
+        return {"kind": type(self).__name__, **asdict(self)}  # type: ignore[call-overload]  # of its own classes, which are dataclasses
 
 
 class Closes(Protocol):

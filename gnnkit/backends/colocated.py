@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
-from gnnkit.arguments import check_fields, checks_calls
-from gnnkit.backends.base import BatchStream, folder_or_none, keep_concurrency
-from gnnkit.bounds import MOST_THREADS, check_seconds, keep_whole_number, size_in_bytes
+from gnnkit.arguments import checks_calls
+from gnnkit.backends.base import BatchStream, PoolBackend
+from gnnkit.bounds import MOST_THREADS, check_seconds, keep_whole_number
 from gnnkit.cluster.hosts import split_address
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
@@ -25,7 +25,7 @@ _LEAST_CONCURRENT = 4
 
 @checks_calls()
 @dataclass(frozen=True)
-class Colocated:
+class Colocated(PoolBackend):
     """Samples in background processes of this host, shared by all loaders on the same graph with the same options, and ended with the last.
 
     Batches are those of ``InProcess``, bit for bit. ``docs/workers.md`` describes the processes.
@@ -77,21 +77,14 @@ class Colocated:
     log_dir: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "log_dir", folder_or_none("log_dir", self.log_dir))
-        check_fields(self)
+        self.keep_pool_options()
         if self.num_workers != "auto":
             keep_whole_number(self, "num_workers", 1, MOST_THREADS, instead="'auto' or ")
-        keep_whole_number(self, "threads_per_worker", 1, MOST_THREADS)
-        keep_concurrency(self)
-        keep_whole_number(self, "max_restarts")
         if self.max_concurrent_producer_inits is not None:
             keep_whole_number(self, "max_concurrent_producer_inits", 1)
         check_seconds("process_start_gap_seconds", self.process_start_gap_seconds, 0.0)
         check_seconds("linger_timeout_s", self.linger_timeout_s, 0.0)
-        if self.idle_timeout_s is not None:
-            check_seconds("idle_timeout_s", self.idle_timeout_s, 0.1)
         self._check_hosts()
-        _ = self.channel_bytes
 
     def _check_hosts(self) -> None:
         if self.interface == "":
@@ -105,11 +98,6 @@ class Colocated:
         if len(set(self.hosts)) < len(self.hosts):
             raise PlanError(f"hosts names an address twice: {list(self.hosts)}", "every host needs an address and port of its own")
         object.__setattr__(self, "hosts", tuple(self.hosts))
-
-    @property
-    def channel_bytes(self) -> int | None:
-        """``channel_size`` in bytes."""
-        return size_in_bytes("channel_size", self.channel_size)
 
     def open(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> BatchStream:
         """Starts the processes and waits until they are ready."""
@@ -125,12 +113,8 @@ class Colocated:
         return PoolStream(options, plan, graph, events)
 
     def open_pool(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink, on_started: OnStarted) -> WorkerPool:
-        """Makes the workers of processes, of which none is started yet; see ``PoolOptions.open_pool``."""
+        """Makes the workers of processes, of which none is started yet; see ``PoolBackend.open_pool``."""
         from gnnkit.backends.local_pool import open_colocated  # heavy
 
         workers = self.num_workers if isinstance(self.num_workers, int) else max(1, auto_threads() // self.threads_per_worker)
         return open_colocated(self, workers, plan, graph, on_started)
-
-    def to_json(self) -> dict[str, Any]:
-        """``{"kind": "Colocated", option: value, ...}``."""
-        return {"kind": "Colocated", **asdict(self)}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import InitVar, asdict, dataclass, replace
+from dataclasses import InitVar, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gnnkit.arguments import check_fields, checks_calls
-from gnnkit.backends.base import BatchStream, folder_or_none, keep_concurrency
-from gnnkit.bounds import MOST_THREADS, check_seconds, keep_whole_number, size_in_bytes
+from gnnkit.arguments import checks_calls
+from gnnkit.backends.base import BatchStream, PoolBackend, folder_or_none
+from gnnkit.bounds import MOST_THREADS, check_seconds, keep_whole_number
 from gnnkit.cluster.serving.spec import UNIX_PREFIX, address_text, has_any_port, remember_token, split_place, threads_for
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @checks_calls()
 @dataclass(frozen=True)
-class GraphStore:
+class GraphStore(PoolBackend):
     """Samples in servers, which hold the graph for any number of trainers; the same batches as ``InProcess``, bit for bit.
 
     Without an address it starts servers of its own, shared by all loaders of this process on the same graph with the same options, and
@@ -75,17 +75,11 @@ class GraphStore:
     log_dir: str | None = None
 
     def __post_init__(self, token: str | None) -> None:
-        for name in ("log_dir", "tls_ca"):
-            object.__setattr__(self, name, folder_or_none(name, getattr(self, name)))
-        check_fields(self)
-        for name in ("num_servers", "workers_per_server", "threads_per_worker"):
+        object.__setattr__(self, "tls_ca", folder_or_none("tls_ca", self.tls_ca))
+        self.keep_pool_options()
+        for name in ("num_servers", "workers_per_server"):
             keep_whole_number(self, name, 1, MOST_THREADS)
-        keep_whole_number(self, "max_restarts")
-        keep_concurrency(self)
         check_seconds("join_timeout_s", self.join_timeout_s, 0.1)
-        if self.idle_timeout_s is not None:
-            check_seconds("idle_timeout_s", self.idle_timeout_s, 0.1)
-        _ = self.channel_bytes
         if self.address is not None:
             object.__setattr__(self, "address", address_text(self.address))
         if token is not None:
@@ -96,9 +90,9 @@ class GraphStore:
             remember_token(self.address, token)
 
     @property
-    def channel_bytes(self) -> int | None:
-        """``channel_size`` in bytes."""
-        return size_in_bytes("channel_size", self.channel_size)
+    def starts_servers(self) -> bool:
+        """Whether it starts servers of its own."""
+        return self.address is None or (self.folder is None and has_any_port(str(self.address)))
 
     @property
     def folder(self) -> Path | None:
@@ -113,7 +107,7 @@ class GraphStore:
         from gnnkit.backends.pool_stream import PoolStream  # heavy
         from gnnkit.sampling.kinds import compile_ahead  # heavy
 
-        if self.address is None or self.folder is not None or has_any_port(str(self.address)):  # servers of this host
+        if self.starts_servers or self.folder is not None:  # servers of this host
             compile_ahead(plan.inputs, plan.sampling, events)
         options = self
         if self.address is not None and self.folder is None:  # batches wait for other hosts most of the time
@@ -122,22 +116,12 @@ class GraphStore:
         return PoolStream(options, plan, graph, events)
 
     def open_pool(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink, on_started: OnStarted) -> WorkerPool:
-        """Finds the servers' sampling processes; see ``PoolOptions.open_pool``."""
-        # heavy
-        from gnnkit.backends.server_pool import open_joined_servers, open_own_receiver, open_own_servers, open_receiver, servers_of
+        """Finds the servers' sampling processes; see ``PoolBackend.open_pool``."""
+        from gnnkit.backends.server_pool import open_local_servers, open_receiver  # heavy
 
-        if self.address is None:
-            return open_own_servers(self, plan, graph, events, on_started)
-        if self.folder is None and has_any_port(str(self.address)):
-            return open_own_receiver(self, plan, graph, events, on_started)
-        if plan.store is None:
+        if plan.store is None and not self.starts_servers:
             raise PlanError(
                 "the graph is only in memory, and servers that are joined have a store", "use from_store(), or leave address out"
             )
-        if self.folder is not None:
-            return open_joined_servers(self.folder, self.join_timeout_s, plan.store.fingerprint, events, on_started)
-        return open_receiver(self, servers_of(self), plan, plan.store.fingerprint, events, on_started)
-
-    def to_json(self) -> dict[str, Any]:
-        """``{"kind": "GraphStore", option: value, ...}``; no token."""
-        return {"kind": "GraphStore", **asdict(self)}
+        open_servers = open_local_servers if self.address is None or self.folder is not None else open_receiver
+        return open_servers(self, plan, graph, events, on_started)

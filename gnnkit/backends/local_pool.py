@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import secrets
 import threading
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from datetime import timedelta
@@ -23,6 +21,7 @@ from gnnkit.plan import LoaderPlan, StoreRef
 from gnnkit.runtime.graph_memory import GraphHandle, GraphSharing
 from gnnkit.runtime.limits import check_descriptors, check_start_memory
 from gnnkit.runtime.local_pool import LocalWorkerPool
+from gnnkit.runtime.pool import weakly
 from gnnkit.runtime.runs import new_run
 from gnnkit.runtime.supervisor import Exit, SupervisorOptions
 
@@ -36,7 +35,6 @@ _LEAST_TOKEN = 16
 _TOKEN_KEY = "gnnkit/parts/token"
 # Of the deadline of a batch, for one answer of another host: the error is to name that host.
 _SHARE = 0.5
-_numbers = itertools.count()
 
 
 class HostLink:
@@ -58,7 +56,7 @@ class HostLink:
         placement, store = plan.placement, plan.store
         assert placement is not None and store is not None
         self._timeout_s, self._batch_timeout_s = plan.runtime.start_timeout_s, plan.runtime.batch_timeout_s
-        self._placement, self._number = placement, next(_numbers)
+        self._placement, self._stop = placement, weakly(stop)
         # Parts of several hosts and one trainer alone: the seeds are its own (gnnkit.distributed), and others like it hold the other parts.
         world_size = plan.batching.world_size
         self._hosts = find_hosts(options.hosts, world_size if world_size > 1 else None, self._timeout_s)
@@ -66,7 +64,7 @@ class HostLink:
             raise PlanError(f"the plan places parts on {placement.num_hosts} hosts, and there are {self._hosts.count}")
         check_group(self._hosts)
         self._fingerprint, self._token = store.fingerprint, _token(self._hosts, self._timeout_s)
-        self._supervisor = self._serve(options, store, graph, log_root, stop)
+        self._supervisor = self._serve(options, store, graph, log_root)
         try:
             if self._supervisor is not None and self._hosts.addresses is None:
                 _group_store().set(self._key(self.index), join_address(self._supervisor.spec.ip, self._supervisor.spec.port))
@@ -86,15 +84,12 @@ class HostLink:
     def _sources(self) -> dict[int, tuple[int, ...]]:
         return self._placement.sources(self.index)
 
-    def _serve(
-        self, options: Colocated, store: StoreRef, graph: GraphHandle, log_root: Path, stop: Callable[[], None]
-    ) -> PartService | None:
+    def _serve(self, options: Colocated, store: StoreRef, graph: GraphHandle, log_root: Path) -> PartService | None:
         """Starts this host's service where others need it and this is the trainer that does so."""
         placement, hosts = self._placement, self._hosts
         clients = tuple(host for host in range(placement.num_hosts) if hosts.index in placement.sources(host))
         if hosts.local_rank != 0 or not clients:
             return None
-        weak = weakref.WeakMethod(stop)
         spec = ServiceSpec(
             store.path,
             store.fingerprint,
@@ -109,7 +104,7 @@ class HostLink:
             log_root,
             hosts.local_size,
         )
-        return keep_service(spec, graph, self._number, lambda: _call(weak))
+        return keep_service(spec, graph, self._stop)
 
     def _key(self, host: int) -> str:
         parts = json.dumps(self._placement.to_json(), separators=(",", ":"))
@@ -165,13 +160,7 @@ class HostLink:
     def close(self) -> None:
         """Gives the service up; it stays for as long as other hosts use it."""
         if self._supervisor is not None:
-            self._supervisor.leave(self._number)
-
-
-def _call(method: weakref.WeakMethod[Callable[[], None]]) -> None:
-    stop = method()
-    if stop is not None:
-        stop()
+            self._supervisor.leave(self._stop)
 
 
 def _token(hosts: Hosts, timeout_s: float) -> str:
@@ -222,11 +211,7 @@ class HostWorkerPool(LocalWorkerPool):
     """
 
     link: HostLink | None = None
-
-    @property
-    def can_idle(self) -> bool:
-        """Never: hosts depend on each other until the end."""
-        return False
+    can_idle = False  # hosts depend on each other until the end
 
     def _exited(self, rank: int) -> Exit:
         exit_ = super()._exited(rank)
@@ -249,7 +234,7 @@ class HostWorkerPool(LocalWorkerPool):
 
 
 def open_colocated(options: Colocated, num_workers: int, plan: LoaderPlan, graph: GraphHandle, on_started: OnStarted) -> LocalWorkerPool:
-    """The workers of ``Colocated``; see ``PoolOptions.open_pool``."""
+    """The workers of ``Colocated``; see ``PoolBackend.open_pool``."""
     _wait_for_turn(options.process_start_gap_seconds)
     check_descriptors(num_workers)
     check_start_memory(num_workers, options.threads_per_worker, graph.arrays.schema, graph.mapped_nbytes)

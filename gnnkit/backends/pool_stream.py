@@ -7,13 +7,13 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.backends.base import END_OF_EPOCH, EndOfEpoch, StreamStatus, check_owner
-from gnnkit.backends.session import BatchWait, RingScheduler, Session
+from gnnkit.backends.base import END_OF_EPOCH, EndOfEpoch, PoolBackend, StreamStatus, check_owner
+from gnnkit.backends.session import BatchWait, Session
 from gnnkit.backends.shared_pool import LoaderPool, pool_registry
 from gnnkit.backends.stored_graph import GraphOrder
 from gnnkit.errors import GnnkitError, LoaderClosed, StartTimeout
@@ -25,12 +25,10 @@ from gnnkit.runtime.pool import BatchRequest, Sampled
 from gnnkit.runtime.process_status import look_at
 from gnnkit.runtime.remote import fresh, layout_from_json
 from gnnkit.runtime.ring import BlockPool
+from gnnkit.runtime.scheduler import Scheduler
 from gnnkit.sampling.schedule import Schedule
 from gnnkit.sampling.subgraph import SampledSubgraph
 from gnnkit.waiting import Deadline
-
-if TYPE_CHECKING:
-    from gnnkit.backends.session import PoolOptions
 
 R = TypeVar("R")
 
@@ -60,7 +58,7 @@ class PoolStream:
         MemoryLimitError: There is no memory for it.
     """
 
-    def __init__(self, options: PoolOptions, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> None:
+    def __init__(self, options: PoolBackend, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> None:
         self._timeout_s = plan.runtime.batch_timeout_s
         self._pools = pool_registry()
         self._blocks = BlockPool(_KEPT_BLOCKS, pinned_for=plan.runtime.pin_device)
@@ -82,7 +80,7 @@ class PoolStream:
     def start_epoch(self, epoch: int, schedule: Schedule) -> None:
         """Starts an epoch; what is left of the one before is dropped. Processes that have died are started again."""
 
-        def begin(pool: LoaderPool, scheduler: RingScheduler) -> None:
+        def begin(pool: LoaderPool, scheduler: Scheduler[Any]) -> None:
             self._pools.tidy()
             pool.begin(self._session, epoch, schedule)
 
@@ -97,13 +95,13 @@ class PoolStream:
         wait: BatchWait | None = None
         ready, waited_for = -1, -1
 
-        def look(pool: LoaderPool, scheduler: RingScheduler) -> SampledSubgraph | float | None:
+        def look(pool: LoaderPool, scheduler: Scheduler[Any]) -> SampledSubgraph | float | None:
             nonlocal wait, ready, waited_for
             if scheduler.is_over:
                 return None
             check()
             # What else has arrived can wait while there are batches that came together with the one before.
-            if scheduler.delivered % scheduler.group == 0 or session.failure is not None or scheduler.delivered not in scheduler.results:
+            if scheduler.delivered % session.group == 0 or session.failure is not None or scheduler.delivered not in scheduler.results:
                 pool.hear(revive=session.failure is None)
             ready = len(scheduler.results) if ready < 0 else ready
             if scheduler.delivered in scheduler.results and (session.failure is None or scheduler.is_sampled):
@@ -127,7 +125,7 @@ class PoolStream:
         answers: list[Sampled] = []
         request = BatchRequest(epoch, batch_index, seeds, answers.append)
 
-        def look(pool: LoaderPool, scheduler: RingScheduler) -> list[Sampled] | float:
+        def look(pool: LoaderPool, scheduler: Scheduler[Any]) -> list[Sampled] | float:
             nonlocal wait
             is_first = wait is None
             if wait is None:
@@ -152,7 +150,7 @@ class PoolStream:
         body, block = sampled
         return self._subgraph(body, block, epoch, batch_index, is_padding=None)
 
-    def _until(self, look: Callable[[LoaderPool, RingScheduler], R | float], is_due: Callable[[], bool]) -> R:
+    def _until(self, look: Callable[[LoaderPool, Scheduler[Any]], R | float], is_due: Callable[[], bool]) -> R:
         """Calls ``look`` whenever something has come, until it has a result. A session that was evicted is admitted again first.
 
         Args:
@@ -184,27 +182,27 @@ class PoolStream:
             if pools.forgotten or session.notices:
                 self._settle()
 
-    def _deliver(self, pool: LoaderPool, scheduler: RingScheduler, ready: int) -> SampledSubgraph:
+    def _deliver(self, pool: LoaderPool, scheduler: Scheduler[Any], ready: int) -> SampledSubgraph:
         """Hands the next batch out; where the user holds so many that slots run short, in memory of its own."""
-        job, result = scheduler.results[scheduler.delivered]
+        session, (job, result) = self._session, scheduler.results[scheduler.delivered]
         if isinstance(result, BaseException):
             scheduler.hand_out()
-            scheduler.drop(job)
+            session.withdraw(job)
             pool.assign()
             raise result
         body, block = result
         if block is None:
-            nbytes = body["layout"]["nbytes"]
-            if scheduler.ring.num_leased < scheduler.ring.num_slots - scheduler.window:
+            nbytes, ring = body["layout"]["nbytes"], session.ring
+            assert ring is not None, "it has a place"
+            if ring.num_leased < ring.num_slots - scheduler.window:
                 block = job.ring.lease(job.slot, nbytes)
-                job.state = "held"
             else:
                 block = self._blocks.lease(nbytes)
                 block[:nbytes] = job.ring.bytes_of(job.slot)[:nbytes]
-                scheduler.drop(job)
+                session.withdraw(job)
         scheduler.hand_out()
         pool.assign()
-        subgraph = self._subgraph(body, block, job.epoch, job.step.batch_index, is_padding=job.step.is_padding)
+        subgraph = self._subgraph(body, block, job.epoch, job.batch, is_padding=job.is_padding)
         lane, thread = pool.workers.lane(job.rank), body["thread"]
         subgraph.worker, subgraph.ready = lane if thread is None else f"{lane}, thread {thread}", ready
         return subgraph
@@ -223,30 +221,24 @@ class PoolStream:
         session, pool, scheduler = self._session, self._pools.places.get(self._session), self._session.scheduler
         buffers = self._blocks.num_leased_bytes + self._blocks.free_bytes
         shared = session.graph.shared
-        if pool is None or scheduler is None:
-            state, details = "closed" if session.is_closed else "idle", {"pids": {}, "logs": "", "restarts": 0, "slots": 0, "slot_bytes": 0}
-            trainer = (look_at("trainer", os.getpid()),)
-            return StreamStatus(state, session.num_workers, 0, buffers, 0 if shared is None else shared.nbytes, 0, trainer, details)
-        state = "ready" if scheduler.is_over else "sampling"
-        details = {
-            "pids": dict(pool.workers.pids),
-            "logs": pool.workers.logs,
-            "restarts": pool.restarts,
-            "slots": scheduler.ring.num_slots,
-            "slot_bytes": scheduler.ring.slot_bytes,
-            **pool.workers.details(),
-        }
-        buffers += scheduler.ring.block.touched_bytes
-        processes = look_at("trainer", os.getpid()), *pool.workers.statuses()
-        ready, slots = len(scheduler.results), scheduler.window
-        return StreamStatus(state, session.num_workers, ready, buffers, pool.workers.graph_bytes, slots, processes, details)
+        ring, trainer = session.ring, look_at("trainer", os.getpid())
+        details: dict[str, Any] = {"pids": {}, "logs": "", "restarts": 0, "slots": 0, "slot_bytes": 0}
+        if pool is None or scheduler is None or ring is None:
+            state, graph_bytes = "closed" if session.is_closed else "idle", 0 if shared is None else shared.nbytes
+            return StreamStatus(state, session.num_workers, 0, buffers, graph_bytes, 0, (trainer,), details)
+        state, workers = "ready" if scheduler.is_over else "sampling", pool.workers
+        details |= {"pids": dict(workers.pids), "logs": workers.logs, "restarts": pool.restarts, **workers.details()}
+        details |= {"slots": ring.num_slots, "slot_bytes": ring.slot_bytes}
+        buffers += ring.block.touched_bytes
+        processes, ready = (trainer, *workers.statuses()), len(scheduler.results)
+        return StreamStatus(state, session.num_workers, ready, buffers, workers.graph_bytes, scheduler.window, processes, details)
 
     def restart(self, timeout_s: float) -> None:
         """Has other processes take the place of those that sample, for all loaders that share them; see ``BatchStream.restart``."""
         session, deadline = self._session, Deadline(timeout_s)
         before: set[int] | None = None
 
-        def look(pool: LoaderPool, scheduler: RingScheduler) -> float | None:
+        def look(pool: LoaderPool, scheduler: Scheduler[Any]) -> float | None:
             nonlocal before
             if before is None:
                 before = set(pool.workers.pids.values())

@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.backends.shared_pool import pool_registry
@@ -17,7 +16,7 @@ from gnnkit.backends.stored_graph import TemporaryStore, temporary_store
 from gnnkit.cluster import network_child
 from gnnkit.cluster.membership import JoinedServers
 from gnnkit.cluster.network_child import Servers, join, read_ca
-from gnnkit.cluster.serving.connection import EXIT_WAIT_S, ServerConnection, UnixServers, Welcome, client_id, join_folder
+from gnnkit.cluster.serving.connection import EXIT_WAIT_S, ServerConnection, UnixServers, client_id, join_folder
 from gnnkit.cluster.serving.fleet import ServerFleet, processes_of
 from gnnkit.cluster.serving.spec import ServerSpec, required, split_place, threads_for
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, StoreError, WorkerDied, WorkerStopped
@@ -134,10 +133,14 @@ def _tidy(stopped: threading.Event, idle_timeout_s: float) -> None:
             pool_registry().tidy()
 
 
-def open_own_servers(
+def open_local_servers(
     options: GraphStore, plan: LoaderPlan, graph: GraphHandle, events: EventSink, on_started: OnStarted
 ) -> ServerWorkerPool:
-    """Starts servers and joins them; see ``PoolOptions.open_pool``."""
+    """Joins servers of this host, which it starts where it names none; see ``PoolBackend.open_pool``."""
+    if options.folder is not None:
+        assert plan.store is not None, "servers that are joined have a store"
+        joined = join_folder(options.folder, "trainer", options.join_timeout_s, events, plan.store.fingerprint)
+        return ServerWorkerPool(joined, on_started, None)
     own = OwnServers(options, plan, graph, events)
     try:
         servers = join_folder(own.fleet.folder, "starter", plan.runtime.start_timeout_s, events, own.store.fingerprint, own.check)
@@ -171,7 +174,7 @@ class ServerWorkerPool(WorkerPool):
         self._awaited = 0.0
         self._looked, self._is_revived, self._is_reporting = 0.0, True, True
         self._restarting: set[int] = set()
-        self._width = max((c.welcome.workers for c in servers.connections.values() if c.welcome is not None), default=1)
+        self._width = max((connection.welcome.workers for connection in servers.connections.values()), default=1)
         for connection in servers.connections.values():
             connection.enlist(self._width)
 
@@ -179,11 +182,6 @@ class ServerWorkerPool(WorkerPool):
     def _connections(self) -> dict[int, ServerConnection]:
         """A copy: others look at the pids while servers come and go."""
         return dict(self._servers.connections)
-
-    @property
-    def _welcomes(self) -> dict[int, Welcome]:
-        found = ((rank, connection.welcome) for rank, connection in self._connections.items())
-        return {rank: welcome for rank, welcome in found if welcome is not None}
 
     def _find(self, rank: int) -> tuple[ServerConnection, int] | None:
         server, worker = divmod(rank, self._width)
@@ -220,7 +218,7 @@ class ServerWorkerPool(WorkerPool):
     @property
     def logs(self) -> str:
         """The folder of the servers' logs."""
-        return next((str(welcome.log.parent) for welcome in self._welcomes.values()), "")
+        return next((str(connection.welcome.log.parent) for connection in self._connections.values()), "")
 
     @property
     def graph_bytes(self) -> int:
@@ -249,11 +247,11 @@ class ServerWorkerPool(WorkerPool):
 
     def details(self) -> Mapping[str, Any]:
         """Returns the number of servers, their place and their pids."""
-        welcomes, count = self._welcomes, self._servers.num_servers
-        there = "" if len(welcomes) == count else f"{len(welcomes)} of "
+        connections, count = self._connections, self._servers.num_servers
+        there = "" if len(connections) == count else f"{len(connections)} of "
         where = "of its own" if self._own is not None else f"at {self._servers.address}"
         text = f"{there}{count} server{'' if count == 1 else 's'} {where}"
-        return {"servers": text, "server_pids": {rank: welcome.pid for rank, welcome in welcomes.items()}}
+        return {"servers": text, "server_pids": {rank: connection.welcome.pid for rank, connection in connections.items()}}
 
     # What they say ----------------------------------------------------------------------------------------------------------
 
@@ -411,11 +409,6 @@ class ServerWorkerPool(WorkerPool):
             self._own.stop()
 
 
-def open_joined_servers(folder: Path, timeout_s: float, fingerprint: str, events: EventSink, on_started: OnStarted) -> ServerWorkerPool:
-    """Joins the servers of a folder, which serve the store of this fingerprint; see ``PoolOptions.open_pool``."""
-    return ServerWorkerPool(join_folder(folder, "trainer", timeout_s, events, fingerprint), on_started, None)
-
-
 class ReceiverPool(LocalWorkerPool):
     """One network child that samples; see ``WorkerPool``.
 
@@ -522,31 +515,29 @@ def servers_of(options: GraphStore, own: ServerFleet | None = None) -> Servers:
     return Servers(addresses, token, read_ca(options.tls_ca), client_id(), options.join_timeout_s, options.log_dir)
 
 
-def open_receiver(
-    options: GraphStore,
-    servers: Servers,
-    plan: LoaderPlan,
-    fingerprint: str,
-    events: EventSink,
-    on_started: OnStarted,
-    own: OwnServers | None = None,
-) -> ReceiverPool:
-    """Joins servers by their addresses, and starts the process that receives from them; see ``PoolOptions.open_pool``.
+def open_receiver(options: GraphStore, plan: LoaderPlan, graph: GraphHandle, events: EventSink, on_started: OnStarted) -> ReceiverPool:
+    """Joins servers by their addresses, and starts the process that receives from them; see ``PoolBackend.open_pool``.
 
-    Args:
-        options: The backend's options.
-        servers: See ``servers_of``.
-        plan: See ``PoolOptions.open_pool``.
-        fingerprint: Of the store that they must have.
-        events: See ``PoolOptions.open_pool``.
-        on_started: See ``PoolOptions.open_pool``.
-        own: Servers of this process's own, which the pool takes over.
+    Where it is to start them itself, it joins them as if they were on another host.
 
     Raises:
         StoreError: They have another store.
-        StartTimeout: They were not there in time.
-        PlanError: They expect another token, or the system's limits do not allow it.
     """
+    own = OwnServers(options, plan, graph, events) if options.starts_servers else None
+    try:
+        store = plan.store if own is None else own.store
+        assert store is not None, "servers that are joined have a store"
+        return _open_receiver(options, plan, store.fingerprint, events, on_started, own)
+    except BaseException:
+        if own is not None:
+            own.stop()
+        raise
+
+
+def _open_receiver(
+    options: GraphStore, plan: LoaderPlan, fingerprint: str, events: EventSink, on_started: OnStarted, own: OwnServers | None
+) -> ReceiverPool:
+    servers = servers_of(options, None if own is None else own.fleet)
     joined = join(servers, events)
     if joined.fingerprint != fingerprint:
         raise StoreError(
@@ -575,13 +566,3 @@ def open_receiver(
         "again": options.max_restarts > 0,
     }
     return workers
-
-
-def open_own_receiver(options: GraphStore, plan: LoaderPlan, graph: GraphHandle, events: EventSink, on_started: OnStarted) -> ReceiverPool:
-    """Starts servers on addresses of this host, and joins them as if they were on another; see ``PoolOptions.open_pool``."""
-    own = OwnServers(options, plan, graph, events)
-    try:
-        return open_receiver(options, servers_of(options, own.fleet), plan, own.store.fingerprint, events, on_started, own)
-    except BaseException:
-        own.stop()
-        raise

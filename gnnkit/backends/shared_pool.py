@@ -30,9 +30,9 @@ class LoaderPool(SharedPool[Session, WorkerPool]):
         lock: The registry's.
 
     Raises:
-        PlanError: See ``PoolOptions.open_pool``.
-        MemoryLimitError: See ``PoolOptions.open_pool``.
-        StartTimeout: See ``PoolOptions.open_pool``.
+        PlanError: See ``PoolBackend.open_pool``.
+        MemoryLimitError: See ``PoolBackend.open_pool``.
+        StartTimeout: See ``PoolBackend.open_pool``.
     """
 
     def __init__(self, session: Session, lock: AbstractContextManager[Any]) -> None:
@@ -60,7 +60,7 @@ class LoaderPool(SharedPool[Session, WorkerPool]):
             PlanError: ``channel_size`` is too small.
             MemoryLimitError: There is no memory for the batches.
         """
-        session.make_ring()
+        session.make_ring(self.workers)
         self.hand_ring(session)
 
     def remove(self, session: Session) -> None:
@@ -79,13 +79,7 @@ class LoaderPool(SharedPool[Session, WorkerPool]):
     def begin(self, session: Session, epoch: int, schedule: Schedule) -> None:
         """Starts a loader's epoch; what is left of the one before is dropped. Processes that have died are started again."""
         self.workers.check()
-        scheduler = session.scheduler
-        assert scheduler is not None, "it has a place"
-        scheduler.begin_schedule(epoch, schedule)
-        session.use_groups(1)
-        for rank in self.workers.pids:
-            if scheduler.assigned_to(rank):
-                self.workers.send(rank, "cancel", c=session.number, g=scheduler.generation)
+        session.begin(self.workers, epoch, schedule)
         if session.grow_ring():
             self.hand_ring(session)
         self.workers.settle()

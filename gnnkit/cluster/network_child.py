@@ -21,7 +21,7 @@ import select
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,14 +31,15 @@ from gnnkit.cluster.serving.connection import Calls
 from gnnkit.errors import LoaderClosed, PlanError, StartTimeout, WorkerDied
 from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.files import read_bounded, user_path
-from gnnkit.runtime.entry import Loop, ParentWatch, run
+from gnnkit.runtime.entry import run
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import new_run, with_tail
 from gnnkit.runtime.supervisor import Supervisor, SupervisorOptions
-from gnnkit.runtime.wire import Message, Wire
+from gnnkit.runtime.wire import Message
 from gnnkit.storage.catalog import writable_root
 from gnnkit.waiting import SLICE_S, Deadline
 
+WORK = "gnnkit.cluster.network_child_loop:NetworkChildLoop"
 # Beyond its own deadline, the child may take so long to say what came of something.
 _GRACE_S = 15.0
 
@@ -113,14 +114,6 @@ class NetworkChild(Calls):
             return f"server {rank} did not answer {name!r} within {timeout_s:g} s"
 
         return self._ask(rank, name, args, Deadline(timeout_s + _GRACE_S), late, rank=rank, timeout_s=timeout_s)
-
-    def status(self, rank: int, timeout_s: float = 10.0) -> dict[str, Any]:
-        """Returns a server's status, as JSON values.
-
-        Raises:
-            GnnkitError: See ``call``.
-        """
-        return dict(self.call(rank, "status", {}, timeout_s))
 
     def _send(self, kind: str, fds: Sequence[int] = (), /, **body: Any) -> None:
         self._supervisor.send(0, kind, tuple(fds), **body)
@@ -264,12 +257,5 @@ def read_pem(path: str, word: str) -> str:
         raise PlanError(f"{word}={str(path)!r} cannot be read: {error}", "give a PEM file") from error
 
 
-def load() -> Callable[[Wire, ParentWatch], Loop]:
-    """Imports the work; see ``gnnkit.runtime.entry``."""
-    from gnnkit.cluster.network_child_loop import NetworkChildLoop  # what the trainer does without
-
-    return NetworkChildLoop
-
-
 if __name__ == "__main__":
-    run(load)
+    run(WORK)

@@ -17,7 +17,7 @@ from gnnkit.cluster.hosts import join_address
 from gnnkit.cluster.membership import LeaseTable
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, WorkerDied, WorkerStopped
 from gnnkit.plan import Held
-from gnnkit.runtime.graph_memory import GraphHandle, SharedGraph
+from gnnkit.runtime.graph_memory import GraphHandle, GraphSharing
 from gnnkit.runtime.remote import fresh
 from gnnkit.runtime.runs import RunFolder
 from gnnkit.runtime.supervisor import ChildProcess, Exit, Supervisor, SupervisorOptions, supervise
@@ -106,7 +106,7 @@ class PartService:
     Args:
         spec: What it serves.
         graph: The graph; the service reads its copy in huge pages once there is one.
-        users: Who needs it at first; see ``enter``.
+        user: Ends the one that needs it at first; see ``enter``.
         ended: Called when it has ended for good.
 
     Attributes:
@@ -121,19 +121,16 @@ class PartService:
         PlanError: The system's limits do not allow it, or the address is taken.
     """
 
-    def __init__(
-        self, spec: ServiceSpec, graph: GraphHandle, users: dict[int, Callable[[], None]], ended: Callable[[PartService], None]
-    ) -> None:
+    def __init__(self, spec: ServiceSpec, graph: GraphHandle, user: Callable[[], None], ended: Callable[[PartService], None]) -> None:
         self.spec, self.restarts = spec, 0
         self.failure: GnnkitError | None = None
         self.refused: tuple[str, ...] = ()
         self.finished = threading.Event()
-        self._ended, self._graph, self._owner = ended, graph, os.getpid()
+        self._ended, self._sharing, self._owner = ended, GraphSharing(graph, 0), os.getpid()
         self._leases = LeaseTable[str, int]()  # processes of other hosts
         self._come: dict[int, set[str]] = {}  # the trainers of each host that have ever come, or whose processes have
-        self._users = users
+        self._users = {user}
         self._sources: dict[int, str] = {}
-        self._told: SharedGraph | None = None
         self._asked_sources: dict[int, str] = {}
         self._told_sources: set[int] = set()
         self._was_used, self._ending = False, False
@@ -147,7 +144,7 @@ class PartService:
         require_free(spec.ip, spec.port, f"the parts of host {spec.host} cannot be served", hint)
         self._waker = Waker()
         folder = RunFolder(spec.log_root, {"store": spec.store, "serves": list(spec.held["parts"])})
-        self._supervisor = Supervisor(self._process_options(), folder, self._set_up)
+        self._supervisor = Supervisor(self._process_options(), folder, self._set_up, self._sharing)
         try:
             self._supervisor.start_missing()
             self._supervise(lambda: self._is_up or self.failure is not None)
@@ -183,19 +180,19 @@ class PartService:
         self._sources = dict(sources)
         self._waker.wake()
 
-    def enter(self, user: int, stop: Callable[[], None]) -> bool:
-        """Keeps the service for a user; False where it has begun to end."""
+    def enter(self, user: Callable[[], None]) -> bool:
+        """Keeps the service for the one that a function ends, until ``leave`` is given it; False where the service has begun to end."""
         with self._changed:
             if self._ending:
                 return False
-            self._users[user] = stop
+            self._users.add(user)
         self._waker.wake()
         return True
 
-    def leave(self, user: int) -> None:
+    def leave(self, user: Callable[[], None]) -> None:
         """The user is done; from anywhere. The service stays for as long as other hosts use it."""
         if os.getpid() == self._owner:
-            self._users.pop(user, None)
+            self._users.discard(user)
             self._waker.wake()
 
     def awaited(self) -> set[int]:
@@ -219,10 +216,10 @@ class PartService:
         return SupervisorOptions(num_workers=1, threads=1, module=_MODULE, title=self._title, advice=_HINT)
 
     def _set_up(self, child: ChildProcess) -> None:
-        spec, shared = self.spec, self._graph.shared
-        self._is_up, self._told, self._asked_sources, self._told_sources = False, shared, {}, set()
+        spec = self.spec
+        self._is_up, self._asked_sources, self._told_sources = False, {}, set()
         setup = {"store": spec.store, "fingerprint": spec.fingerprint, "held": spec.held, "ip": spec.ip, "port": spec.port}
-        fds, description = ((), None) if shared is None else ((shared.block.fd,), dict(shared.description))
+        fds, description = self._sharing.setup_message(child.rank)
         child.wire.send("setup", fds, **setup, token=spec.token, host=spec.host, graph=description)
 
     def _supervise(self, has_ended: Callable[[], bool]) -> None:
@@ -302,10 +299,8 @@ class PartService:
 
     def _tell(self) -> None:
         """Tells the service of the graph's copy, and which other services this host needs for as long as it has loaders."""
-        shared, sources = self._graph.shared, self._sources if self._users else {}
-        if shared is not None and shared is not self._told:
-            self._told = shared
-            self._supervisor.send(0, "graph", (shared.block.fd,), description=dict(shared.description))
+        sources = self._sources if self._users else {}
+        self._sharing.spread(self._supervisor.ready, self._supervisor.send, ask=False)
         if sources != self._asked_sources:
             self._asked_sources = dict(sources)
             self._supervisor.send(0, "attend", peers={str(host): address for host, address in sources.items()})
@@ -326,7 +321,7 @@ class PartService:
         """
         if os.getpid() != self._owner:
             return
-        for stop in list(self._users.values()):
+        for stop in list(self._users):
             stop()
         self._users.clear()
         self._waker.wake()
@@ -352,14 +347,13 @@ _ports: dict[tuple[Any, ...], int] = {}
 _lock = threading.RLock()
 
 
-def keep_service(spec: ServiceSpec, graph: GraphHandle, user: int, stop: Callable[[], None]) -> PartService:
+def keep_service(spec: ServiceSpec, graph: GraphHandle, user: Callable[[], None]) -> PartService:
     """The part service of this process for a store, started unless it runs.
 
     Args:
         spec: What it serves, and where.
         graph: The graph.
-        user: Number of the user, for ``PartService.leave``.
-        stop: Ends that user; called before the process ends.
+        user: Ends the one that needs it; called before the process ends. Also names it, for ``PartService.leave``.
 
     Raises:
         StartTimeout: It was not ready in time, or ended.
@@ -372,11 +366,11 @@ def keep_service(spec: ServiceSpec, graph: GraphHandle, user: int, stop: Callabl
             if service is None:
                 # Other hosts know the address: a service that comes back is found where the last one was.
                 known = _ports.get(key, spec.port)
-                service = _services[key] = PartService(replace(spec, port=known), graph, {user: stop}, lambda ended: _forget(key, ended))
+                service = _services[key] = PartService(replace(spec, port=known), graph, user, lambda ended: _forget(key, ended))
                 _ports[key] = service.spec.port
                 weakref.finalize(service, _linger, weakref.ref(service))  # at the end of the interpreter
                 return service
-        if service.enter(user, stop):
+        if service.enter(user):
             return service
         service.finished.wait(_END_S)  # it has begun to end; the next one takes its address over
 

@@ -33,7 +33,7 @@ from gnnkit.cluster.serving.network_calls import UnknownChannel, walk_from_value
 from gnnkit.cluster.serving.spec import threads_for
 from gnnkit.errors import BatchTimeout, GnnkitError, HostUnreachable, LoaderClosed, PlanError, SamplingError, WorkerDied
 from gnnkit.plan import LoaderPlan
-from gnnkit.runtime.worker import WorkerChannel
+from gnnkit.runtime.worker import OtherHosts, WorkerChannel
 from gnnkit.sampling.graph_access import NodeScratch
 from gnnkit.sampling.kinds import BatchSampler, warm
 from gnnkit.sampling.owners import BadRequest
@@ -78,8 +78,8 @@ def probe(address: str, timeout_s: float) -> Found:
     return Found.LISTENS
 
 
-class RemoteServers(RemoteOwners):
-    """The servers of a run as the sampling threads of a network child use them; see ``gnnkit.runtime.worker.OtherHosts``.
+class RemoteServers(RemoteOwners, OtherHosts):
+    """The servers of a run as the sampling threads of a network child use them. The loop of the process says goodbye to them.
 
     Every thread makes one batch at a time, and ``begin_batch`` says when it begins: all that it asks then shares one deadline. A server
     that refuses connections is gone; one that says nothing at all may be behind a broken network, and is waited for.
@@ -119,16 +119,9 @@ class RemoteServers(RemoteOwners):
         """The session of a loader whose batches servers walk."""
         return ReceivingChannel(graph, plan, self)
 
-    def report(self) -> dict[str, Any]:
-        """The bytes that were received and sent so far, which are sent with each batch."""
-        return {"traffic": [self.traffic.received, self.traffic.sent]}
-
     def sampler(self, tables: GraphTables, plan: LoaderPlan, scratch: NodeScratch, *, walks_only: bool) -> BatchSampler:
         """A sampler for one thread."""
         return receiving_sampler(tables, plan.sampling, self._part_map, self, plan.cached)
-
-    def leave(self) -> None:
-        """Nothing: the loop of the process says goodbye to the servers."""
 
     def begin_batch(self, timeout_s: float) -> None:
         """The calling thread begins a batch, for which the trainer waits so long."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import astuple
+from dataclasses import astuple, fields
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,7 +23,7 @@ from gnnkit.sampling.owners import Answer, BadRequest, Expansion, Picks, Questio
 from gnnkit.waiting import Deadline
 
 # Changes with the meaning of messages: hosts that run different versions refuse each other.
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 _LARGEST_INT32 = (1 << 31) - 1
 # Fields of ``Expansion`` with a number for each node.
 _BY_NODE = ("roots", "times", "since")
@@ -68,22 +68,16 @@ def narrowed(ids: NDArray[Any], largest: int) -> NDArray[Any]:
     return ids.astype(np.int32) if largest <= _LARGEST_INT32 else ids
 
 
+def _to_args(request: Expansion | Question | RowsRequest, fingerprint: str, **own: Any) -> dict[str, Any]:
+    """A request by the names of its fields; ``own`` are those that travel in another form."""
+    named = {field.name: getattr(request, field.name) for field in fields(request)}
+    return {"version": PROTOCOL_VERSION, "fingerprint": fingerprint, **named, **own}
+
+
 def expand_to_args(request: Expansion, fingerprint: str, num_nodes: list[int]) -> dict[str, Any]:
     """A request for edges; ``num_nodes`` of each type decide the width of ids."""
-    return {
-        "version": PROTOCOL_VERSION,
-        "fingerprint": fingerprint,
-        "key": request.key,
-        "hop": request.hop,
-        "fan_outs": request.fan_outs,
-        "replace": request.replace,
-        "weighted": request.weighted,
-        "last": request.last,
-        "positions": request.wants_position,
-        "variates": None if request.variates is None else astuple(request.variates),
-        "nodes": {t: narrowed(nodes, num_nodes[t]) for t, nodes in request.nodes.items()},
-        **{name: getattr(request, name) for name in _BY_NODE},
-    }
+    nodes = {t: narrowed(nodes, num_nodes[t]) for t, nodes in request.nodes.items()}
+    return _to_args(request, fingerprint, nodes=nodes, variates=None if request.variates is None else astuple(request.variates))
 
 
 def expand_from_args(args: Mapping[str, Any]) -> Expansion:
@@ -100,7 +94,7 @@ def expand_from_args(args: Mapping[str, Any]) -> Expansion:
         nodes = {int(t): ids_of(ids) for t, ids in args["nodes"].items()}
         given = (args[name] for name in _BY_NODE)
         roots, times, since = (None if values is None else {t: ids_of(values[t]) for t in nodes} for values in given)
-        positions = tuple(map(bool, args["positions"]))
+        positions = tuple(map(bool, args["wants_position"]))
         key = int(args["key"]) & ((1 << 64) - 1)
         return Expansion(key, int(args["hop"]), fan_outs, nodes, *flags, roots, times, since, _variates_from(args["variates"]), positions)
 
@@ -146,14 +140,7 @@ def picks_from_value(value: Any) -> tuple[int, dict[int, Picks]]:
 
 def question_to_args(question: Question, fingerprint: str) -> dict[str, Any]:
     """A question about edges."""
-    return {
-        "version": PROTOCOL_VERSION,
-        "fingerprint": fingerprint,
-        "question": question.what,
-        "relations": question.relations,
-        "positions": question.wants_position,
-        **{name: getattr(question, name) for name in _QUESTION_ARRAYS},
-    }
+    return _to_args(question, fingerprint)
 
 
 def question_from_args(args: Mapping[str, Any]) -> Question:
@@ -163,11 +150,11 @@ def question_from_args(args: Mapping[str, Any]) -> Question:
         BadRequest: Something is missing or of the wrong kind.
     """
     with _reading("request"):
-        what = args["question"]
+        what = args["what"]
         if what not in ("degrees", "has_edges", "induce", "weights"):
             raise BadRequest(f"there is no question {what!r}")
         given = {name: ids_of(args[name]) for name in _QUESTION_ARRAYS}
-        return Question(what, tuple(map(int, args["relations"])), wants_position=bool(args["positions"]), **given)
+        return Question(what, tuple(map(int, args["relations"])), wants_position=bool(args["wants_position"]), **given)
 
 
 def answer_to_value(answer: Answer) -> dict[str, Any]:
@@ -187,12 +174,7 @@ def answer_from_value(value: Any) -> Answer:
 
 def rows_to_args(request: RowsRequest, fingerprint: str, num_rows: list[int]) -> dict[str, Any]:
     """A request for rows; the number of rows of each type decides the width of ids."""
-    return {
-        "version": PROTOCOL_VERSION,
-        "fingerprint": fingerprint,
-        "lists": [(bounds, narrowed(ids, num_rows[bounds])) for bounds, ids in request.lists],
-        "sections": request.sections,
-    }
+    return _to_args(request, fingerprint, lists=[(bounds, narrowed(ids, num_rows[bounds])) for bounds, ids in request.lists])
 
 
 def rows_from_args(args: Mapping[str, Any]) -> RowsRequest:

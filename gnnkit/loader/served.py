@@ -9,7 +9,6 @@ from typing import Any, TypeGuard
 
 from gnnkit.backends.base import Backend
 from gnnkit.backends.graph_store import GraphStore
-from gnnkit.cluster.serving.spec import has_any_port
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.events import EventSink
 from gnnkit.files import user_path
@@ -17,6 +16,9 @@ from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.storage.layout import MANIFEST_NAME, BuildOptions
 from gnnkit.storage.manifest import canonical_options, is_outline, read_manifest
 from gnnkit.storage.store import Store
+
+# A server that is there answers at once.
+_STATUS_S = 10.0
 
 
 def is_served(backend: Backend) -> bool:
@@ -26,9 +28,7 @@ def is_served(backend: Backend) -> bool:
 
 def joins_servers(backend: Backend) -> TypeGuard[GraphStore]:
     """Whether servers that were joined sample, from a store of theirs."""
-    if not isinstance(backend, GraphStore) or backend.address is None:
-        return False
-    return backend.folder is not None or not has_any_port(str(backend.address))
+    return isinstance(backend, GraphStore) and not backend.starts_servers
 
 
 def served_store(options: GraphStore, events: EventSink) -> Store:
@@ -48,7 +48,7 @@ def served_store(options: GraphStore, events: EventSink) -> Store:
 
         servers = join_folder(options.folder, "trainer", options.join_timeout_s, events)
         try:
-            status = servers.connections[0].status()
+            status = servers.call(0, "status", {}, _STATUS_S)
         finally:
             servers.close()
         return Store.open(status["store"]["path"])

@@ -161,7 +161,7 @@ def edges_in_order(arrays: GraphArrays, edge_type: EdgeType) -> NDArray[Any]:
             f"all edges of {edge_type} are to be loaded, and some are on other hosts", "give them: edge_label_index=(edge type, tensor)"
         )
     num_edges = arrays.schema.edge_types[edge_type].num_edges
-    largest = max(_num_nodes(arrays, node_type) for node_type in (edge_type[0], edge_type[2])) - 1
+    largest = max(arrays.schema.node_types[node_type].num_nodes for node_type in (edge_type[0], edge_type[2])) - 1
     found = np.empty((2, num_edges), np.int32 if largest < 1 << 31 else np.int64)
     for p, part in enumerate(arrays.checked(edge_type).edges[edge_type]):
         ids = part.edge_id
@@ -186,11 +186,6 @@ def missing_edge_ids(edge_type: EdgeType) -> PlanError:
         f"all edges of {edge_type} are to be loaded, and the graph was stored without the edges' ids, which say their order",
         "build it with with_edge=True, or give the links: edge_label_index=(edge type, tensor)",
     )
-
-
-def _num_nodes(arrays: GraphArrays, node_type: str) -> int:
-    """Nodes of a type."""
-    return arrays.schema.node_types[node_type].num_nodes
 
 
 class InputRows(Protocol):

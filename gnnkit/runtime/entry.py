@@ -17,7 +17,9 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol, TypeVar
+from functools import partial
+from pkgutil import resolve_name
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,7 +115,7 @@ class ParentWatch(threading.Thread):
     def __init__(self, parent_fd: int, parent_pid: int, row: NDArray[np.int64]) -> None:
         super().__init__(name="gnnkit-watch", daemon=True)
         self._parent_fd, self._parent_pid, self._row = parent_fd, parent_pid, row
-        self._samplers: list[tuple[int, int]] = []  # clock and index of each sampling thread
+        self._clocks: list[int] = []  # of each sampling thread
         self._busy: dict[int, tuple[int, int]] = {}
         self._ended: list[int] = []  # batches of each sampling thread
         self._page = os.sysconf("SC_PAGE_SIZE")
@@ -131,11 +133,10 @@ class ParentWatch(threading.Thread):
 
     def add_sampler(self) -> int:
         """Registers the calling thread as a sampler; returns its index."""
-        index = len(self._samplers)
         self._ended.append(0)
         # As pthread_getcpuclockid(3) makes it (linux/posix-timers.h); the C library does not know the main thread of a forked process.
-        self._samplers.append(((~threading.get_native_id() << 3) | 6, index))
-        return index
+        self._clocks.append((~threading.get_native_id() << 3) | 6)
+        return len(self._clocks) - 1
 
     def busy(self, sampler: int, step: int) -> None:
         """Says that a sampling thread begins a batch, or several together, of which ``step`` is the first."""
@@ -149,7 +150,7 @@ class ParentWatch(threading.Thread):
     def beat(self) -> None:
         """Writes the signs of life."""
         row = self._row
-        row[CPU_NS] = sum(time.clock_gettime_ns(clock) for clock, _ in list(self._samplers))
+        row[CPU_NS] = sum(time.clock_gettime_ns(clock) for clock in list(self._clocks))
         since, step = min(list(self._busy.values()), default=(0, -1))
         row[STEP], row[BUSY_SINCE_NS] = step, since
         row[RSS], row[BATCHES] = self._rss(), sum(self._ended)
@@ -190,31 +191,24 @@ def _trim_log() -> None:
 T = TypeVar("T")
 
 
-class Loop(Protocol):
-    """The work of a background process."""
-
-    def run(self) -> None:
-        """Works until the process is to end."""
-        ...
-
-
-def run(load: Callable[[], Callable[[Wire, ParentWatch], Loop]]) -> NoReturn:
+def run(work: str) -> NoReturn:
     """Reads what was handed over on the command line, works, and ends the process.
 
     Args:
-        load: Imports what makes the work from the process's ``Wire`` and ``Watch``; called once an error of it can be reported.
+        work: "module:name" of what makes an object from the process's ``Wire`` and ``ParentWatch``, whose ``run`` works until the process
+            is to end. Its module is imported once an error of that can be reported.
     """
     try:
-        _work(load)
+        _work(work)
     except BaseException:
-        logging.getLogger(load.__module__).exception("the process ends")
+        logging.getLogger(work.partition(":")[0]).exception("the process ends")
         logging.shutdown()
         os._exit(1)
     # Threads may be in the middle of a kernel, and there is nothing to tidy up.
     os._exit(0)
 
 
-def _work(load: Callable[[], Callable[[Wire, ParentWatch], Loop]]) -> None:
+def _work(work: str) -> None:
     wire_fd, vitals_fd, parent_fd, parent_pid, rank, from_main_thread = map(int, sys.argv[1:])
     if from_main_thread:
         die_with_parent(parent_pid)
@@ -227,7 +221,7 @@ def _work(load: Callable[[], Callable[[Wire, ParentWatch], Loop]]) -> None:
     watch = ParentWatch(parent_fd, parent_pid, Vitals(SharedBlock.attach(vitals_fd, writable=True)).row(rank))
     watch.start()
     wire = Wire(socket.socket(fileno=wire_fd))
-    load_work(load, wire)(wire, watch).run()
+    load_work(partial(resolve_name, work), wire)(wire, watch).run()
 
 
 def load_work(load: Callable[[], T], wire: Wire) -> T:

@@ -25,10 +25,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from pkgutil import resolve_name
+from typing import NoReturn, TypeAlias
 
 from gnnkit.host import leave_no_core
 from gnnkit.runtime.entry import die_with_parent, run
@@ -111,23 +111,6 @@ class Forked:
 Process: TypeAlias = "subprocess.Popen[bytes] | Forked"
 
 
-@dataclass(frozen=True)
-class Entry:
-    """The work of a process that is to be forked.
-
-    Attributes:
-        module: What it runs, as ``python -m`` does; the module, or the package's ``__main__``, has the ``load`` of ``entry.run``.
-        numbers: What it is handed over, see ``gnnkit.runtime.entry``; the first three are descriptors.
-        environment: Its variables.
-        starts_others: Whether it starts processes itself, and is to have a fork server for them.
-    """
-
-    module: str
-    numbers: tuple[int, ...]
-    environment: Mapping[str, str]
-    starts_others: bool
-
-
 class ForkServer:
     """This process's side of its fork server.
 
@@ -180,26 +163,29 @@ class ForkServer:
                 raise
         return cls(process, wire, from_main_thread, circumstances)
 
-    def ask(self, entry: Entry, output: int, errors: int) -> int:
+    def ask(
+        self, module: str, numbers: tuple[int, ...], environment: Mapping[str, str], output: int, errors: int, *, starts_others: bool
+    ) -> int:
         """Asks for a process.
 
         Args:
-            entry: What it is to be.
+            module: What it runs, as ``python -m`` does; the module, or the package's ``__main__``, has the ``WORK`` of ``entry.run``.
+            numbers: What it is handed over, see ``gnnkit.runtime.entry``; the first three are descriptors.
+            environment: Its variables.
             output: The descriptor of its standard output.
             errors: That of its standard error.
+            starts_others: Whether it starts processes itself, and is to have a fork server for them.
 
         Returns:
             The number to ask ``answer`` with.
         """
-        fds = [fd for fd in entry.numbers[:3] if fd >= 0]
+        fds = [fd for fd in numbers[:3] if fd >= 0]
         folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
         try:
             with self._lock:
                 self._pids[number := next(self._numbers)] = None
-                self._wire.send(
-                    "fork", (output, errors, folder, *fds), number=number, module=entry.module, numbers=entry.numbers,
-                    environment=dict(entry.environment), starts_others=entry.starts_others,
-                )  # fmt: skip
+                body = {"module": module, "numbers": numbers, "environment": dict(environment), "starts_others": starts_others}
+                self._wire.send("fork", (output, errors, folder, *fds), number=number, **body)
         finally:
             os.close(folder)
         return number
@@ -364,15 +350,15 @@ def _serve(wire: Wire) -> NoReturn:
         while wire.wait(_IDLE_S):
             message = wire.receive()
             if message is not None:
-                load = _load_of(message.body["module"])
+                work = _work_of(message.body["module"])
                 with contextlib.suppress(Exception):  # the process tells of it, which loads it again
-                    load()
+                    resolve_name(work)
                 gc.freeze()  # so that looking for garbage does not make those that are forked have copies of what is here
                 pid = _fork_beside()
                 if pid == 0:
                     try:
                         wire.detach()
-                        _become(message, load)
+                        _become(message, work)
                     finally:
                         os._exit(1)
                 message.close()
@@ -380,10 +366,10 @@ def _serve(wire: Wire) -> NoReturn:
     os._exit(0)
 
 
-def _load_of(module: str) -> Any:
+def _work_of(module: str) -> str:
     spec = find_spec(module)
     is_package = spec is not None and spec.submodule_search_locations is not None
-    return importlib.import_module(f"{module}.__main__" if is_package else module).load
+    return str(importlib.import_module(f"{module}.__main__" if is_package else module).WORK)
 
 
 def _fork_beside() -> int:
@@ -398,7 +384,7 @@ def _fork_beside() -> int:
     return pid
 
 
-def _become(message: Message, load: Any) -> NoReturn:
+def _become(message: Message, work: str) -> NoReturn:
     """Makes this process, which was just forked, what was asked for."""
     body = message.body
     output, errors, folder, *handed = message.fds
@@ -419,7 +405,7 @@ def _become(message: Message, load: Any) -> NoReturn:
     if body["starts_others"]:
         _fork_another(handed)
     _show_as(f"{sys.executable} -m {' '.join(sys.argv)}")
-    run(load)
+    run(work)
 
 
 def _fork_another(handed: Sequence[int]) -> None:

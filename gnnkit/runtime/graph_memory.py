@@ -43,6 +43,8 @@ _ALIGN = 64
 _CHUNK = 32 << 20
 # The part of a level of hotness up to which a copy is filled.
 _LEAST_STEP = 1 / 256
+# Arrays of an ``EdgePart`` in the order of ``GraphArrays.each``; those that have names of the graph's own are between them.
+_STRUCTURE, _EDGE_VALUES = ("indptr", "indices"), ("edge_id", "weight_prefix", "time")
 
 
 class CopyStopped(Exception):
@@ -232,12 +234,9 @@ def _describe(graph: GraphArrays, places: list[ArrayPlace]) -> dict[str, Any]:
     edges = [
         [
             {
-                "indptr": place(part.indptr),
-                "indices": place(part.indices),
-                "arrays": {n: place(a) for n, a in part.arrays.items()},
-                "edge_id": place(part.edge_id),
-                "weight_prefix": place(part.weight_prefix),
-                "time": place(part.time),
+                **{name: place(getattr(part, name)) for name in _STRUCTURE},
+                "arrays": {name: place(array) for name, array in part.arrays.items()},
+                **{name: place(getattr(part, name)) for name in _EDGE_VALUES},
             }
             for part in graph.local_edges(edge_type)
         ]
@@ -276,8 +275,8 @@ def _find(description: Mapping[str, Any], block: SharedBlock, template: GraphArr
     def edge_part(part: Mapping[str, Any], own: EdgePart | None) -> EdgePart:
         mapped = {} if own is None else own.arrays
         arrays = {n: find(p, mapped.get(n)) for n, p in part["arrays"].items()}
-        names = ("indptr", "indices", "edge_id", "weight_prefix", "time")
-        return EdgePart(**{name: find(part[name], None if own is None else getattr(own, name)) for name in names}, arrays=arrays)
+        named = {name: find(part[name], None if own is None else getattr(own, name)) for name in (*_STRUCTURE, *_EDGE_VALUES)}
+        return EdgePart(**named, arrays=arrays)
 
     ahead = None if template is None or description["is_whole"] else template.read_ahead
     known, template = template is not None, template or _frame(description)
@@ -370,12 +369,6 @@ class GraphMemory:
         if self._thread is not None:
             self._thread.join(timeout_s)
         return self.shared is not None
-
-    def stop(self) -> None:
-        """Gives up a copy that is not finished yet."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(10.0)
 
 
 def _copy_in_background(memory_ref: weakref.ref[GraphMemory], graph: GraphArrays, stop: threading.Event, most: int) -> None:
@@ -559,7 +552,85 @@ class GraphHandle:
         return ids if table is None else table[ids].astype(np.int64)
 
 
-class GraphSharing:
+class CopySpreading:
+    """The copy of a graph that some processes on this host share: which of them know of it, and which one makes it.
+
+    Known here by its descriptor alone; the memory is not mapped.
+
+    Attributes:
+        copier: The process that is making it; None where none is.
+    """
+
+    def __init__(self) -> None:
+        self.copier: int | None = None
+        self._may_ask, self._told = True, set[int]()
+        self._copy: tuple[int, Mapping[str, Any]] | None = None
+
+    def _found(self) -> tuple[int, Mapping[str, Any]] | None:
+        """The copy's descriptor and description; None while there is none."""
+        return self._copy
+
+    def _order(self) -> dict[str, Any] | None:
+        """The body of the request to make a copy; None where none is wanted now."""
+        return {}
+
+    def take_over(self, message: Message) -> bool:
+        """Takes over what a process has made, if it has made anything; whether there is a copy then."""
+        if message.fds:
+            self._copy = message.fds.pop(0), message.body["description"]
+        return self._copy is not None
+
+    def close(self) -> None:
+        """Lets the copy go."""
+        if self._copy is not None:
+            os.close(self._copy[0])
+            self._copy = None
+
+    def setup_message(self, rank: int) -> tuple[tuple[int, ...], dict[str, Any] | None]:
+        """The copy's descriptor and description for a process that starts."""
+        found = self._found()
+        if found is None:
+            return (), None
+        self._told.add(rank)
+        return found[:1], dict(found[1])
+
+    def spread(self, ready: Set[int], send: Callable[..., None], *, ask: bool) -> None:
+        """Tells every process of the copy; where there is none, ``ask`` has one made.
+
+        Args:
+            ready: The processes that are ready.
+            send: ``Supervisor.send``.
+            ask: See above.
+        """
+        if ready <= self._told:  # asked for each batch
+            return
+        found = self._found()
+        if found is not None:
+            for rank in ready - self._told:
+                self._told.add(rank)
+                send(rank, "graph", found[:1], description=dict(found[1]))
+        elif ask and self._may_ask and self.copier is None and (order := self._order()) is not None:
+            self.copier = min(ready)
+            send(self.copier, "copy", **order)
+
+    def take(self, rank: int, message: Message) -> None:
+        """A process has made the copy, or says that it cannot."""
+        self.copier, self._may_ask = None, self.take_over(message)
+        if self._may_ask:
+            self._told.add(rank)
+
+    def lost(self, rank: int) -> None:
+        """A process is gone, and perhaps the copy that it was making."""
+        self._told.discard(rank)
+        if self.copier == rank:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Lets another one make the copy."""
+        self.copier = None
+
+
+class GraphSharing(CopySpreading):
     """The shared copy of a graph, as the processes of one supervisor see it.
 
     A stored graph is read from its file mapping until one process has made the copy; a graph in memory is copied before they start.
@@ -573,77 +644,9 @@ class GraphSharing:
     """
 
     def __init__(self, graph: GraphHandle, memory_budget: int | None) -> None:
-        self._graph, self._budget = graph, memory_budget
-        self._may_ask = graph.store is not None
-        self._copier: int | None = None
-        self._told: set[int] = set()
+        super().__init__()
+        self._graph, self._budget, self._may_ask = graph, memory_budget, graph.store is not None
         self._own = graph.share_now() if graph.store is None else None
-
-    def setup_message(self, rank: int) -> tuple[tuple[int, ...], dict[str, Any] | None]:
-        """The copy's descriptor and description for a process that starts."""
-        shared = self.shared
-        if shared is None:
-            return (), None
-        self._told.add(rank)
-        return (shared.block.fd,), dict(shared.description)
-
-    def spread(self, ready: Set[int], send: Callable[..., None], *, ask: bool) -> None:
-        """Tells every process of the copy; where there is none, ``ask`` has one made.
-
-        Args:
-            ready: The processes that are ready.
-            send: ``Supervisor.send``.
-            ask: See above.
-        """
-        if ready <= self._told:  # asked for each batch
-            return
-        shared = self.shared
-        if shared is not None:
-            for rank in ready - self._told:
-                self._told.add(rank)
-                send(rank, "graph", (shared.block.fd,), description=dict(shared.description))
-        elif ask and self._may_ask and self._copier is None and self._graph.wants_copy(self, self._budget):
-            self._copier = min(ready)
-            send(self._copier, "copy", nbytes=self._graph.copy_nbytes(self._budget))
-
-    def take(self, rank: int, message: Message) -> None:
-        """A process has made the copy, or says that it cannot."""
-        description, shared = message.body["description"], None
-        if description is not None:
-            with contextlib.suppress(OSError):  # no address space left: sampling stays on the file mapping
-                shared = SharedGraph.attach(message.fds[0], description, self._graph.arrays)
-                self._told.add(rank)
-        self._may_ask = shared is not None
-        self._copier = None
-        self._graph.copy_made(self, shared)
-
-    def use(self, fd: int, description: dict[str, Any]) -> None:
-        """Takes over a copy that another process of this host has made.
-
-        Args:
-            fd: Its descriptor; taken over.
-            description: What came with it.
-
-        Raises:
-            OSError: The system refuses the mapping.
-        """
-        self._graph.copy_made(self, SharedGraph.attach(fd, description, self._graph.arrays))
-
-    def lost(self, rank: int) -> None:
-        """A process is gone, and perhaps the copy that it was making."""
-        self._told.discard(rank)
-        if self._copier == rank:
-            self.give_up()
-
-    def give_up(self) -> None:
-        """Lets another loader have the copy made."""
-        self._copier = None
-        self._graph.copy_made(self, None)
-
-    @property
-    def is_copying(self) -> bool:
-        """Whether one of these processes is making the copy."""
-        return self._copier is not None
 
     @property
     def shared(self) -> SharedGraph | None:
@@ -655,3 +658,24 @@ class GraphSharing:
         """Bytes of the copy, 0 while there is none."""
         shared = self.shared
         return 0 if shared is None else shared.nbytes
+
+    def _found(self) -> tuple[int, Mapping[str, Any]] | None:
+        shared = self.shared
+        return None if shared is None else (shared.block.fd, shared.description)
+
+    def _order(self) -> dict[str, Any] | None:
+        return {"nbytes": self._graph.copy_nbytes(self._budget)} if self._graph.wants_copy(self, self._budget) else None
+
+    def take_over(self, message: Message) -> bool:
+        """Takes over what a process of this host has made, if it has made anything; whether there is a copy then."""
+        description, shared = message.body["description"], None
+        if description is not None:
+            with contextlib.suppress(OSError):  # no address space left: sampling stays on the file mapping
+                shared = SharedGraph.attach(message.fds[0], description, self._graph.arrays)
+        self._graph.copy_made(self, shared)
+        return shared is not None
+
+    def give_up(self) -> None:
+        """Lets another loader have the copy made."""
+        super().give_up()
+        self._graph.copy_made(self, None)

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ from gnnkit.runtime.wire import Message, in_memory
 if TYPE_CHECKING:
     from gnnkit.sampling.schedule import Schedule
 
-T = TypeVar("T")
+P = ParamSpec("P")
 
 # Called with the number of a process that can be told of loaders from now on.
 OnStarted = Callable[[int], None]
@@ -45,9 +45,11 @@ class WorkerPool(Protocol):
 
     Attributes:
         ready: Those that can be given steps.
+        can_idle: Whether loaders that are not used may give their places up.
     """
 
     ready: set[int]
+    can_idle: bool = True
 
     @property
     def expected(self) -> int:
@@ -78,11 +80,6 @@ class WorkerPool(Protocol):
     def graph_bytes(self) -> int:
         """Bytes of the graph's copy in huge pages, 0 while there is none."""
         ...
-
-    @property
-    def can_idle(self) -> bool:
-        """Whether loaders that are not used may give their places up."""
-        return True
 
     def lane(self, rank: int) -> str:
         """Returns the name of a process, which a restart does not change: "process 0", "server 0, process 1"."""
@@ -158,7 +155,7 @@ Sampled: TypeAlias = "tuple[Mapping[str, Any], NDArray[np.uint8]] | GnnkitError"
 
 @dataclass(eq=False)
 class BatchRequest:
-    """A request for one batch, in no order.
+    """A request for one batch.
 
     Attributes:
         epoch: The epoch.
@@ -169,6 +166,7 @@ class BatchRequest:
         rank: The worker that it was given to; -1 while there is none.
         slot: Where the worker writes it.
         ring: What the slot belongs to; None: the worker answers with memory of its own.
+        is_padding: See ``Step``; of an epoch's step.
     """
 
     epoch: int
@@ -178,7 +176,8 @@ class BatchRequest:
     what: str = "sampling a batch"
     rank: int = -1
     slot: int = -1
-    ring: Ring[BatchRequest] | None = None
+    ring: Ring | None = None
+    is_padding: bool | None = None
 
     def settle(self, sampled: Sampled) -> None:
         """Answers, once. What has the answer now is not held on to: its slot is this request's until the answer is gone."""
@@ -203,10 +202,10 @@ class PoolSession:
 
     def __init__(self, plan: LoaderPlan, most_each: int = sys.maxsize) -> None:
         self.number, self.plan, self._most_each = 0, plan, most_each
-        self.ring: Ring[Any] | None = None
+        self.ring: Ring | None = None
         self.is_opening = False
         self._waiting: deque[BatchRequest] = deque()
-        self._given: dict[int, BatchRequest] = {}
+        self._given: dict[Any, BatchRequest] = {}  # by what workers call them in their answers
         self._numbers = itertools.count(1)
 
     # What workers are told of it ----------------------------------------------------------------------------------------------
@@ -233,38 +232,51 @@ class PoolSession:
             self._waiting.remove(request)
 
     def deal(self, workers: WorkerPool) -> None:
-        """Gives the workers what there is room for: each request to the one that has least to do."""
-        if not self._waiting:
+        """Gives the workers what there is room for, each time to the one that has least to do."""
+        if not self._has_more():
             return
-        loads = {rank: self._load(rank) for rank in sorted(workers.ready)}
-        while self._waiting and loads:
+        loads = dict.fromkeys(sorted(workers.ready), 0)
+        for request in self._given.values():
+            if request.rank in loads:
+                loads[request.rank] += 1
+        while loads:
             rank = min(loads, key=loads.__getitem__)
-            if loads[rank] >= self._most_each or not self._place(self._waiting[0]):
+            room = self._room(rank, loads[rank])
+            if not room:
+                del loads[rank]
+            elif given := self._give(workers, rank, room):
+                loads[rank] += given
+            else:
                 return
-            loads[rank] += 1
-            request, number = self._waiting.popleft(), next(self._numbers)
-            request.rank, self._given[number] = rank, request
-            self._send(workers, number, request)
 
-    def _load(self, rank: int) -> int:
-        """Batches that a worker has to sample."""
-        return sum(request.rank == rank for request in self._given.values())
+    def _has_more(self) -> bool:
+        """Whether there is something to give."""
+        return bool(self._waiting)
+
+    def _room(self, rank: int, load: int) -> int:
+        """Requests that a worker is to be given together now that it has ``load`` of them; 0 where it has enough to do."""
+        return int(load < self._most_each)
+
+    def _give(self, workers: WorkerPool, rank: int, most: int) -> int:
+        """Gives a worker the next requests, at most so many; how many there were, and room for their answers."""
+        if not self._waiting or not self._place(self._waiting[0]):
+            return 0
+        request, number = self._waiting.popleft(), next(self._numbers)
+        request.rank, self._given[number] = rank, request
+        if request.ring is not None:
+            workers.send(rank, "sample", c=self.number, g=0, epoch=request.epoch, steps=[[number, request.batch, request.slot]])
+            return 1
+        fds = () if request.seeds is None else (in_memory(np.ascontiguousarray(request.seeds).data),)
+        try:
+            workers.send(rank, "now", fds, c=self.number, number=number, epoch=request.epoch, batch=request.batch)
+        finally:
+            for fd in fds:
+                os.close(fd)
+        return 1
 
     def _place(self, request: BatchRequest) -> bool:
         """Whether there is room for what a worker answers; gives the request a slot where there are some."""
         return True
-
-    def _send(self, workers: WorkerPool, number: int, request: BatchRequest) -> None:
-        if request.ring is not None:
-            steps = [[number, request.batch, request.slot]]
-            workers.send(request.rank, "sample", c=self.number, g=0, epoch=request.epoch, steps=steps)
-            return
-        fds = () if request.seeds is None else (in_memory(np.ascontiguousarray(request.seeds).data),)
-        try:
-            workers.send(request.rank, "now", fds, c=self.number, number=number, epoch=request.epoch, batch=request.batch)
-        finally:
-            for fd in fds:
-                os.close(fd)
 
     # What arrives ---------------------------------------------------------------------------------------------------------------
 
@@ -275,28 +287,26 @@ class PoolSession:
         if request is not None and request.answer is not None:
             request.settle(self._read(request, batch, message))
         elif request is not None:
-            self._withdraw(request)
+            self.withdraw(request)
         message.close()
 
     def _read(self, request: BatchRequest, batch: Mapping[str, Any], message: Message) -> Sampled:
         """Returns a worker's answer to a request; what is mapped takes no descriptor."""
         if message.fds or "error" in batch:  # its slot, where it has one, is not needed
-            self._withdraw(request)
+            self.withdraw(request)
         if "error" in batch:
             return error_from_json(batch["error"], request.what)
         nbytes = batch["layout"]["nbytes"]
         if request.ring is not None:
             return batch, request.ring.lease(request.slot, nbytes, self._freed)[:nbytes]
-        try:
-            return batch, mapped(message.fds.pop(0))[:nbytes]
-        except OSError as error:
-            return MemoryLimitError(f"a batch of {nbytes / 1e6:.0f} MB cannot be mapped: {error}", "lower batch_size")
+        block = memory_of(message, nbytes)
+        return block if isinstance(block, GnnkitError) else (batch, block)
 
-    def _withdraw(self, request: BatchRequest) -> None:
-        """Takes a request back from the worker that has it, and its slot."""
+    def withdraw(self, request: BatchRequest) -> None:
+        """Takes a request's slot back."""
         if request.ring is not None:
             request.ring.free(request.slot, request)
-        request.rank, request.ring = -1, None
+            request.ring = None
 
     def _freed(self) -> None:
         """A slot is free again; called from anywhere."""
@@ -308,10 +318,11 @@ class PoolSession:
             rank: The worker; None: none does.
             error: What to raise for it; None where another one does its work.
         """
-        numbers = [number for number, request in self._given.items() if rank in (None, request.rank)]
-        gone = [self._given.pop(number) for number in numbers]
+        names = [name for name, request in self._given.items() if rank in (None, request.rank)]
+        gone = [self._given.pop(name) for name in names]
         for request in gone:
-            self._withdraw(request)
+            self.withdraw(request)
+            request.rank = -1
         if error is None:
             self._waiting.extendleft(request for request in reversed(gone) if request.answer is not None)
             return
@@ -320,6 +331,14 @@ class PoolSession:
             self._waiting.clear()
         for request in gone:
             request.settle(fresh(error))
+
+
+def memory_of(message: Message, nbytes: int) -> NDArray[np.uint8] | MemoryLimitError:
+    """The memory that a batch has come in, which takes no descriptor; or why it cannot be mapped."""
+    try:
+        return mapped(message.fds.pop(0))[:nbytes]
+    except OSError as error:
+        return MemoryLimitError(f"a batch of {nbytes / 1e6:.0f} MB cannot be mapped: {error}", "lower batch_size")
 
 
 def trial_batch(schedule: Schedule, rank: int) -> int | None:
@@ -451,13 +470,13 @@ class SharedPool(Generic[S, W]):
         raise NotImplementedError
 
 
-def weakly(method: Callable[[T], None]) -> Callable[[T], None]:
+def weakly(method: Callable[P, None]) -> Callable[P, None]:
     """A bound method that does not keep its object, and does nothing once that is gone."""
     weak = weakref.WeakMethod(method)
 
-    def call(value: T) -> None:
+    def call(*args: P.args, **kwargs: P.kwargs) -> None:
         target = weak()
         if target is not None:
-            target(value)
+            target(*args, **kwargs)
 
     return call

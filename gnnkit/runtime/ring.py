@@ -24,7 +24,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -273,10 +273,11 @@ class LeasedArray(np.ndarray[Any, np.dtype[np.uint8]]):
 
 
 class _Lease(weakref.ref[LeasedArray]):
-    """Watches a leased block; lies in the pool's queue once its array has died."""
+    """Watches the array on a leased block, or on a slot; lies in the queue of its pool or ring once that has died."""
 
-    __slots__ = ("block", "nbytes")
+    __slots__ = ("block", "nbytes", "slot")
     block: NDArray[np.uint8]
+    slot: int
     nbytes: int
 
 
@@ -364,8 +365,7 @@ class BlockPool:
     def _new_block(self, nbytes: int) -> NDArray[np.uint8]:
         # A little more than asked, so that the next batch, of about the same size, fits too.
         self._largest = max(self._largest, nbytes + nbytes // 8)
-        unit = _PAGE if self._largest < HUGE_PAGE else HUGE_PAGE
-        size = -(-self._largest // unit) * unit
+        size = slot_size(self._largest)
         free = available_memory()
         # What the user holds must leave room for others; the loader's own blocks must only fit.
         reserve = self._reserve if len(self._leases) >= self.keep else 0
@@ -425,17 +425,6 @@ class BlockPool:
         self._returned.clear()
 
 
-T = TypeVar("T")
-
-
-class _SlotLease(weakref.ref[LeasedArray]):
-    """Watches the array on a slot; lies in the ring's queue once it has died."""
-
-    __slots__ = ("nbytes", "slot")
-    slot: int
-    nbytes: int
-
-
 # Slots that batches of the user's lie in: the one in use, the one before it that a loop still names, and one more.
 LEASED = 3
 # A slot is larger than the largest batch so far by this part.
@@ -462,7 +451,7 @@ def given_up(block: SharedBlock) -> NDArray[np.uint8]:
     return block.bytes[-1:]
 
 
-class Ring(Generic[T]):
+class Ring:
     """The loader's side: which slot belongs to whom.
 
     Every slot has one owner, of the caller's own kind, or none. A change is one assignment, so an interrupt leaves no slot half-way.
@@ -482,11 +471,11 @@ class Ring(Generic[T]):
         self._process, self._is_pinned = os.getpid(), pinned_for is not None
         if pinned_for is not None:
             page_lock(self.block.bytes, pinned_for, self.block.storage)
-        self._owners: list[T | None] = [None] * num_slots
-        self._leases: dict[int, _SlotLease] = {}
-        self._returned: deque[_SlotLease] = deque()
+        self._owners: list[object] = [None] * num_slots
+        self._leases: dict[int, _Lease] = {}
+        self._returned: deque[_Lease] = deque()
 
-    def take(self, owner: T) -> int | None:
+    def take(self, owner: object) -> int | None:
         """Gives a free slot to ``owner``; None when there is none. The slots used before come first: their pages are there already."""
         if self._returned:
             self.reclaim()
@@ -496,11 +485,15 @@ class Ring(Generic[T]):
                 return slot
         return None
 
-    def owner(self, slot: int) -> T | None:
-        """Whose a slot is."""
+    def owner(self, slot: int) -> object:
+        """Whose a slot is; None: it is free."""
         return self._owners[slot]
 
-    def free(self, slot: int, owner: T) -> None:
+    def is_leased(self, slot: int) -> bool:
+        """Whether a batch of the user's lies in a slot."""
+        return slot in self._leases
+
+    def free(self, slot: int, owner: object) -> None:
         """Takes a slot back from ``owner``; does nothing where it has another owner by now."""
         if self._owners[slot] is owner:
             self._owners[slot] = None
@@ -514,13 +507,13 @@ class Ring(Generic[T]):
             freed: Called then, from anywhere; not for arrays that the user gets, see above.
         """
 
-        def tell(lease: _SlotLease) -> None:
+        def tell(lease: _Lease) -> None:
             self._returned.append(lease)
             assert freed is not None
             freed()
 
         array = self.bytes_of(slot).view(LeasedArray)
-        lease = _SlotLease(array, self._returned.append if freed is None else tell)
+        lease = _Lease(array, self._returned.append if freed is None else tell)
         lease.slot, lease.nbytes = slot, nbytes
         self._leases[slot] = lease
         return array

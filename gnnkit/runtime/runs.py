@@ -237,12 +237,18 @@ def _run_folders(root: Path) -> list[Path]:
 def runs(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Every run's folder with its record, unreadable ones left out."""
     for folder in sorted(_run_folders(root)):
-        try:
-            record = read_json(folder / _RECORD, root=folder)
-        except (OSError, ValueError):
-            continue
-        if isinstance(record, dict):
+        record = _record_in(folder)
+        if record is not None:
             yield folder, record
+
+
+def _record_in(folder: Path) -> dict[str, Any] | None:
+    """The record in a run's folder; None where it cannot be read."""
+    try:
+        record = read_json(folder / _RECORD, root=folder)
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) else None
 
 
 def remove_run(folder: Path) -> None:
@@ -603,7 +609,7 @@ def follow(run: Run, rank: int | None = None) -> Iterator[tuple[str, str]]:
         PlanError: See ``logs_of``.
     """
     names = {path: name for name, path, _ in logs_of(run, rank)}
-    return _follow(run, names, {path: _size_of_run_control(path) for path in names})
+    return _follow(run, names, {path: _read_on(path, 0)[1] for path in names})
 
 
 def _follow(run: Run, names: dict[Path, str], places: dict[Path, int]) -> Iterator[tuple[str, str]]:
@@ -685,7 +691,7 @@ def clean_up(roots: Sequence[Path] | None = None, *, failed: bool = False, elsew
 def _outermost(run: Run) -> tuple[Path, list[dict[str, Any]]] | None:
     """The living processes of a run that no living process of it has started, with the folder they are written down in."""
     for folder, known in run.folders:
-        record = next((found for path, found in runs(folder.parent) if path == folder), known)
+        record = _record_in(folder) or known
         living = [child for child in children_in(record) if is_of_here(record) and is_alive(child)]
         if living:
             return folder, living
@@ -696,12 +702,6 @@ def _wait_for_all(pids: Sequence[int], timeout_s: float) -> bool:
     """Waits for the end of processes; whether all have ended."""
     deadline = Deadline(timeout_s)
     return all([wait_for_end(pid, deadline.left_s) for pid in pids])
-
-
-def _size_of_run_control(path: Path) -> int:
-    with contextlib.suppress(OSError):
-        return path.stat().st_size
-    return 0
 
 
 def _read_on(path: Path, place: int) -> tuple[str, int]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, WorkerDied, WorkerStopped
 from gnnkit.host import memory_kills
 from gnnkit.runtime.entry import Signs, Vitals
-from gnnkit.runtime.fork_server import ANSWER_S, Entry, Forked, ForkServer, Process, fork_server
+from gnnkit.runtime.fork_server import ANSWER_S, Forked, ForkServer, Process, fork_server
 from gnnkit.runtime.process_status import process_state
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import RunFolder, opened_log, with_tail
@@ -102,7 +102,7 @@ class SupervisorOptions:
     Attributes:
         num_workers: How many.
         threads: Sampling threads in each.
-        module: The module that they run; it has the ``load`` of ``gnnkit.runtime.entry``.
+        module: The module that they run; it has the ``WORK`` of ``gnnkit.runtime.entry``.
         most_starting: How many may be starting at the same time; None: all.
         environment: Variables that they have beside those of ``child_environment``, or instead of them; such processes are not forked.
         first: The first one's number; the others follow.
@@ -181,8 +181,9 @@ class ChildProcess:
             numbers = (self._theirs.fileno(), self._vitals_fd, parent_fd, os.getpid(), self.rank, int(from_main_thread))
             with opened_log(self.log, "ab") as output, opened_log(self.log, "a+b") as errors:
                 if server is not None:
-                    entry = Entry(options.module, numbers, environment, options.starts_others)
-                    self._asked = server, server.ask(entry, output.fileno(), errors.fileno()), Deadline(ANSWER_S)
+                    ends = output.fileno(), errors.fileno()
+                    asked = server.ask(options.module, numbers, environment, *ends, starts_others=options.starts_others)
+                    self._asked = server, asked, Deadline(ANSWER_S)
                     return
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", options.module, *map(str, numbers)],

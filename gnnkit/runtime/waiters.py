@@ -5,12 +5,13 @@ If all waited on the source, each message would wake them all, and one that anot
 
 from __future__ import annotations
 
-import os
 import select
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
+
+from gnnkit.runtime.wire import Waker
 
 R = TypeVar("R")
 
@@ -18,7 +19,7 @@ R = TypeVar("R")
 SLICE_S = 0.05
 
 
-class Bell:
+class Bell(Waker):
     """Wakes one waiting thread.
 
     Args:
@@ -26,27 +27,11 @@ class Bell:
 
     Attributes:
         is_due: See above.
-        fd: An event's descriptor, closed with this object.
     """
 
     def __init__(self, is_due: Callable[[], bool]) -> None:
         self.is_due = is_due
-        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-
-    def __del__(self) -> None:
-        if hasattr(self, "fd"):  # there was a descriptor left
-            os.close(self.fd)
-
-    def ring(self) -> None:
-        """Wakes the thread, or has its next wait end at once."""
-        os.eventfd_write(self.fd, 1)
-
-    def hush(self) -> None:
-        """Ends the ringing."""
-        try:
-            os.eventfd_read(self.fd)
-        except BlockingIOError:  # it has not rung
-            return
+        super().__init__()
 
 
 class Waiters:
@@ -103,7 +88,7 @@ class Waiters:
         for waiting in list(self._waiting):
             bell = waiting()
             if bell is not None and bell.is_due():
-                bell.ring()
+                bell.wake()
 
     def _poller(self, bell: Bell, source: Callable[[], select.poll]) -> select.poll:
         """Returns the poll object for the thread of a bell: the source's where no other thread waits on that."""
@@ -121,4 +106,4 @@ class Waiters:
         if self._waiting and self._reader not in self._waiting:
             bell = next(iter(list(self._waiting)))()
             if bell is not None:
-                bell.ring()
+                bell.wake()

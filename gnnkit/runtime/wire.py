@@ -12,7 +12,6 @@ import select
 import socket
 import stat
 import threading
-import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,16 +25,27 @@ _SMALL_BYTES = 1 << 26
 
 
 class Waker:
-    """Ends a thread's wait for file descriptors, from any thread. What it takes of the system goes with this object."""
+    """Ends a thread's wait for file descriptors, from any thread.
+
+    Attributes:
+        fd: An event's descriptor, closed with this object.
+    """
 
     def __init__(self) -> None:
-        self._fd, self._end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        weakref.finalize(self, _close, self._fd, self._end).atexit = False
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):  # there was a descriptor left
+            os.close(self.fd)
 
     def wake(self) -> None:
         """Ends the wait that there is, or else the next one."""
-        with contextlib.suppress(BlockingIOError):  # it is awake enough
-            os.write(self._end, b"\0")
+        os.eventfd_write(self.fd, 1)
+
+    def hush(self) -> None:
+        """Takes it back: the next wait is not ended."""
+        with contextlib.suppress(BlockingIOError):  # it was not woken
+            os.eventfd_read(self.fd)
 
     def wait(self, poller: select.poll, timeout_s: float | None = None) -> dict[int, int]:
         """Waits until something happens to what a poller watches, or ``wake`` is called.
@@ -47,16 +57,11 @@ class Waker:
         Returns:
             ``{file descriptor: what has happened to it}``.
         """
-        poller.register(self._fd, select.POLLIN)
+        poller.register(self.fd, select.POLLIN)
         ready = dict(poller.poll(None if timeout_s is None else timeout_s * 1000))
-        if ready.pop(self._fd, None) is not None:
-            os.read(self._fd, 4096)
+        if ready.pop(self.fd, None) is not None:
+            self.hush()
         return ready
-
-
-def _close(*fds: int) -> None:
-    for fd in fds:
-        os.close(fd)
 
 
 # The longest wait of a background process for the one that it works for: that reads or says nothing for so long while it is stopped or in

@@ -11,7 +11,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,138 +113,103 @@ ChannelKey = tuple[int, int]
 
 
 @dataclass(frozen=True, eq=False)
-class SlotStep:
-    """A batch of an epoch, for a slot of the ring.
+class JobStep:
+    """A batch of a job.
 
     Attributes:
         step: The loader's step.
         batch_index: Index in the epoch's list of batches.
-        ring: The ring, also once the loader has another one.
-        slot: Which of its slots.
+        ring: The ring that its slot belongs to, also once the loader has another one; None: it goes to memory of its own.
+        slot: Which of the ring's slots.
     """
 
     step: int
     batch_index: int
-    ring: WorkerRing
-    slot: int
+    ring: WorkerRing | None = None
+    slot: int = -1
 
 
 @dataclass(frozen=True, eq=False)
-class SampleJob:
-    """Batches of an epoch, sampled and answered together.
+class SamplingJob:
+    """Batches of one loader, sampled and answered together.
 
     Attributes:
         channel: The loader.
-        generation: Counts the epochs that the loader has begun; a job of an older one is dropped.
+        kind: "sample": batches of an epoch; "now": one outside it, for which a client is waiting; "trial": one of a new loader's, which
+            only says how large its batches are.
+        number: Counts the epochs that the loader has begun, and a job of an older one is dropped; of "now", the request's number.
         epoch: The epoch.
         steps: The batches, at least one.
+        seeds: int64 ``[k]`` dataset ids of a batch of "now"; None for a batch of the loader's list.
     """
 
     channel: ChannelKey
-    generation: int
-    epoch: int
-    steps: tuple[SlotStep, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class NowJob:
-    """A batch outside the epoch, for which a client is waiting.
-
-    Attributes:
-        channel: The loader.
-        number: The request's number.
-        epoch: First half of the batch's key.
-        batch_index: Second half.
-        seeds: int64 ``[k]`` dataset ids; None for a batch of the loader's list.
-    """
-
-    channel: ChannelKey
+    kind: Literal["sample", "now", "trial"]
     number: int
     epoch: int
-    batch_index: int
-    seeds: NDArray[np.int64] | None
+    steps: tuple[JobStep, ...]
+    seeds: NDArray[np.int64] | None = None
 
-
-@dataclass(frozen=True, eq=False)
-class TrialJob:
-    """A batch of a new loader's that only says how large its batches are.
-
-    Attributes:
-        channel: The loader.
-        batch_index: Index in the list of batches of the first epoch.
-    """
-
-    channel: ChannelKey
-    batch_index: int
-
-
-Job = SampleJob | NowJob | TrialJob
-J = TypeVar("J")
+    @property
+    def place(self) -> dict[str, Any]:
+        """The fields by which an answer names it; steps are named beside it."""
+        return {"c": self.channel[1], "number" if self.kind == "now" else "g": self.number}
 
 
 @dataclass(eq=False)
 class JobQueue:
-    """Jobs that wait and jobs that run. Loaders take turns: one that has much to do does not keep another one waiting.
+    """Jobs that wait and jobs that run. Loaders take turns: one that has much to do does not keep another one waiting."""
 
-    Attributes:
-        cancelled: Called with a loader and a generation once nothing older than that waits or runs any more.
-    """
-
-    cancelled: Callable[[ChannelKey, int], None]
     _changed: threading.Condition = field(default_factory=threading.Condition)
     # By loader, the next one first; a loader that has nothing waiting is not there.
-    _waiting: OrderedDict[ChannelKey, deque[SampleJob]] = field(default_factory=OrderedDict)
-    _urgent: OrderedDict[ChannelKey, deque[NowJob | TrialJob]] = field(default_factory=OrderedDict)
+    _waiting: OrderedDict[ChannelKey, deque[SamplingJob]] = field(default_factory=OrderedDict)
+    _urgent: OrderedDict[ChannelKey, deque[SamplingJob]] = field(default_factory=OrderedDict)
     _favoured: set[ChannelKey] = field(default_factory=set)  # had an urgent job done since the last turn of an epoch
-    _running: list[Job] = field(default_factory=list)
-    _wanted: dict[ChannelKey, int] = field(default_factory=dict)  # the generations that clients wait for
+    _running: list[SamplingJob] = field(default_factory=list)
 
-    def put(self, job: Job) -> None:
+    def put(self, job: SamplingJob) -> None:
         """Adds a job; those that a client waits for go first, one of each loader before an epoch has its turn."""
         with self._changed:
-            if isinstance(job, SampleJob):
-                self._waiting.setdefault(job.channel, deque()).append(job)
-            else:
-                self._urgent.setdefault(job.channel, deque()).append(job)
+            jobs = self._waiting if job.kind == "sample" else self._urgent
+            jobs.setdefault(job.channel, deque()).append(job)
             self._changed.notify()
 
-    def take(self) -> Job:
+    def take(self) -> SamplingJob:
         """Waits for a job."""
         with self._changed:
             self._changed.wait_for(lambda: self._urgent or self._waiting)
-            job = self._take_urgent() or self._take_turn()
+            urgent = next((channel for channel in self._urgent if channel not in self._favoured or not self._waiting), None)
+            if urgent is None:
+                self._favoured.clear()
+                job = _next_of(self._waiting, next(iter(self._waiting)))
+            else:
+                self._favoured.add(urgent)
+                job = _next_of(self._urgent, urgent)
             self._running.append(job)
             return job
 
-    def _take_urgent(self) -> NowJob | TrialJob | None:
-        for channel in self._urgent:
-            if channel not in self._favoured or not self._waiting:
-                self._favoured.add(channel)
-                return _next_of(self._urgent, channel)
-        return None
-
-    def _take_turn(self) -> SampleJob:
-        self._favoured.clear()
-        return _next_of(self._waiting, next(iter(self._waiting)))
-
-    def done(self, job: Job) -> None:
+    def done(self, job: SamplingJob) -> None:
         """Says that a job's outcome has been sent."""
         with self._changed:
             self._running.remove(job)
-            self._answer(job.channel)
 
-    def cancel(self, channel: ChannelKey, generation: int) -> None:
-        """Drops a loader's jobs that are older than ``generation``."""
+    def cancel(self, channel: ChannelKey, generation: int) -> list[tuple[int, int]]:
+        """Drops a loader's jobs that are older than ``generation``.
+
+        Returns:
+            The number and step of each batch among them that is being sampled, and will be answered.
+        """
         with self._changed:
-            self._keep(channel, generation)
-            self._wanted[channel] = generation
-            self._answer(channel)
+            kept = deque(job for job in self._waiting.pop(channel, ()) if job.number >= generation)
+            if kept:
+                self._waiting[channel] = kept
+            running = [job for job in self._running if (job.channel, job.kind) == (channel, "sample") and job.number < generation]
+            return [(job.number, step.step) for job in running for step in job.steps]
 
     def forget(self, channel: ChannelKey) -> None:
         """Drops everything of a loader that has left; what is running comes to its end."""
         with self._changed:
             self._waiting.pop(channel, None)
-            self._wanted.pop(channel, None)
             self._urgent.pop(channel, None)
             self._favoured.discard(channel)
 
@@ -254,22 +219,8 @@ class JobQueue:
         with self._changed:
             return not (self._urgent or self._waiting or self._running)
 
-    def _keep(self, channel: ChannelKey, generation: int) -> None:
-        kept = deque(job for job in self._waiting.get(channel, ()) if job.generation >= generation)
-        if kept:
-            self._waiting[channel] = kept
-        else:
-            self._waiting.pop(channel, None)
 
-    def _answer(self, channel: ChannelKey) -> None:
-        wanted = self._wanted.get(channel)
-        running = (job for job in self._running if isinstance(job, SampleJob) and job.channel == channel)
-        if wanted is not None and all(job.generation >= wanted for job in running):
-            del self._wanted[channel]
-            self.cancelled(channel, wanted)
-
-
-def _next_of(jobs: OrderedDict[ChannelKey, deque[J]], channel: ChannelKey) -> J:
+def _next_of(jobs: OrderedDict[ChannelKey, deque[SamplingJob]], channel: ChannelKey) -> SamplingJob:
     """Takes a loader's next job; what else it has waits behind the others."""
     own = jobs.pop(channel)
     job = own.popleft()
@@ -312,29 +263,33 @@ class WorkerRing:
             self._populated[number] = wanted if collapsed else self.slot_bytes
 
 
-class OtherHosts(Protocol):
-    """The way of a sampling process to what is not on its host: parts of the graph, or servers that walk in its place."""
+class OtherHosts:
+    """The way of a sampling process to what is not on its host: parts of the graph, or servers that walk in its place. This one: nothing.
 
-    @property
-    def threads(self) -> int:
-        """Sampling threads to run."""
-        ...
+    Args:
+        threads: Sampling threads that the user asked for.
+
+    Attributes:
+        threads: Sampling threads to run.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
 
     def session(self, graph: WorkerGraph, plan: LoaderPlan) -> WorkerChannel | None:
         """The session of a loader whose batches are walked elsewhere; None where they are walked here."""
-        ...
+        return None
 
     def sampler(self, tables: GraphTables, plan: LoaderPlan, scratch: NodeScratch, *, walks_only: bool) -> BatchSampler:
         """A sampler for one thread, on the thread's memory per node."""
-        ...
+        return local_sampler(tables, plan.inputs, plan.sampling, scratch, walks_only=walks_only, cached=plan.cached)
 
     def report(self) -> dict[str, Any]:
         """Values that are sent with each batch."""
-        ...
+        return {}
 
     def leave(self) -> None:
         """Tells the other hosts that this process needs them no more."""
-        ...
 
 
 # Makes the way to other hosts that a setup message describes, for the store that was opened and so many threads; None where there is none.
@@ -351,15 +306,13 @@ class WorkerGraph:
     Attributes:
         handle: The graph as it was opened.
         graph: The arrays to read now.
-        threads: Sampling threads to run.
-        others: The way to other hosts; None where every part is on this one.
+        others: The way to other hosts.
     """
 
     def __init__(self, setup: Message, connect: ConnectHosts) -> None:
         description, store_ref, hosts = setup.body["graph"], setup.body["store"], setup.body["hosts"]
-        self.threads: int = setup.body["threads"]
-        self.others: OtherHosts | None = None
-        shared = None
+        threads, shared = int(setup.body["threads"]), None
+        self.others = OtherHosts(threads)
         if store_ref is None:
             shared = SharedGraph.attach(setup.fds[0], description)
             self.handle = GraphHandle(shared.graph, {})
@@ -369,9 +322,7 @@ class WorkerGraph:
             if store.fingerprint != reference.fingerprint:
                 raise StoreError(f"the store {str(store.path)!r} was replaced while it was in use", "make the loader again")
             self.handle = GraphHandle(store.arrays(), store.splits, reference, link_splits=store.link_splits)
-            self.others = connect(setup.body, store, self.threads)
-            if self.others is not None:
-                self.threads = self.others.threads
+            self.others = connect(setup.body, store, threads) or self.others
             if description is not None:
                 shared = SharedGraph.attach(setup.fds[0], description, self.handle.arrays)
         self.graph = self.handle.arrays if shared is None else shared.graph
@@ -393,27 +344,12 @@ class WorkerGraph:
             plan: The loader's plan.
             mode: "batch", or "structure" where the rows are gathered by another process.
         """
-        elsewhere = None if self.others is None else self.others.session(self, plan)
+        elsewhere = self.others.session(self, plan)
         if elsewhere is not None:
             return elsewhere
         prepare(plan.inputs, plan.sampling, walks_only=mode == "structure", caches=bool(plan.cached))
         warm()  # the kernels of its kind, which other loaders do without
         return WorkerChannel(self, plan, walks_only=mode == "structure")
-
-    def sampler(self, tables: GraphTables, plan: LoaderPlan, scratch: NodeScratch, *, walks_only: bool) -> BatchSampler:
-        """Makes a sampler for batches of one plan in one thread."""
-        if self.others is not None:
-            return self.others.sampler(tables, plan, scratch, walks_only=walks_only)
-        return local_sampler(tables, plan.inputs, plan.sampling, scratch, walks_only=walks_only, cached=plan.cached)
-
-    def report(self) -> dict[str, Any]:
-        """Values that are sent with each batch."""
-        return {} if self.others is None else self.others.report()
-
-    def leave(self) -> None:
-        """Tells other hosts that this process is about to end."""
-        if self.others is not None:
-            self.others.leave()
 
 
 class WorkerChannel:
@@ -466,7 +402,7 @@ class WorkerChannel:
             scratch = scratches.get(thread)
             if scratch is None:
                 scratch = scratches[thread] = NodeScratch(tables)
-            sampler = self._samplers[thread] = self._graph.sampler(tables, self._plan, scratch, walks_only=self._walks_only)
+            sampler = self._samplers[thread] = self._graph.others.sampler(tables, self._plan, scratch, walks_only=self._walks_only)
         if sampler.tables is not tables:
             sampler.use(tables)
         return sampler
@@ -490,17 +426,8 @@ class RefusedChannel(WorkerChannel):
         raise self._error
 
 
-def _place_of(job: SampleJob | NowJob) -> dict[str, Any]:
-    """Returns the fields by which an answer names the job that it belongs to; steps are named beside it."""
-    return {"c": job.channel[1], **({"number": job.number} if isinstance(job, NowJob) else {"g": job.generation})}
-
-
 # At most so many reports of progress a second.
 _EVENT_GAP_S = 0.1
-
-
-class _Idle(Exception):
-    """The process has been idle for as long as the user allows."""
 
 
 class WorkerLoop:
@@ -515,7 +442,7 @@ class WorkerLoop:
     def __init__(self, wire: Wire, watch: ParentWatch, connect: ConnectHosts) -> None:
         self._wire, self._watch, self._connect = wire, watch, connect
         self._clients = Clients(wire)
-        self._jobs = JobQueue(lambda key, generation: self._clients.send(key[0], "cancelled", c=key[1], g=generation))
+        self._jobs = JobQueue()
         self._channels: dict[ChannelKey, WorkerChannel] = {}
         self._scratches: dict[int, NodeScratch] = {}
         self._copying: threading.Thread | None = None
@@ -527,7 +454,7 @@ class WorkerLoop:
             "ring": self._use_ring,
             "sample": self._queue,
             "now": self._queue_now,
-            "cancel": lambda client, message: self._jobs.cancel(_key(client, message), _whole(message, "g")),
+            "cancel": self._cancel,
             "close": self._close,
         }
         # What only the process that has started this one may say.
@@ -549,7 +476,7 @@ class WorkerLoop:
             setup = setup or self._wire.next()
             warm(self._forward)
             self._graph = WorkerGraph(setup, self._connect)
-            for _ in range(self._graph.threads):
+            for _ in range(self._graph.others.threads):
                 threading.Thread(target=self._sample, name="gnnkit-sampler", daemon=True).start()
         except EOFError:
             return
@@ -558,12 +485,11 @@ class WorkerLoop:
             raise
         self._idle_s = setup.body["idle_s"]
         self._wire.tell("ready")
-        try:
-            self._serve()
-        except _Idle:
+        if self._serve():
             self._wire.tell("idle")
 
-    def _serve(self) -> None:
+    def _serve(self) -> bool:
+        """Does what is asked until the process is to end; whether it ends because it has been idle for as long as the user allows."""
         idle = Deadline(self._idle_s)
         while True:
             was_busy = self._is_busy()
@@ -572,16 +498,16 @@ class WorkerLoop:
                 if client != STARTER:
                     self._serve_client(client, message)
                 elif message is None:
-                    return
+                    return False
                 elif message.kind == "stop":
-                    self._graph.leave()
-                    return
+                    self._graph.others.leave()
+                    return False
                 else:
                     self._serve_starter(message)
             if was_busy or self._is_busy():
                 idle = Deadline(self._idle_s)
             elif idle.has_passed:
-                raise _Idle
+                return True
 
     def _serve_starter(self, message: Message) -> None:
         """Does what the process that has started this one asks; what cannot be done for a loader is an error of that loader alone."""
@@ -642,7 +568,7 @@ class WorkerLoop:
         if trial is None:
             self._clients.send(client, "opened", c=key[1], nbytes=0)
         else:
-            self._jobs.put(TrialJob(key, trial))
+            self._jobs.put(SamplingJob(key, "trial", 0, 0, (JobStep(0, trial),)))
 
     def _close(self, client: int, message: Message) -> None:
         """A loader has left; its ring goes with the last batch that is being sampled into it."""
@@ -661,13 +587,18 @@ class WorkerLoop:
         told = [[_checked(value, "sample", "steps") for value in step] for step in steps if isinstance(step, list) and len(step) == 3]
         if len(told) < len(steps):
             raise PlanError(f"the message 'sample' has a step that is none among {steps!r}", "a step is [step, batch, slot]")
-        slots = tuple(SlotStep(step, batch, channel.ring_with(slot), slot) for step, batch, slot in told)
-        self._jobs.put(SampleJob(key, generation, epoch, slots))
+        slots = tuple(JobStep(step, batch, channel.ring_with(slot), slot) for step, batch, slot in told)
+        self._jobs.put(SamplingJob(key, "sample", generation, epoch, slots))
 
     def _queue_now(self, client: int, message: Message) -> None:
         key, (number, epoch, batch) = _key(client, message), (_whole(message, name) for name in ("number", "epoch", "batch"))
         seeds = np.frombuffer(from_memory(message.fds.pop(0)), np.int64) if message.fds else None
-        self._jobs.put(NowJob(key, number, epoch, batch, seeds))
+        self._jobs.put(SamplingJob(key, "now", number, epoch, (JobStep(0, batch),), seeds))
+
+    def _cancel(self, client: int, message: Message) -> None:
+        """A loader has begun another epoch; what is left of the one before is dropped, but for what is being sampled."""
+        key, generation = _key(client, message), _whole(message, "g")
+        self._clients.send(client, "cancelled", c=key[1], g=generation, running=self._jobs.cancel(key, generation))
 
     def _copy(self, _: int, message: Message) -> None:
         nbytes = _whole(message, "nbytes")
@@ -694,48 +625,40 @@ class WorkerLoop:
         while True:
             self._do(self._jobs.take(), number)  # in a function of its own: this thread keeps no ring while it waits
 
-    def _do(self, job: Job, number: int) -> None:
+    def _do(self, job: SamplingJob, number: int) -> None:
         channel = self._channels.get(job.channel)
         if channel is not None:  # it has not left meanwhile
-            self._watch.busy(number, job.steps[0].step if isinstance(job, SampleJob) else 0)
+            self._watch.busy(number, job.steps[0].step)
             self._sample_for(channel, job, number)
-            self._watch.idle(number, len(job.steps) if isinstance(job, SampleJob) else 1)
+            self._watch.idle(number, len(job.steps))
         self._jobs.done(job)
 
-    def _sample_for(self, channel: WorkerChannel, job: Job, thread: int) -> None:
+    def _sample_for(self, channel: WorkerChannel, job: SamplingJob, thread: int) -> None:
         client, number = job.channel
         try:
-            if isinstance(job, SampleJob):
-                requests = [channel.request(job.epoch, step.batch_index) for step in job.steps]
-            elif isinstance(job, NowJob):
-                requests = [channel.request(job.epoch, job.batch_index, job.seeds)]
-            else:
-                requests = [channel.request(0, job.batch_index)]
+            requests = [channel.request(job.epoch, step.batch_index, job.seeds) for step in job.steps]
             sampler = channel.sampler(thread, self._scratches)
-            if isinstance(job, TrialJob):
+            if job.kind == "trial":
                 self._clients.send(client, "opened", c=number, nbytes=sampler.sample(requests[0]).nbytes)
             else:
                 self._sample_together(sampler, job, requests, thread)
         except BaseException as error:  # everything goes to the loader, who raises it
-            if isinstance(job, TrialJob):  # a later request for that batch hears of it
+            if job.kind == "trial":  # a later request for that batch hears of it
                 logger.info("the trial batch failed", exc_info=True)
                 self._clients.send(client, "opened", c=number, nbytes=0)
-            elif isinstance(job, NowJob):
-                self._clients.send(client, "error", error=error_to_json(error), **_place_of(job))
             elif len(job.steps) == 1:
-                self._clients.send(client, "error", error=error_to_json(error), step=job.steps[0].step, **_place_of(job))
+                self._clients.send(client, "error", error=error_to_json(error), step=job.steps[0].step, **job.place)
             else:  # an error is its own batch's alone
                 for step in job.steps:
                     self._sample_for(channel, replace(job, steps=(step,)), thread)
 
-    def _sample_together(self, sampler: BatchSampler, job: SampleJob | NowJob, requests: Sequence[SampleRequest], thread: int) -> None:
+    def _sample_together(self, sampler: BatchSampler, job: SamplingJob, requests: Sequence[SampleRequest], thread: int) -> None:
         """Samples the batches of a job and answers: in one message, or in one for each where they have descriptors of their own."""
-        steps = job.steps if isinstance(job, SampleJob) else ()
-        targets, own = iter(steps), list[int | None]()
+        targets, own = iter(job.steps), list[int | None]()
 
         def acquire(nbytes: int) -> NDArray[np.uint8]:
-            step = next(targets, None)
-            block = None if step is None else step.ring.take(step.slot, nbytes)
+            step = next(targets)
+            block = None if step.ring is None else step.ring.take(step.slot, nbytes)
             fd = None
             if block is None:
                 fd, block = _own_memory(nbytes)
@@ -746,15 +669,15 @@ class WorkerLoop:
             try:
                 found = sampler.sample_all(requests, acquire)
             finally:  # before the loader hears of it: afterwards the slot has another owner, whatever becomes of the ring
-                for step in steps:
-                    step.ring.give_back(step.slot)
-            batches: list[dict[str, Any]] = [
-                {"layout": layout_to_json(layout), "began_s": began_s, "sample_s": sample_s, "gather_s": gather_s}
-                for layout, _, sample_s, gather_s, began_s, _ in found  # by one clock for all processes of a host
+                for step in job.steps:
+                    if step.ring is not None:
+                        step.ring.give_back(step.slot)
+            batches = [
+                {"step": step.step, "layout": layout_to_json(layout), "began_s": began_s, "sample_s": sample_s, "gather_s": gather_s}
+                for step, (layout, _, sample_s, gather_s, began_s, _) in zip(job.steps, found, strict=True)  # by a host's one clock
             ]
-            for batch, named in zip(batches, steps, strict=False):
-                batch["step"] = named.step
-            place = {"thread": thread if self._graph.threads > 1 else None, **self._graph.report(), **_place_of(job)}
+            others = self._graph.others
+            place = {"thread": thread if others.threads > 1 else None, **others.report(), **job.place}
             if all(fd is None for fd in own):
                 self._clients.send(job.channel[0], "done", batches=batches, **place)
             else:

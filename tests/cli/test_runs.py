@@ -160,7 +160,7 @@ def test_a_part_service_that_was_stopped_is_not_brought_back(store: Store, tmp_p
     reference, keepers = store.reference, []
     held: Any = {"parts": (0,), "whole_structure": False}
     spec = ServiceSpec(reference.path, reference.fingerprint, held, 0, (), "127.0.0.1", 0, "a secret of these tests", 60.0, 0.0, tmp_path)
-    supervisor = PartService(spec, GraphHandle(store.arrays(), store.splits, reference), {1: lambda: None}, keepers.append)
+    supervisor = PartService(spec, GraphHandle(store.arrays(), store.splits, reference), lambda: None, keepers.append)
     (found,) = json.loads(cli("ps", "--json")[1])["runs"]
     assert found["what"] == "part service" and [each["name"] for each in found["processes"]] == ["part service 0"]
     assert cli("stop", found["id"])[:2] == (0, f"{found['id']}: ended 1 process\n")

@@ -22,7 +22,7 @@ from tests.helpers.shared_graphs import attached, shared
 
 
 def test_a_slot_comes_back_with_its_last_view() -> None:
-    ring: Ring[object] = Ring(2, 4096)
+    ring = Ring(2, 4096)
     owner = object()
     assert ring.take(owner) == 0 and ring.take(owner) == 1 and ring.take(owner) is None
     tensor = torch.from_numpy(ring.lease(0, ring.slot_bytes)[100:200])[10:]
@@ -33,7 +33,7 @@ def test_a_slot_comes_back_with_its_last_view() -> None:
 
 
 def test_only_the_owner_gives_a_slot_back() -> None:
-    ring: Ring[str] = Ring(1, 4096)
+    ring = Ring(1, 4096)
     slot = ring.take("first")
     assert slot == 0
     ring.free(slot, "second")
@@ -43,7 +43,7 @@ def test_only_the_owner_gives_a_slot_back() -> None:
 
 
 def test_slots_are_returned_from_many_threads() -> None:
-    ring: Ring[int] = Ring(8, 4096)
+    ring = Ring(8, 4096)
     for round_ in range(50):
         leases = [ring.lease(slot, ring.slot_bytes) for number in range(8) if (slot := ring.take(number)) is not None]
         assert len(leases) == 8
@@ -60,7 +60,7 @@ def test_slots_are_returned_from_many_threads() -> None:
 
 def test_a_lease_outlives_its_ring() -> None:
     before = len(os.listdir("/proc/self/fd"))
-    ring: Ring[int] = Ring(2, 4096)
+    ring = Ring(2, 4096)
     ring.take(1)
     array = ring.lease(0, ring.slot_bytes)
     array[:] = 7

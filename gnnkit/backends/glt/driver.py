@@ -7,24 +7,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from typing import TYPE_CHECKING
 
 from gnnkit.runtime.entry import die_with_parent, run
 
-if TYPE_CHECKING:
-    from gnnkit.backends.glt.loop import GltLoop
-
-
+WORK = "gnnkit.backends.glt.loop:GltLoop"
 # Tells workers whose they are; multiprocessing says so too late.
 _DRIVER = "GNNKIT_GLT_DRIVER"
-
-
-def load() -> type[GltLoop]:
-    """Imports the work; see ``gnnkit.runtime.entry``."""
-    from gnnkit.backends.glt.loop import GltLoop  # what it imports may fail, which is reported
-
-    return GltLoop
-
 
 if __name__ == "__mp_main__":
     die_with_parent(int(os.environ[_DRIVER]))
@@ -35,4 +23,4 @@ if __name__ == "__mp_main__":
 if __name__ == "__main__":
     os.environ[_DRIVER] = str(os.getpid())
     multiprocessing.set_start_method("spawn")  # graphlearn-torch mixes the ways to start processes otherwise, and does not start
-    run(load)
+    run(WORK)

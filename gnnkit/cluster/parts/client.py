@@ -60,30 +60,6 @@ class Peer:
     parts: tuple[int, ...]
     server: int | None = None
 
-    @classmethod
-    def all_from_json(cls, peers: Mapping[str, Mapping[str, Any]]) -> dict[int, Peer]:
-        """The ``peers`` of a setup message."""
-        return {int(host): cls(str(peer["address"]), tuple(peer["parts"]), peer.get("server")) for host, peer in peers.items()}
-
-
-class Traffic:
-    """Bytes of all messages so far, without the transport's own. Safe to use from several threads.
-
-    Attributes:
-        received: Bytes that came.
-        sent: Bytes that went.
-    """
-
-    def __init__(self) -> None:
-        self.received = self.sent = 0
-        self._lock = threading.Lock()
-
-    def add(self, received: int, sent: int) -> None:
-        """Counts a message."""
-        with self._lock:
-            self.received += received
-            self.sent += sent
-
 
 class RemoteOwners:
     """``gnnkit.sampling.owners.PartOwners`` over the network; shared by the sampling threads of a process.
@@ -96,9 +72,6 @@ class RemoteOwners:
         timeout_s: Most seconds that one request may take.
         at_once: Requests under way at a time, at most.
         ca: See ``gnnkit.cluster.network_wire.connect``.
-
-    Attributes:
-        traffic: What has come and gone.
     """
 
     def __init__(
@@ -115,8 +88,8 @@ class RemoteOwners:
         self._peers, self._fingerprint, self._timeout_s = dict(peers), fingerprint, timeout_s
         self._clients = {host: ServiceClient(peer.address, token, ca) for host, peer in peers.items()}
         self._num_rows = num_rows
-        self.traffic = Traffic()
         self._lock = threading.Lock()
+        self._received = self._sent = 0  # bytes of all messages so far, without the transport's own
         self._generations: dict[int, int] = {}
         self._threads = ThreadPoolExecutor(at_once, "gnnkit-part-calls")
 
@@ -184,10 +157,16 @@ class RemoteOwners:
         return self._begin(host, ask)
 
     def _counted(self, answer: Iterator[tuple[Any, int]], request: Request) -> Iterator[tuple[Any, int]]:
-        self.traffic.add(0, request.nbytes)
+        with self._lock:
+            self._sent += request.nbytes
         for value, nbytes in answer:
-            self.traffic.add(nbytes, 0)
+            with self._lock:
+                self._received += nbytes
             yield value, nbytes
+
+    def report(self) -> dict[str, Any]:
+        """The bytes that were received and sent so far, which are sent with each batch."""
+        return {"traffic": [self._received, self._sent]}
 
     def _begin(self, host: int, ask: Callable[[NetworkWire, Deadline], T]) -> Future[T]:
         """Begins a call: ``ask`` is given a connection and a deadline, perhaps more than once."""

@@ -1,7 +1,7 @@
 """The gate: the listener at the port of a server or part service, which admits who has shown the token.
 
-A client sends a line with a proof that it has the token, then agrees on encryption where the service has a certificate, and sends a
-second line, with another proof and its name: what was overheard before encryption began is of no use behind it. Then the connection
+A client of ``PortGate`` sends a line with a proof that it has the token, then agrees on encryption where the service has a certificate, and
+sends a second line, with another proof and its name: what was overheard before encryption began is of no use behind it. Then the connection
 itself is handed on.
 
 Strangers hold at most ``MOST_PENDING`` connections with ``MOST_SAID`` bytes each, for at most ``PENDING_S`` seconds.
@@ -33,24 +33,7 @@ MOST_SAID, PENDING_S = 4096, 5.0
 # The most of them at a time, of which the one that has been there longest makes room for another; and those that the system keeps.
 MOST_PENDING, BACKLOG = 64, 1024
 # Before the system is asked again whether it has room for another connection.
-PAUSE_S = 0.2
-
-
-def next_connection(listener: socket.socket) -> socket.socket | None:
-    """Accepts the next connection that waits, not blocking; None where none waits.
-
-    Raises:
-        OSError: The system has no room for another one, which is logged: ask again after ``PAUSE_S``.
-    """
-    try:
-        end, _ = listener.accept()
-    except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-            logger.warning("no connection can be let in: %s", error)
-            raise
-        return None
-    end.setblocking(False)
-    return end
+_PAUSE_S = 0.2
 
 
 # Descriptors that are asked for; of these, such as are kept for what is no connection of a client: workers, rings, files.
@@ -99,7 +82,7 @@ def keep_alive(end: socket.socket) -> None:
 
 
 @dataclass(eq=False)
-class _Pending:
+class Pending:
     """A connection that has not shown the token yet, or whose encryption is being agreed on.
 
     Attributes:
@@ -117,42 +100,18 @@ class _Pending:
     is_known: bool = False
 
 
-class PortGate:
-    """Listens, in a thread of its own, until it is closed.
+class AccessGate:
+    """Listens, in a thread of its own, until it is closed; keeps each connection until it has shown who it is, or has taken too long.
 
     Args:
-        ip: The address to listen on, and no other.
-        port: The port; 0 for any free one.
-        token: What peers have to know.
-        enter: Called with the connection of a client that is let in, which blocks, and with its name.
-        tls: PEM of the certificate, with those that it was issued by, and of the key; None: what travels is not encrypted.
-        refused: Called with the address of a client that has shown another token; must be quick.
-
-    Attributes:
-        port: The port.
-
-    Raises:
-        OSError: The address cannot be listened on.
-        ssl.SSLError: The certificate or the key cannot be used.
+        listener: A socket that listens; taken over.
     """
 
-    def __init__(
-        self,
-        ip: str,
-        port: int,
-        token: str,
-        enter: Callable[[socket.socket, str], None],
-        tls: tuple[str, str] | None = None,
-        refused: Callable[[str], None] = lambda address: None,
-    ) -> None:
-        self._first, self._second = first_line(token), second_line(token, "").removesuffix(_END)
-        self._enter, self._refused = enter, refused
-        self._tls = None if tls is None else _tls_context(*tls)
-        self._listener = socket.create_server((ip, port), family=socket.AF_INET6 if ":" in ip else socket.AF_INET, backlog=BACKLOG)
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
         self._listener.setblocking(False)
-        self.port = int(self._listener.getsockname()[1])
         self._selector = selectors.DefaultSelector()
-        self._pending: dict[_Pending, None] = {}
+        self._pending: dict[Pending, None] = {}
         self._pause: Deadline | None = None  # in which no connection is let in
         self._strangers, self._next_log = 0, Deadline(0.0)
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -199,16 +158,20 @@ class PortGate:
     def _accept(self) -> None:
         for _ in range(MOST_PENDING):
             try:
-                end = next_connection(self._listener)
-            except OSError:
-                self._pause = Deadline(PAUSE_S)
-                self._selector.unregister(self._listener)
+                end, _ = self._listener.accept()
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    logger.warning("no connection can be let in: %s", error)
+                    self._pause = Deadline(_PAUSE_S)
+                    self._selector.unregister(self._listener)
                 return
-            if end is None:
-                return
+            end.setblocking(False)
+            if not self._may_speak(end):
+                end.close()
+                continue
             if len(self._pending) >= MOST_PENDING:
                 self._make_room()
-            pending = _Pending(end, Deadline(PENDING_S))
+            pending = Pending(end, Deadline(PENDING_S))
             self._pending[pending] = None
             self._selector.register(end, selectors.EVENT_READ, pending)
 
@@ -224,15 +187,62 @@ class PortGate:
                 return
         self._send_away(next(iter(self._pending)))
 
-    def _send_away(self, pending: _Pending) -> None:
+    def _send_away(self, pending: Pending) -> None:
         self._strangers += 1
+        self._take_out(pending).close()
+
+    def _take_out(self, pending: Pending) -> socket.socket:
+        """Ends the wait of a connection, which is decided about."""
         del self._pending[pending]
         self._selector.unregister(pending.end)
-        pending.end.close()
+        return pending.end
 
-    def _hear(self, pending: _Pending) -> None:
-        """Reads what a pending connection says, and decides."""
-        if pending not in self._pending:  # sent away since
+    def _may_speak(self, end: socket.socket) -> bool:
+        """Whether who is at the other end of a new connection is heard at all."""
+        return True
+
+    def _hear(self, pending: Pending) -> None:
+        """Reads what a pending connection says, and decides; does nothing where it was sent away since."""
+        raise NotImplementedError
+
+
+class PortGate(AccessGate):
+    """Listens at a port.
+
+    Args:
+        ip: The address to listen on, and no other.
+        port: The port; 0 for any free one.
+        token: What peers have to know.
+        enter: Called with the connection of a client that is let in, which blocks, and with its name.
+        tls: PEM of the certificate, with those that it was issued by, and of the key; None: what travels is not encrypted.
+        refused: Called with the address of a client that has shown another token; must be quick.
+
+    Attributes:
+        port: The port.
+
+    Raises:
+        OSError: The address cannot be listened on.
+        ssl.SSLError: The certificate or the key cannot be used.
+    """
+
+    def __init__(
+        self,
+        ip: str,
+        port: int,
+        token: str,
+        enter: Callable[[socket.socket, str], None],
+        tls: tuple[str, str] | None = None,
+        refused: Callable[[str], None] = lambda address: None,
+    ) -> None:
+        self._first, self._second = first_line(token), second_line(token, "").removesuffix(_END)
+        self._enter, self._refused = enter, refused
+        self._tls = None if tls is None else _tls_context(*tls)
+        listener = socket.create_server((ip, port), family=socket.AF_INET6 if ":" in ip else socket.AF_INET, backlog=BACKLOG)
+        self.port = int(listener.getsockname()[1])
+        super().__init__(listener)
+
+    def _hear(self, pending: Pending) -> None:
+        if pending not in self._pending:
             return
         try:
             if isinstance(pending.end, ssl.SSLSocket) and pending.end.version() is None:
@@ -244,7 +254,7 @@ class PortGate:
         except OSError:  # of which the errors of TLS are
             self._send_away(pending)
 
-    def _read(self, pending: _Pending) -> bool:
+    def _read(self, pending: Pending) -> bool:
         """Reads until there is a line; whether the connection is still one to decide about.
 
         Raises:
@@ -265,7 +275,7 @@ class PortGate:
                 raise PermissionError
         return True
 
-    def _decide(self, pending: _Pending) -> None:
+    def _decide(self, pending: Pending) -> None:
         """Looks at a line.
 
         Raises:
@@ -294,7 +304,7 @@ class PortGate:
             self._selector.register(pending.end, selectors.EVENT_READ, pending)
             self._agree(pending, pending.end)
 
-    def _agree(self, pending: _Pending, end: ssl.SSLSocket) -> None:
+    def _agree(self, pending: Pending, end: ssl.SSLSocket) -> None:
         try:
             end.do_handshake()
         except ssl.SSLWantWriteError:
@@ -305,7 +315,7 @@ class PortGate:
             raise
         self._selector.modify(end, selectors.EVENT_READ, pending)
 
-    def _let_in(self, pending: _Pending, name: str) -> None:
+    def _let_in(self, pending: Pending, name: str) -> None:
         end = pending.end
         if pending.said:  # it has not waited for the answer
             raise PermissionError
@@ -313,9 +323,7 @@ class PortGate:
         keep_alive(end)
         end.send(WELCOME)
         end.setblocking(True)
-        del self._pending[pending]
-        self._selector.unregister(end)
-        self._enter(end, name)
+        self._enter(self._take_out(pending), name)
 
 
 def _tls_context(cert: str, key: str) -> ssl.SSLContext:

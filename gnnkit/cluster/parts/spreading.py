@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gnnkit.sampling.owned  # noqa: F401 - workers ask for what their own host holds in the same way: ``warm`` compiles its kernels
 from gnnkit.cluster.parts.client import Peer, RemoteOwners, keep_freed_memory
 from gnnkit.cluster.service_client import lease_renewal
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.process_status import start_ticks
+from gnnkit.runtime.worker import OtherHosts
 from gnnkit.sampling.graph_access import NodeScratch
 from gnnkit.sampling.kinds import BatchSampler, warm
 from gnnkit.sampling.remote import PartMap, hot_rows, spread_sampler
@@ -19,16 +20,13 @@ from gnnkit.sampling.tables import GraphTables
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.store import Store
 
-if TYPE_CHECKING:
-    from gnnkit.runtime.worker import WorkerGraph
-
 # Sampling threads of a process, at least: most of the time they wait for other hosts.
 LEAST_THREADS = 4
 # Of the time that is left for starting, for waiting for other hosts.
 _SHARE = 0.8
 
 
-class Spreading:
+class Spreading(OtherHosts):
     """Shared by the sampling threads of a process.
 
     Args:
@@ -47,9 +45,9 @@ class Spreading:
 
     def __init__(self, hosts: Mapping[str, Any], store: Store, threads: int) -> None:
         keep_freed_memory()
-        peers = Peer.all_from_json(hosts["peers"])
+        peers = {int(host): Peer(str(peer["address"]), tuple(peer["parts"]), peer.get("server")) for host, peer in hosts["peers"].items()}
         graph, here = store.arrays(), int(hosts["self"])
-        self.threads = max(threads, LEAST_THREADS)
+        super().__init__(max(threads, LEAST_THREADS))
         elsewhere = {host: peer.parts for host, peer in peers.items()}
         self._where = PartMap.of(graph.num_parts, here, store.local_parts, elsewhere, hot_rows(store))
         self._owners = RemoteOwners(
@@ -68,13 +66,9 @@ class Spreading:
         left_s = float(hosts["start_timeout_s"]) - _age_s()
         self._renewal.begin(max(1.0, _SHARE * left_s))
 
-    def session(self, graph: WorkerGraph, plan: LoaderPlan) -> None:
-        """None: batches are walked here, with the neighbours that other hosts answer."""
-        return
-
     def report(self) -> dict[str, Any]:
         """The bytes that have come and gone are sent with each batch."""
-        return {"traffic": [self._owners.traffic.received, self._owners.traffic.sent]}
+        return self._owners.report()
 
     def leave(self) -> None:
         """Tells the other hosts that this process needs them no more."""

@@ -72,7 +72,6 @@ class Welcome:
         fingerprint: Its store's.
         format: The version of its store's format.
         workers: Its sampling processes, those that are not there yet included.
-        state: "joining", "ready" or "degraded".
     """
 
     rank: int
@@ -82,22 +81,13 @@ class Welcome:
     fingerprint: str
     format: int
     workers: int
-    state: str
 
     @classmethod
     def of(cls, body: Mapping[str, Any]) -> Welcome:
         """Reads the message."""
+        numbers = {name: int(body[name]) for name in ("rank", "num_servers", "pid", "workers")}
         store = body["store"]
-        return cls(
-            int(body["rank"]),
-            int(body["num_servers"]),
-            int(body["pid"]),
-            Path(body["log"]),
-            str(store["fingerprint"]),
-            int(store["format"]),
-            int(body["workers"]),
-            str(body["state"]),
-        )
+        return cls(**numbers, log=Path(body["log"]), fingerprint=str(store["fingerprint"]), format=int(store["format"]))
 
 
 class Calls:
@@ -211,32 +201,26 @@ class ServedProcess:
 
 
 class ServerConnection(Calls):
-    """One connection to one server. It is made at once, and the server answers later: ``advance`` until ``welcome`` is there.
+    """One connection to one server, which has welcomed this client.
 
     Args:
         folder: The servers' folder.
-        rank: The server's number.
-        token: What it expects.
-        name: What the client calls itself, for the server's log.
+        wire: The connection.
+        welcome: What the server has said of itself.
 
     Attributes:
         folder: The servers' folder.
         rank: The server's number.
-        welcome: What the server has said of itself; None before it has.
+        welcome: What the server has said of itself.
         workers: Sampling processes that it is to have; 0 before ``enlist``.
         members: Those that this process is connected with, by their numbers at the server.
         asked: Whether it has been asked for processes that are not there.
         graph_bytes: Bytes of its copy of the graph, when it was last asked.
-
-    Raises:
-        NotThere: No server listens there.
-        PlanError: A process of another user listens there.
     """
 
-    def __init__(self, folder: Path, rank: int, token: str, name: str = "trainer") -> None:
+    def __init__(self, folder: Path, wire: Wire, welcome: Welcome) -> None:
         super().__init__()
-        self.folder, self.rank = folder, rank
-        self.welcome: Welcome | None = None
+        self.folder, self.rank, self.welcome = folder, welcome.rank, welcome
         self.workers = self.graph_bytes = 0
         self.members: dict[int, ServedProcess] = {}
         self.asked = False
@@ -245,59 +229,31 @@ class ServerConnection(Calls):
         self._announced: list[Message] = []
         self._failure: GnnkitError | None = None
         self._gone: float | None = None
-        self._wire = Wire(_connected(folder, rank))
-        self._wire.send("join", version=SERVING_VERSION, token=token, client=client_id(), pid=os.getpid(), name=name)
+        self._wire = wire
 
     @classmethod
     def open(cls, folder: Path, rank: int, token: str, timeout_s: float, name: str = "trainer") -> ServerConnection:
-        """A connection to a server that is there, welcomed.
+        """A connection to a server that is there.
 
         Raises:
             StartTimeout: It is not there, or does not answer in time.
             PlanError: It refuses this client.
         """
-        deadline = Deadline(timeout_s)
+        deadline, wire = Deadline(timeout_s), None
         try:
-            connection = cls(folder, rank, token, name)
-        except NotThere as error:
-            raise StartTimeout(f"server {rank} is not there: {error}", "start it with gnnkit.serve() or `gnnkit serve`") from error
-        try:
-            while connection.advance() is None:
+            wire = _asked(folder, rank, token, name)
+            while (welcome := _welcome_in(wire, folder, rank)) is None:
                 if deadline.has_passed:
                     raise StartTimeout(f"server {rank} at {folder} did not answer within {timeout_s:g} s", "is it stopped? look at its log")
-                connection.wait(deadline.within(SLICE_S))
-        except NotThere as error:
-            connection.close()
-            raise StartTimeout(f"server {rank} is not there: {error}", "look at its log") from error
-        except BaseException:
-            connection.close()
+                wire.wait(deadline.within(SLICE_S))
+            return cls(folder, wire, welcome)
+        except BaseException as error:
+            if wire is not None:
+                wire.close()
+            if isinstance(error, NotThere):
+                hint = "start it with gnnkit.serve() or `gnnkit serve`" if wire is None else "look at its log"
+                raise StartTimeout(f"server {rank} is not there: {error}", hint) from error
             raise
-        return connection
-
-    def advance(self) -> Welcome | None:
-        """Takes the server's answer, if it has come.
-
-        Raises:
-            PlanError: The server refuses this client.
-            NotThere: The server has gone.
-        """
-        if self.welcome is not None:
-            return self.welcome
-        try:
-            message = self._wire.receive()
-        except EOFError as error:
-            raise NotThere(f"it has closed the connection at {self.folder / socket_name(self.rank)}") from error
-        if message is None:
-            return None
-        message.close()
-        if message.kind == "refused":
-            raise error_from_json(message.body["error"], f"joining server {self.rank}", PlanError)
-        self.welcome = Welcome.of(message.body)
-        return self.welcome
-
-    def wait(self, timeout_s: float) -> bool:
-        """Waits until the server says something."""
-        return self._wire.wait(timeout_s)
 
     def register(self, poller: select.poll) -> None:
         """Has a poll object wake when the server or one of its processes says something; see ``Wire.register``."""
@@ -322,20 +278,10 @@ class ServerConnection(Calls):
             WorkerDied: The server is gone.
             GnnkitError: What the call ended with.
         """
-        return self._call(f"the call {name!r}", name, args, timeout_s)
 
-    def status(self, timeout_s: float = 10.0) -> dict[str, Any]:
-        """Asks the server for its status, as JSON values.
-
-        Raises:
-            BatchTimeout: See ``call``.
-            WorkerDied: See ``call``.
-        """
-        return dict(self._call("its status", "status", {}, timeout_s))
-
-    def _call(self, what: str, name: str, args: Any, timeout_s: float) -> Any:
         def late() -> str:
-            return f"server {self.rank} did not answer {what} within {timeout_s:g} s; {self.state()}"
+            state = process_state(self.welcome.pid)
+            return f"server {self.rank} did not answer the call {name!r} within {timeout_s:g} s; {self.name} is {state}"
 
         return self._ask(self.rank, name, args, Deadline(timeout_s), late)
 
@@ -354,22 +300,12 @@ class ServerConnection(Calls):
         except EOFError:
             self._end(gone(self))
 
-    def state(self) -> str:
-        """Returns the state of the server's process in the system, in words."""
-        welcome = self.welcome
-        return "it has not answered" if welcome is None else f"server {self.rank} (pid {welcome.pid}) is {process_state(welcome.pid)}"
-
     # Sampling processes ---------------------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
         """The server's name in messages."""
-        return f"server {self.rank} (pid {self._known.pid})"
-
-    @property
-    def _known(self) -> Welcome:
-        assert self.welcome is not None, "the server has said welcome"
-        return self.welcome
+        return f"server {self.rank} (pid {self.welcome.pid})"
 
     @property
     def expected(self) -> int:
@@ -382,7 +318,7 @@ class ServerConnection(Calls):
 
         From then on ``hear`` takes what the server says, and no call is made over this connection.
         """
-        self.workers = min(self._known.workers, most)
+        self.workers = min(self.welcome.workers, most)
         if not self.asked:
             self.asked = True
             self._exits = {worker: exit_ for worker, exit_ in self._exits.items() if worker in self.members}
@@ -441,7 +377,7 @@ class ServerConnection(Calls):
 
     def statuses(self) -> Iterator[ProcessStatus]:
         """Yields the process status of the server and of its sampling processes."""
-        yield look_at(f"server {self.rank}", self._known.pid, self._known.log)
+        yield look_at(f"server {self.rank}", self.welcome.pid, self.welcome.log)
         for worker, member in sorted(dict(self.members).items()):
             yield look_at(f"server {self.rank}, process {worker}", member.pid, member.log, self.signs(worker).busy_s)
 
@@ -450,7 +386,7 @@ class ServerConnection(Calls):
         member = self.members.get(worker)
         if member is None:
             return None
-        own, its = process_state(member.pid), process_state(self._known.pid)
+        own, its = process_state(member.pid), process_state(self.welcome.pid)
         beside = "" if its == "running" else f", which is {its}"
         return f"sampling process {worker} (pid {member.pid}) of {self.name}{beside} is {own}"
 
@@ -479,7 +415,7 @@ class ServerConnection(Calls):
     @property
     def is_ending(self) -> bool:
         """Whether something has begun to end, and it is not clear yet what came of it."""
-        if self._gone is not None or process_state(self._known.pid) in _ENDED:
+        if self._gone is not None or process_state(self.welcome.pid) in _ENDED:
             return not self.is_gone
         return any(process_state(member.pid) in _ENDED for member in self.members.values())
 
@@ -493,7 +429,7 @@ class ServerConnection(Calls):
         what = f"{self.name} at {self.folder} is gone"
         if isinstance(known, WorkerDied):
             known = type(known)(known.message, _HINT)
-        error = self._failure or known or WorkerDied(with_tail(what, self._known.log), _HINT)
+        error = self._failure or known or WorkerDied(with_tail(what, self.welcome.log), _HINT)
         return Exit(error, what, others, remedy="it is waited for")
 
     def exits(self) -> Iterator[tuple[int, Exit]]:
@@ -538,13 +474,48 @@ def _exit_of_process(error: GnnkitError, *, is_replaced: bool = False) -> Exit:
 
 def gone(connection: ServerConnection) -> WorkerDied:
     """The error for a server that is gone, with the end of its log."""
-    welcome = connection.welcome
-    assert welcome is not None, "it has welcomed this client"
     what = f"{connection.name} at {connection.folder} is gone"
     return WorkerDied(
-        with_tail(what, welcome.log),
+        with_tail(what, connection.welcome.log),
         "iterate again, or loader.resume(), once it is back; GraphStore(max_restarts=...) waits for it by itself",
     )
+
+
+def _asked(folder: Path, rank: int, token: str, name: str) -> Wire:
+    """A connection to a server that has been asked to let this client in, which it answers later; see ``_welcome_in``.
+
+    Args:
+        folder: The servers' folder.
+        rank: The server's number.
+        token: What it expects.
+        name: What the client calls itself, for the server's log.
+
+    Raises:
+        NotThere: No server listens there.
+        PlanError: A process of another user listens there.
+    """
+    wire = Wire(_connected(folder, rank))
+    wire.send("join", version=SERVING_VERSION, token=token, client=client_id(), pid=os.getpid(), name=name)
+    return wire
+
+
+def _welcome_in(wire: Wire, folder: Path, rank: int) -> Welcome | None:
+    """Takes the server's answer, if it has come.
+
+    Raises:
+        PlanError: The server refuses this client.
+        NotThere: The server has gone.
+    """
+    try:
+        message = wire.receive()
+    except EOFError as error:
+        raise NotThere(f"it has closed the connection at {folder / socket_name(rank)}") from error
+    if message is None:
+        return None
+    message.close()
+    if message.kind == "refused":
+        raise error_from_json(message.body["error"], f"joining server {rank}", PlanError)
+    return Welcome.of(message.body)
 
 
 def _connected(folder: Path, rank: int) -> socket.socket:
@@ -613,7 +584,7 @@ class UnixServers:
     def __init__(self, folder: Path, name: str, fingerprint: str | None = None) -> None:
         self._folder, self._name, self._fingerprint = folder, name, fingerprint
         self._format: int | None = None
-        self._pending: dict[int, ServerConnection] = {}
+        self._pending: dict[int, Wire] = {}  # connections to servers that have yet to answer
         self._reasons: dict[int, str] = {}
         self.connections: dict[int, ServerConnection] = {}
         self.num_servers: int | None = None
@@ -654,20 +625,21 @@ class UnixServers:
             if rank not in self._pending:
                 self._connect(rank)
         welcomed = []
-        for rank, connection in list(self._pending.items()):
+        for rank, wire in list(self._pending.items()):
             try:
-                welcome = connection.advance()
-            except NotThere as error:
+                welcome = _welcome_in(wire, self._folder, rank)
+                if welcome is None:
+                    continue
+                self._check(welcome)
+            except BaseException as error:
+                self._pending.pop(rank).close()
+                if not isinstance(error, NotThere):
+                    raise
                 self._reasons[rank] = str(error)
-                self._pending.pop(rank).close()
                 continue
-            except GnnkitError:
-                self._pending.pop(rank).close()
-                raise
-            if welcome is not None:
-                self._check(welcome)  # raises before anything is booked
-                self.connections[rank] = self._pending.pop(rank)
-                welcomed.append(connection)
+            del self._pending[rank]
+            self.connections[rank] = ServerConnection(self._folder, wire, welcome)
+            welcomed.append(self.connections[rank])
         return welcomed
 
     def call(self, rank: int, name: str, args: Any, timeout_s: float) -> Any:
@@ -699,8 +671,8 @@ class UnixServers:
 
     def register(self, poller: select.poll) -> None:
         """Has a poll object wake when a server sends its welcome."""
-        for connection in self._pending.values():
-            connection.register(poller)
+        for wire in self._pending.values():
+            wire.register(poller)
 
     def whereabouts(self) -> str:
         """Which servers are missing, and why."""
@@ -736,7 +708,7 @@ class UnixServers:
             self._reasons[rank] = "there is no token in its folder"
             return
         try:
-            self._pending[rank] = ServerConnection(self._folder, rank, token, self._name)
+            self._pending[rank] = _asked(self._folder, rank, token, self._name)
         except NotThere as error:
             self._reasons[rank] = str(error)
 
@@ -763,11 +735,12 @@ class UnixServers:
     def close(self) -> None:
         """Leaves all of them."""
         with self._lock:
-            self._is_closed, connections = True, [*self._pending.values(), *self.connections.values()]
+            self._is_closed = True
+            open_ends: list[Wire | ServerConnection] = [*self._pending.values(), *self.connections.values()]
             self._pending.clear()
             self.connections.clear()
-        for connection in connections:
-            connection.close()
+        for end in open_ends:
+            end.close()
 
 
 def join_folder(

@@ -6,7 +6,7 @@ import atexit
 import os
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from gnnkit.cluster.serving.spec import TOKEN_NAME, UNIX_PREFIX, ServerSpec, has
 from gnnkit.errors import GnnkitError, LoaderClosed, PlanError, StartTimeout, WorkerDied, WorkerStopped
 from gnnkit.events import Event, EventSink, Stage, ignore_events
 from gnnkit.runtime.entry import Vitals
+from gnnkit.runtime.graph_memory import CopySpreading
 from gnnkit.runtime.process_status import ProcessStatus, look_at
 from gnnkit.runtime.remote import fresh
 from gnnkit.runtime.ring import SharedBlock
@@ -192,80 +193,6 @@ def processes_of(status: Mapping[str, Any]) -> Iterator[ProcessStatus]:
                 yield look_at(f"{name}, process {worker['worker']}", worker["pid"], Path(worker["log"]))
 
 
-Parts = tuple[int, ...]
-
-
-@dataclass
-class _Copy:
-    """A copy, or the attempt to make one.
-
-    Attributes:
-        copier: The server that makes it; None where none does.
-        fd: Its memory; None before it is there.
-        description: What came with it.
-        told: Servers that have it.
-        is_refused: Whether there will be none.
-    """
-
-    copier: int | None = None
-    fd: int | None = None
-    description: Mapping[str, Any] = field(default_factory=dict)
-    told: set[int] = field(default_factory=set)
-    is_refused: bool = False
-
-
-class GraphCopies:
-    """Hands copies on. Only for the holder of its fleet's lock; the memory itself is not mapped here."""
-
-    def __init__(self) -> None:
-        self._copies: dict[Parts, _Copy] = {}
-
-    def spread(self, servers: Mapping[int, Mapping[str, Any]], send: Callable[..., None]) -> None:
-        """Tells servers of copies, and has one made where there is none.
-
-        Args:
-            servers: What each server that is there last said of itself.
-            send: Sends a message to a server.
-        """
-        for rank, details in sorted(servers.items()):
-            if details["parts"] is None or not any(worker["state"] == "ready" for worker in details["workers"]):
-                continue
-            copy = self._copies.setdefault(tuple(details["parts"]), _Copy())
-            if copy.fd is not None and rank not in copy.told:
-                copy.told.add(rank)
-                send(rank, "graph", (copy.fd,), description=dict(copy.description))
-            elif copy.fd is None and copy.copier is None and not copy.is_refused:
-                copy.copier = rank
-                send(rank, "copy")
-
-    def take(self, rank: int, message: Message) -> None:
-        """A server has had a copy made, or says that there will be none."""
-        copy = next((copy for copy in self._copies.values() if copy.copier == rank), None)
-        if copy is None:
-            message.close()
-            return
-        copy.copier = None
-        if message.fds:
-            copy.fd, copy.description = message.fds[0], message.body["description"]
-            copy.told.add(rank)
-        else:
-            copy.is_refused = True
-
-    def lost(self, rank: int) -> None:
-        """A server has ended, perhaps with the copy that it was making."""
-        for copy in self._copies.values():
-            copy.told.discard(rank)
-            if copy.copier == rank:
-                copy.copier = None
-
-    def close(self) -> None:
-        """Lets them go."""
-        for copy in self._copies.values():
-            if copy.fd is not None:
-                os.close(copy.fd)
-        self._copies.clear()
-
-
 _MODULE = "gnnkit.cluster.serving"
 _ADVICE = "start the servers again, or let gnnkit do so with max_restarts=..."
 # Servers end their own processes first.
@@ -301,7 +228,7 @@ class ServerFleet:
         self._stopped = False
         self._run_folder = new_run(spec.log_dir, {"store": spec.store, "servers": list(spec.ranks)}, "server")
         self._waker = Waker()
-        self._copies = GraphCopies()
+        self._copies: defaultdict[tuple[int, ...], CopySpreading] = defaultdict(CopySpreading)  # by the parts that servers have
         options = SupervisorOptions(
             len(spec.ranks),
             1,
@@ -460,11 +387,18 @@ class ServerFleet:
         if overdue is not None:
             self._on_exit(*overdue)
         self._states.pace.look()
-        self._copies.spread(
-            {rank: self._states.details[rank] for rank in self._supervisor.alive if rank in self._states.details}, self._supervisor.send
-        )
+        self._spread_copies()
         if self._states.is_deserted:
             self._end()
+
+    def _spread_copies(self) -> None:
+        """Tells servers whose workers are there of the graph's copies, and has one made where there is none."""
+        ready: defaultdict[tuple[int, ...], set[int]] = defaultdict(set)
+        for rank, details in self._states.details.items():
+            if details["parts"] is not None and any(worker["state"] == "ready" for worker in details["workers"]):
+                ready[tuple(details["parts"])].add(rank)
+        for parts, ranks in ready.items():
+            self._copies[parts].spread(ranks, self._supervisor.send, ask=True)
 
     def _take(self, rank: int, message: Message) -> None:
         body = message.body
@@ -478,25 +412,32 @@ class ServerFleet:
             self._states.said(rank, body)
         elif message.kind == "retired":  # it was told to, for another one to take its place
             self._states.left(rank)
-            self._copies.lost(rank)
-            self._deferred = [child for child in self._deferred if child.rank != rank]
+            self._forget(rank)
             self._supervisor.start_missing()
         elif message.kind == "vitals":
             self._states.pace.take(rank, message)
         elif message.kind == "graph":
-            self._copies.take(rank, message)
+            for copy in self._copies.values():
+                if copy.copier == rank:
+                    copy.take(rank, message)
+            message.close()
         elif message.kind == "event":
             self._events.append(Event(body["what"], **{name: value for name, value in body.items() if name != "what"}))
             del self._events[:-100]  # they may never be taken
 
     def _on_exit(self, rank: int, error: GnnkitError) -> None:
         self._states.lost(rank, error)
-        self._copies.lost(rank)
-        self._deferred = [child for child in self._deferred if child.rank != rank]
+        self._forget(rank)
         if self._states.restarts < self.spec.max_restarts and not isinstance(error, WorkerStopped):
             self._states.restarts += 1
             self._states.errors.pop(rank)
             self._supervisor.start_missing()
+
+    def _forget(self, rank: int) -> None:
+        """A server is gone: it waits for nothing, and knows of no copy."""
+        for copy in self._copies.values():
+            copy.lost(rank)
+        self._deferred = [child for child in self._deferred if child.rank != rank]
 
     def _set_up(self, child: ChildProcess) -> None:
         """Tells a server that has just been started what it is there for, as soon as that is known."""
@@ -570,7 +511,8 @@ class ServerFleet:
         try:
             self._supervisor.stop()
         finally:
-            self._copies.close()
+            for copy in self._copies.values():
+                copy.close()
             if hasattr(self, "folder"):
                 remove_sockets(self.folder, self.spec.ranks)
             if self._run_folder.path.is_dir():  # it stays for its logs

@@ -1,18 +1,23 @@
-"""The work of a server's process: it holds the graph, keeps its workers, and accepts clients."""
+"""The work of a server's process: it holds the graph, keeps its workers, and does what clients ask."""
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import select
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.cluster.serving.listener import ClientListener, ClientSessions
+from gnnkit.cluster.serving.codec import decode, send_value
+from gnnkit.cluster.serving.listener import ClientListener
 from gnnkit.cluster.serving.pool import ServedPool
-from gnnkit.errors import StoreError
+from gnnkit.cluster.serving.spec import ServerSpec
+from gnnkit.errors import GnnkitError, PlanError, StoreError
 from gnnkit.runtime.entry import ParentWatch
 from gnnkit.runtime.remote import error_to_json
 from gnnkit.runtime.wire import Message, Waker, Wire
@@ -25,6 +30,169 @@ if TYPE_CHECKING:
     from gnnkit.cluster.serving.server_api import ServerApi
 
 logger = logging.getLogger(__name__)
+
+# The most messages taken from one client before the others have their turn.
+_TURN = 16
+
+
+@dataclass(eq=False)
+class ClientSession:
+    """A connection of a client's.
+
+    Attributes:
+        number: What workers know it by.
+        client: What the client calls itself; several connections may be of one client.
+        wire: The connection.
+        enlisted: Whether it wants to know the workers.
+        introduced: Pids of workers that it has been introduced to.
+    """
+
+    number: int
+    client: str
+    wire: Wire
+    enlisted: bool = False
+    introduced: dict[int, int] = field(default_factory=dict)
+
+
+class ClientSessions:
+    """All of them. Only for the server's main thread.
+
+    Args:
+        host: The server.
+        welcome: What a client is told first.
+    """
+
+    def __init__(self, host: ServerLoop, welcome: Callable[[], Mapping[str, Any]]) -> None:
+        self._host, self._welcome = host, welcome
+        self._numbers = itertools.count(1)
+        self._sessions: dict[int, ClientSession] = {}
+
+    def enter(self, wire: Wire, body: Mapping[str, Any]) -> None:
+        """Takes a pending in.
+
+        Args:
+            wire: The connection.
+            body: The client's first message.
+        """
+        session = ClientSession(next(self._numbers), str(body.get("client")), wire)
+        self._sessions[wire.fileno()] = session
+        logger.info("client %s (pid %s, %s) has come", session.client, body.get("pid"), body.get("name"))
+        wire.send("welcome", **self._welcome())
+        self._host.came(session.client)
+
+    def filenos(self) -> dict[int, bool]:
+        """``{descriptor: whether something waits to be sent there}``."""
+        return {fd: not session.wire.flush() for fd, session in self._sessions.items()}
+
+    def attend(self, ready: set[int]) -> None:
+        """Does what clients ask.
+
+        Args:
+            ready: Descriptors of ``filenos`` on which something has happened.
+        """
+        for fd in ready & set(self._sessions):
+            session = self._sessions[fd]
+            try:
+                for _ in range(_TURN):
+                    message = session.wire.receive()
+                    if message is None:
+                        break
+                    self._hear(session, message)
+            except EOFError:
+                self._leave(session)
+            except Exception:
+                logger.warning("client %s sent a message that cannot be read, and is disconnected", session.client, exc_info=True)
+                self._leave(session)
+
+    def _hear(self, session: ClientSession, message: Message) -> None:
+        if message.kind == "call":
+            self._call(session, message)
+            return
+        message.close()
+        if message.kind != "enlist":
+            raise PlanError(f"there is no message {message.kind!r}")
+        self._enlist(session)
+
+    def _leave(self, session: ClientSession) -> None:
+        """Gives up everything of a client's connection."""
+        self._sessions.pop(session.wire.fileno(), None)
+        session.wire.close()
+        if self._host.pool is not None:
+            self._host.pool.remove_client(session.number)
+        logger.info("client %s has left", session.client)
+        if all(other.client != session.client for other in self._sessions.values()):
+            self._host.left(session.client)
+
+    # What they are told -----------------------------------------------------------------------------------------------------
+
+    def fail(self, error: BaseException) -> None:
+        """Tells all clients that the server has to end."""
+        for session in self._sessions.values():
+            session.wire.send("failed", error=error_to_json(error))
+
+    def workers_are_there(self) -> None:
+        """Begins to tell of workers, once the server has some."""
+        assert self._host.pool is not None
+        self._host.pool.watchers.append(self._on_worker)
+
+    def _on_worker(self, rank: int, error: GnnkitError | None) -> None:
+        """Introduces a worker to clients that have enlisted, or tells of its death, and whether the server starts another one by itself."""
+        again = self._host.pool is not None and self._host.pool.may_restart
+        for session in list(self._sessions.values()):
+            if error is None:
+                self._introduce(session, rank)
+            elif session.enlisted:
+                session.introduced.pop(rank, None)
+                session.wire.send("lost", worker=rank, error=error_to_json(error), again=again)
+
+    def _enlist(self, session: ClientSession) -> None:
+        session.enlisted, pool = True, self._host.pool
+        if pool is None:  # the other servers are still awaited
+            return
+        pool.workers.start_missing()
+        for rank in pool.workers.ready:
+            self._introduce(session, rank)
+
+    def _introduce(self, session: ClientSession, rank: int) -> None:
+        pool = self._host.pool
+        if pool is None or not session.enlisted:
+            return
+        pid = pool.workers.alive[rank].pid
+        if session.introduced.get(rank) != pid:
+            session.introduced[rank] = pid
+            try:
+                pool.introduce(rank, session.number, session.wire)
+            except OSError as error:  # no descriptor is left for this one
+                logger.warning("client %s cannot be introduced to a worker, and is sent away: %s", session.client, error)
+                self._leave(session)
+
+    def _call(self, session: ClientSession, message: Message) -> None:
+        try:
+            number, name, tree = int(message.body["number"]), str(message.body["name"]), message.body["args"]
+        except BaseException:
+            message.close()
+            raise
+
+        def reply(value: Any) -> None:
+            if not isinstance(value, BaseException):
+                try:
+                    send_value(session.wire.send, "answer", "value", value, number=number)
+                    return
+                except (GnnkitError, OSError, MemoryError) as error:  # it cannot be sent: one client's trouble, not the server's
+                    value = error
+            session.wire.send("answer", number=number, error=error_to_json(value))
+
+        try:
+            self._host.answer(session.client, name, decode(tree, message.fds), reply)
+        except Exception as error:
+            reply(error)
+
+    def close(self) -> None:
+        """Ends all connections."""
+        for session in self._sessions.values():
+            session.wire.close()
+        self._sessions.clear()
+
 
 # Longest time between two looks at workers that are starting.
 _LOOK_S = 0.5
@@ -80,19 +248,20 @@ class ServerLoop:
             raise self._failure
 
     def _begin(self, setup: Message) -> None:
-        self._setup = body = setup.body
-        manifest = read_manifest(Path(body["store"]["path"]))
-        if manifest.fingerprint != body["store"]["fingerprint"]:
-            raise StoreError(f"the store {body['store']['path']!r} was replaced while its servers started", "start them again")
-        self._num_parts = manifest.num_parts
-        if body["network"] is not None:
+        body = setup.body
+        spec = self._spec = ServerSpec.from_json(body["spec"])
+        self._rank, self._log = int(body["rank"]), str(body["log"])
+        if read_manifest(Path(spec.store)).fingerprint != spec.fingerprint:
+            raise StoreError(f"the store {spec.store!r} was replaced while its servers started", "start them again")
+        if spec.addresses:
             from gnnkit.cluster.serving.network import Network  # heavy
 
-            self._network = Network(body, self)
+            self._network = Network(spec, self._rank, body["meeting"], body["listen"], self)
             self._network.begin()
             return
         self._open_pool(None, None, None)
-        self._listener = ClientListener(Path(body["folder"]), body["rank"], body["token"], self._sessions.enter)
+        assert spec.token is not None, "a server is told the token"
+        self._listener = ClientListener(Path(body["folder"]), self._rank, spec.token, self._let_in)
         self.tell("listening", address=str(self._listener.path))
 
     def start_workers(self, store: Store | None, hosts: dict[str, Any] | None, holders: list[list[int]] | None) -> None:
@@ -109,13 +278,13 @@ class ServerLoop:
             self.fail(error)
 
     def _open_pool(self, store: Store | None, hosts: dict[str, Any] | None, holders: list[list[int]] | None) -> None:
-        setup = self._setup
-        store = store or Store.open(setup["store"]["path"])
-        self.pool = pool = ServedPool(setup, store, hosts, self._forward)
+        spec = self._spec
+        store = store or Store.open(spec.store)
+        self.pool = pool = ServedPool(spec, self._rank, store, hosts, self._forward)
         self._store, self._holders = store, holders
         self._sessions.workers_are_there()
         pool.workers.start_missing()
-        self.tell("vitals", (pool.workers.vitals.block.fd,), workers=setup["workers"])
+        self.tell("vitals", (pool.workers.vitals.block.fd,), workers=spec.workers_per_server)
 
     @property
     def api(self) -> ServerApi | None:
@@ -123,9 +292,8 @@ class ServerLoop:
         if self._api is None and self.pool is not None:
             from gnnkit.cluster.serving.server_api import ServerApi  # heavy
 
-            setup = self._setup
-            place = self._store, setup["rank"], setup["num_servers"], self.pool, self.call, self._holders
-            self._api = ServerApi(*place, ends_with_clients=setup["ends_with_clients"])
+            place = self._store, self._rank, self._spec.num_servers, self.pool, self.call, self._holders
+            self._api = ServerApi(*place, ends_with_clients=self._spec.stop_with_last_client > 0)
         return self._api
 
     def answer(self, client: str, name: str, args: Any, reply: Callable[[Any], None]) -> None:
@@ -150,6 +318,10 @@ class ServerLoop:
         """Has ``fn`` run in the main thread; may be called from any."""
         self._calls.append(fn)
         self._waker.wake()
+
+    def _let_in(self, wire: Wire, body: Mapping[str, Any]) -> None:
+        """A client of this host may come in."""
+        self.call(partial(self._sessions.enter, wire, body))
 
     # For the main thread ----------------------------------------------------------------------------------------------------
 
@@ -179,16 +351,16 @@ class ServerLoop:
 
     def details(self) -> dict[str, Any]:
         """Returns the server's state, as JSON values without the token."""
-        pool, setup = self.pool, self._setup
+        pool, spec = self.pool, self._spec
         return {
-            "rank": setup["rank"],
-            "num_servers": setup["num_servers"],
+            "rank": self._rank,
+            "num_servers": spec.num_servers,
             "pid": os.getpid(),
             "state": self.state,
-            "store": {**setup["store"], "format": FORMAT_VERSION},
+            "store": {"path": spec.store, "fingerprint": spec.fingerprint, "format": FORMAT_VERSION},
             "parts": None if pool is None else list(pool.parts),
             "workers": [] if pool is None else pool.details(),
-            "threads": setup["threads"],
+            "threads": spec.threads_per_worker,
             "restarts": 0 if pool is None else pool.restarts,
             "graph_bytes": 0 if pool is None else pool.workers.sharing.nbytes,
             "clients": len(self.clients),
@@ -197,8 +369,7 @@ class ServerLoop:
         }
 
     def _welcome(self) -> dict[str, Any]:
-        details = self.details()
-        return {**details, "workers": self._setup["workers"], "log": self._setup["log"]}
+        return {**self.details(), "workers": self._spec.workers_per_server, "log": self._log}
 
     def _turn(self) -> None:
         """Waits for something to happen, and does what is to be done."""
@@ -209,8 +380,6 @@ class ServerLoop:
             except Exception:  # one request's trouble is not the server's
                 logger.exception("something that was asked for failed")
         self._obey()
-        if self._listener is not None:
-            self._listener.attend(ready)
         self._sessions.attend(ready)
         if self.pool is not None:
             self.pool.pump(revive=False)
@@ -225,12 +394,7 @@ class ServerLoop:
         self._wire.register(poller)
         for fd, owes in self._sessions.filenos().items():
             poller.register(fd, select.POLLIN | (select.POLLOUT if owes else 0))
-        for fd in [] if self._listener is None else self._listener.filenos():
-            poller.register(fd, select.POLLIN)
-        waits = [None if self._listener is None else self._listener.wait_s]
-        waits += [_LOOK_S] if self.pool is not None and self.pool.workers.starting else []
-        known = [wait_s for wait_s in waits if wait_s is not None]
-        return set(self._waker.wait(poller, min(known) if known else None))
+        return set(self._waker.wait(poller, _LOOK_S if self.pool is not None and self.pool.workers.starting else None))
 
     # The starter ----------------------------------------------------------------------------------------------------------
 
@@ -244,15 +408,9 @@ class ServerLoop:
             elif message.kind == "copy":
                 self._owes_copy = True
             else:
-                assert message.kind == "graph"
-                self._use_graph(message.fds[0], message.body["description"])
-
-    def _use_graph(self, fd: int, description: dict[str, Any]) -> None:
-        assert self.pool is not None, "the copy is of the parts that the workers sample"
-        try:
-            self.pool.workers.sharing.use(fd, description)
-        except OSError as error:  # no address space left: sampling stays on the file mapping
-            logger.warning("the copy of the graph cannot be mapped: %s", error)
+                assert message.kind == "graph" and self.pool is not None, "the copy is of the parts that the workers sample"
+                if not self.pool.workers.sharing.take_over(message):
+                    logger.warning("the copy of the graph cannot be mapped")
 
     def _report_copy(self) -> None:
         """Says what became of the copy, once that is known."""

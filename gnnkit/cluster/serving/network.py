@@ -13,13 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gnnkit.cluster.hosts import Hosts, PlacementOption, join_address, place
+from gnnkit.cluster.hosts import Hosts, join_address, place
 from gnnkit.cluster.membership import CLIENT_PREFIX, LeaseTable, Membership, ServerMember, hosts_of, new_start
 from gnnkit.cluster.parts.client import keep_freed_memory
 from gnnkit.cluster.parts.service import Answers, PartServer
 from gnnkit.cluster.service_client import ServiceClient, Unreachable
 from gnnkit.cluster.serving.network_calls import NetworkCalls
-from gnnkit.cluster.serving.spec import meeting_address, own_address
+from gnnkit.cluster.serving.spec import ServerSpec, meeting_address, own_address
 from gnnkit.errors import GnnkitError, StartTimeout
 from gnnkit.host import total_memory
 from gnnkit.plan import Placement
@@ -51,17 +51,17 @@ class Network:
     """The network side of one server.
 
     Args:
-        setup: The body of the server's setup message: ``store``, ``rank``, ``num_servers``, ``start_timeout_s`` and ``network`` with
-            ``meeting``, ``listen``, ``interface``, ``placement``, ``token``, ``tls`` and ``join_timeout_s``.
+        spec: What the server is.
+        rank: Its number.
+        meeting: Where the servers meet.
+        listen: Its own address where it was given, or it had one before; None: see ``own_address``.
         loop: The server.
     """
 
-    def __init__(self, setup: Mapping[str, Any], loop: ServerLoop) -> None:
-        self._setup, self._loop = setup, loop
-        words: Mapping[str, Any] = setup["network"]
-        self._words, self._rank = words, int(setup["rank"])
-        self._path = Path(setup["store"]["path"])
-        self._tls: Mapping[str, str] | None = words["tls"]
+    def __init__(self, spec: ServerSpec, rank: int, meeting: str, listen: str | None, loop: ServerLoop) -> None:
+        self._spec, self._rank, self._meeting_place, self._listen_at, self._loop = spec, rank, meeting, listen, loop
+        assert spec.token is not None, "a server is told the token"
+        self._token, self._path = spec.token, Path(spec.store)
         self._stopped = threading.Event()
         self._server: PartServer | None = None
         self._membership: Membership | None = None
@@ -95,7 +95,7 @@ class Network:
             "parts": None if self._parts is None else list(self._parts),
             "refused": list(membership.refused.values()),
             "trouble": self._trouble,
-            "encrypted": self._tls is not None,
+            "encrypted": self._spec.tls is not None,
         }
 
     # The thread ----------------------------------------------------------------------------------------------------------
@@ -119,15 +119,14 @@ class Network:
 
     def _listen(self, manifest: Manifest) -> Membership:
         """Takes the address; from now on the server is asked, and says that it is not there yet."""
-        words, rank = self._words, self._rank
-        ip, port = own_address(rank, words["meeting"], words["listen"], words["interface"])
+        spec, rank = self._spec, self._rank
+        ip, port = own_address(rank, self._meeting_place, self._listen_at, spec.interface)
         calls = self._calls = NetworkCalls(self._path, manifest, self._on_main, self._loop)
-        tls = None if self._tls is None else (self._tls["cert"], self._tls["key"])
-        server = self._server = PartServer(ip, port, words["token"], calls.table, tls)
+        server = self._server = PartServer(ip, port, self._token, calls.table, spec.tls)
         address = join_address(ip, server.port)
         own = ServerMember(
             rank,
-            int(self._setup["num_servers"]),
+            spec.num_servers,
             address,
             os.getpid(),
             new_start(),
@@ -138,7 +137,7 @@ class Network:
         )
         membership = self._membership = Membership(own)
         if rank:
-            self._meeting = ServiceClient(meeting_address(words["meeting"]), words["token"], self._ca)
+            self._meeting = ServiceClient(meeting_address(self._meeting_place), self._token, self._ca)
         calls.meet(membership)
         logger.info("server %d listens at %s", rank, address)
         self._loop.call(lambda: self._loop.tell("listening", address=address))
@@ -147,7 +146,7 @@ class Network:
     @property
     def _ca(self) -> str | None:
         """The file that other servers' certificates are checked against: the one that holds this server's."""
-        return None if self._tls is None else self._tls["cert"]
+        return None if self._spec.tls is None else self._spec.tls[0]
 
     def _wait_for_all(self, membership: Membership) -> None:
         """Announces this server until every other one has done so.
@@ -156,7 +155,7 @@ class Network:
             StartTimeout: They were not there in time; says which.
             GnnkitError: This server does not belong to them.
         """
-        limit_s = float(self._words["join_timeout_s"])
+        limit_s = self._spec.join_timeout_s
         deadline = Deadline(limit_s)
         while not self._stopped.is_set():
             self._announce(membership)
@@ -167,7 +166,7 @@ class Network:
                 ranks = f"server{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))} of {membership.own.num_servers}"
                 reasons = [*membership.refused.values(), *([self._trouble] if self._trouble else [])]
                 raise StartTimeout(
-                    f"{ranks} did not come to {self._words['meeting']} within {limit_s:g} s{''.join(f'; {reason}' for reason in reasons)}",
+                    f"{ranks} did not come to {self._meeting_place} within {limit_s:g} s{''.join(f'; {reason}' for reason in reasons)}",
                     "start every server, with the same address to meet at and the same token",
                 )
             self._stopped.wait(_IMPATIENT_S)
@@ -192,9 +191,9 @@ class Network:
         hosts = hosts_of(members)
         index = hosts.index(membership.own.host)
         known = next((member.placement for member in members.values() if member.placement is not None), None)
-        word = self._words["placement"] if known is None else known
+        word = self._spec.placement if known is None else known
         here = Hosts(count=len(hosts), index=index, memory=min(member.memory for member in members.values()))
-        placement = place(_word(word), manifest, self._path, here)
+        placement = place(word, manifest, self._path, here)
         store = Store.open(self._path) if placement is None else Store.open(self._path, **placement.held(index))
         graph = store.arrays()
         self._parts = parts = store.local_parts
@@ -217,9 +216,9 @@ class Network:
             "self": index,
             "held": placement.held(index),
             "peers": peers,
-            "token": self._words["token"],
+            "token": self._token,
             "timeout_s": _ANSWER_S,
-            "start_timeout_s": float(self._setup["start_timeout_s"]),
+            "start_timeout_s": self._spec.start_timeout_s,
             "ca": self._ca,
         }
 
@@ -284,13 +283,6 @@ class Network:
 
         self._loop.call(run)
         return done.result(_MAIN_S)
-
-
-def _word(value: Any) -> PlacementOption:
-    """A placement as JSON has it: its dict has strings for keys."""
-    if isinstance(value, dict) and "placed" in value:
-        return Placement.from_json(value["placed"])
-    return {int(host): parts for host, parts in value.items()} if isinstance(value, dict) else value
 
 
 def _client_of(name: str) -> str:

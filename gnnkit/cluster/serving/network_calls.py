@@ -67,8 +67,10 @@ class RemoteSession(PoolSession):
     """One loader of one client on another host. Structures come back in the slots of a ring, which is made once their size is known.
 
     Args:
-        sessions: All of them.
+        loop: The server.
+        pool: Its workers.
         plan: Its plan.
+        graph: The graph.
         as_sent: The plan as it came, to compare with.
 
     Attributes:
@@ -76,11 +78,11 @@ class RemoteSession(PoolSession):
         epoch: The epoch of the last walk.
     """
 
-    def __init__(self, sessions: RemoteSessions, plan: LoaderPlan, as_sent: dict[str, Any]) -> None:
+    def __init__(self, loop: ServerLoop, pool: ServedPool, plan: LoaderPlan, graph: GraphHandle, as_sent: dict[str, Any]) -> None:
         super().__init__(plan, _concurrency(plan))
         self.as_sent = as_sent
         self.epoch: int | None = None
-        self._sessions, self._schedule = sessions, BatchList(plan, sessions.graph).schedule()
+        self._loop, self._pool, self._schedule = loop, pool, BatchList(plan, graph).schedule()
         self._opening: list[Future[int]] = []
 
     def setup(self, rank: int) -> dict[str, Any]:
@@ -95,7 +97,7 @@ class RemoteSession(PoolSession):
             opened.set_result(self.number)
         else:
             self._opening.append(opened)
-            self._sessions.pool.workers.start_missing()
+            self._pool.workers.start_missing()
         return opened
 
     def take(self, rank: int, message: Message) -> None:
@@ -108,7 +110,7 @@ class RemoteSession(PoolSession):
     def lost(self, rank: int | None, error: GnnkitError | None) -> None:
         """A worker is gone: one that is started again does its work, no other one does; without any, nothing is done."""
         super().lost(rank, error)
-        if error is not None and self._sessions.pool.is_over:
+        if error is not None and self._pool.is_over:
             self.fail(error)
 
     def fail(self, error: GnnkitError) -> None:
@@ -135,11 +137,11 @@ class RemoteSession(PoolSession):
 
     def _freed(self) -> None:
         """A slot is free again; called from anywhere."""
-        self._sessions.deal_later(self)
+        self._loop.call(lambda: self.deal(self._pool.workers))
 
     def _use_ring_for(self, largest: int) -> None:
         """Makes a ring for structures of up to ``largest`` bytes and somewhat more; walks under way keep the one before."""
-        pool = self._sessions.pool
+        pool = self._pool
         try:
             self.ring = Ring(pool.count * self._most_each + _SENDING, roomy_slot_size(largest))
         except OSError as error:
@@ -157,72 +159,6 @@ def _concurrency(plan: LoaderPlan) -> int:
     """Walks of a loader that a worker is given at a time."""
     wanted = plan.backend.get("worker_concurrency", 2)
     return min(MOST_CONCURRENT, max(1, wanted)) if isinstance(wanted, int) else 2
-
-
-class RemoteSessions:
-    """All of them.
-
-    Args:
-        loop: The server.
-        pool: Its workers.
-        graph: The graph.
-
-    Attributes:
-        pool: See above.
-        graph: See above.
-    """
-
-    def __init__(self, loop: ServerLoop, pool: ServedPool, graph: GraphHandle) -> None:
-        self._loop, self.pool, self.graph = loop, pool, graph
-        self._sessions: dict[tuple[str, str], RemoteSession] = {}
-
-    def left(self, client: str) -> None:
-        """A client has gone, or has not been heard of for long."""
-        for name, key in [found for found in self._sessions if found[0] == client]:
-            self.release(name, key)
-
-    def register(self, client: str, key: str, sent: dict[str, Any]) -> Future[int]:
-        """Gives a loader its session, or finds the one that is there; see ``RemoteSession.opened``.
-
-        Raises:
-            PlanError: The plan is of no use here, or another one was registered under this key.
-        """
-        session = self._sessions.get((client, key))
-        if session is None or not session.number:
-            plan = LoaderPlan.from_json(sent)
-            _check_plan(plan, self.graph)
-            session = self._sessions[client, key] = RemoteSession(self, plan, sent)
-            self.pool.add(session)
-        elif session.as_sent != sent:
-            raise PlanError(f"the loader {key!r} of {client} was registered with another plan", "give each loader a key of its own")
-        return session.opened()
-
-    def release(self, client: str, key: str) -> None:
-        """Gives a session up, if there is one: its ring goes with the last structure in it."""
-        session = self._sessions.pop((client, key), None)
-        if session is not None:
-            session.fail(UnknownChannel(f"the loader {key!r} of {client} was given up"))
-            self.pool.remove(session)
-
-    def begin(self, client: str, key: str, walk: BatchRequest) -> RemoteSession:
-        """Has a batch walked.
-
-        Raises:
-            UnknownChannel: It is not registered.
-        """
-        session = self._sessions.get((client, key))
-        if session is None or not session.number:
-            raise UnknownChannel(f"there is no loader {key!r} of {client}")
-        if session.epoch != walk.epoch or self.pool.is_over:  # missing workers are started when an epoch begins
-            session.epoch = walk.epoch
-            self.pool.workers.start_missing()
-        session.ask(walk)
-        session.deal(self.pool.workers)
-        return session
-
-    def deal_later(self, session: RemoteSession) -> None:
-        """Has a session's walks dealt in the main thread; may be called from anywhere."""
-        self._loop.call(lambda: session.deal(self.pool.workers))
 
 
 def _check_plan(plan: LoaderPlan, graph: GraphHandle) -> None:
@@ -266,7 +202,7 @@ class NetworkCalls:
     def __init__(self, path: Path, manifest: Manifest, on_main: Callable[[Callable[[], Any]], Any], loop: ServerLoop) -> None:
         self._path, self._on_main, self._loop = path, on_main, loop
         self._files = {MANIFEST_NAME, *outline_files(manifest)}
-        self._sessions: RemoteSessions | None = None
+        self._sessions: dict[tuple[str, str], RemoteSession] = {}  # by client and key; for the main thread
         later = ("announce", "membership", "here", "bye", "register", "release", "expand", "question", "rows", "walk")
         self.table: dict[str, Answer] = {**dict.fromkeys(later, _not_yet), "call": self._call, "file": self._file}
 
@@ -292,19 +228,64 @@ class NetworkCalls:
 
     def left(self, client: str) -> None:
         """A client says goodbye, or has not been heard of for long: what it had here goes."""
-        self._tell(lambda sessions: sessions.left(client))
 
-    def _tell(self, fn: Callable[[RemoteSessions], None]) -> None:
-        """Calls a function in the main thread, once there are workers."""
-        self._loop.call(lambda: None if self._loop.pool is None else fn(self._known()))
+        def leave() -> None:
+            for name, key in [found for found in self._sessions if found[0] == client]:
+                self._give_up(name, key)
 
-    def _known(self) -> RemoteSessions:
-        """The loaders of other hosts; in the main thread."""
-        if self._sessions is None:
-            if self._loop.pool is None:
-                raise NotYet("the server is not there yet")
-            self._sessions = RemoteSessions(self._loop, self._loop.pool, self._graph)
-        return self._sessions
+        self._loop.call(leave)
+
+    @property
+    def _pool(self) -> ServedPool:
+        """The workers.
+
+        Raises:
+            NotYet: There are none yet.
+        """
+        if self._loop.pool is None:
+            raise NotYet("the server is not there yet")
+        return self._loop.pool
+
+    def _give_up(self, client: str, key: str) -> None:
+        """Gives a session up, if there is one: its ring goes with the last structure in it."""
+        session = self._sessions.pop((client, key), None)
+        if session is not None:
+            session.fail(UnknownChannel(f"the loader {key!r} of {client} was given up"))
+            self._pool.remove(session)
+
+    def _session(self, client: str, key: str, sent: dict[str, Any]) -> Future[int]:
+        """Gives a loader its session, or finds the one that is there; see ``RemoteSession.opened``.
+
+        Raises:
+            PlanError: The plan is of no use here, or another one was registered under this key.
+            NotYet: There are no workers yet.
+        """
+        session, pool = self._sessions.get((client, key)), self._pool
+        if session is None or not session.number:
+            plan = LoaderPlan.from_json(sent)
+            _check_plan(plan, self._graph)
+            session = self._sessions[client, key] = RemoteSession(self._loop, pool, plan, self._graph, sent)
+            pool.add(session)
+        elif session.as_sent != sent:
+            raise PlanError(f"the loader {key!r} of {client} was registered with another plan", "give each loader a key of its own")
+        return session.opened()
+
+    def _begin(self, client: str, key: str, walk: BatchRequest) -> RemoteSession:
+        """Has a batch walked.
+
+        Raises:
+            UnknownChannel: It is not registered.
+            NotYet: There are no workers yet.
+        """
+        session, pool = self._sessions.get((client, key)), self._pool
+        if session is None or not session.number:
+            raise UnknownChannel(f"there is no loader {key!r} of {client}")
+        if session.epoch != walk.epoch or pool.is_over:  # missing workers are started when an epoch begins
+            session.epoch = walk.epoch
+            pool.workers.start_missing()
+        session.ask(walk)
+        session.deal(pool.workers)
+        return session
 
     def _register(self, body: dict[str, Any]) -> dict[str, Any]:
         self._answers.check(body)
@@ -316,7 +297,7 @@ class NetworkCalls:
         if not isinstance(plan, dict):
             raise BadRequest("there is no plan")
         self._heard("here", client, 0)  # the client may have had no time to say so itself
-        opened: Future[int] = self._on_main(lambda: self._known().register(client, key, plan))
+        opened: Future[int] = self._on_main(lambda: self._session(client, key, plan))
         try:
             return {"channel": opened.result(timeout_s)}
         except TimeoutError as error:
@@ -325,7 +306,7 @@ class NetworkCalls:
     def _release(self, body: dict[str, Any]) -> dict[str, Any]:
         self._answers.check(body)
         client, key, _ = _names({"timeout_s": 0, **body})
-        self._tell(lambda sessions: sessions.release(client, key))
+        self._loop.call(partial(self._give_up, client, key))
         return {}
 
     def _walk(self, args: dict[str, Any]) -> Stream:
@@ -336,7 +317,7 @@ class NetworkCalls:
             raise BadRequest(f"there is no batch {shown(batch)} of epoch {shown(epoch)}")
         done: Future[Any] = Future()
         walk = BatchRequest(epoch, batch, None if seeds is None else ids_of(seeds), partial(_settle, done))
-        session: RemoteSession = self._on_main(lambda: self._known().begin(client, key, walk))
+        session: RemoteSession = self._on_main(lambda: self._begin(client, key, walk))
         return Stream(self._answer(session, walk, done, timeout_s))
 
     def _answer(self, session: RemoteSession, walk: BatchRequest, done: Future[Any], timeout_s: float) -> Generator[Any, None, None]:
@@ -347,7 +328,7 @@ class NetworkCalls:
             batch, block = done.result()
             yield json.dumps(batch["layout"], separators=(",", ":")), block
         finally:
-            self._tell(lambda _: session.forget(walk))
+            self._loop.call(partial(session.forget, walk))
 
     # Calls, files, and other servers --------------------------------------------------------------------------------------
 
@@ -381,8 +362,8 @@ class NetworkCalls:
 
         def ask() -> None:
             try:
-                if self._loop.pool is None and name != "status":
-                    _not_yet({})
+                if name != "status":
+                    _ = self._pool
                 self._loop.answer(client, name, asked, reply)
             except Exception as error:
                 reply(error)

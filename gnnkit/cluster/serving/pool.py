@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 from gnnkit.cluster import worker
+from gnnkit.cluster.serving.spec import ServerSpec
 from gnnkit.errors import GnnkitError
 from gnnkit.runtime.graph_memory import GraphHandle, GraphSharing
 from gnnkit.runtime.limits import check_descriptors, check_start_memory
@@ -30,7 +31,8 @@ class ServedPool(SharedPool[PoolSession, LocalWorkerPool]):
     Clients of this host are introduced to the workers, and are loaders of other pools: their own.
 
     Args:
-        setup: What the server was told; see ``ServerSpec.setup``.
+        spec: What the server is.
+        server: Its number.
         store: What they sample from.
         hosts: The message about other hosts, see ``gnnkit.cluster.parts``; None where every part is here.
         forward: Called with each report of progress.
@@ -46,25 +48,27 @@ class ServedPool(SharedPool[PoolSession, LocalWorkerPool]):
         MemoryLimitError: There is no memory for them.
     """
 
-    def __init__(self, setup: Mapping[str, Any], store: Store, hosts: dict[str, Any] | None, forward: Callable[[Message], None]) -> None:
+    def __init__(
+        self, spec: ServerSpec, server: int, store: Store, hosts: dict[str, Any] | None, forward: Callable[[Message], None]
+    ) -> None:
         self._forward = forward
-        self.count, self.parts = int(setup["workers"]), store.local_parts
+        self.count, self.parts = spec.workers_per_server, store.local_parts
         self.watchers: list[Callable[[int, GnnkitError | None], None]] = []
         self.failures: dict[int, GnnkitError] = {}
-        self._was_complete = self._may_copy = False
+        self._was_complete = False
 
         def open_workers(on_started: OnStarted) -> LocalWorkerPool:
             graph = GraphHandle(store.arrays(), store.splits, store.reference, link_splits=store.link_splits)
             check_descriptors(self.count)
-            check_start_memory(self.count, setup["threads"], graph.arrays.schema, graph.mapped_nbytes, trains=False)
-            title = f"sampling process {{rank}} of server {setup['rank']}"
-            options = SupervisorOptions(self.count, setup["threads"], worker.__name__, title=title, advice=_ADVICE)
-            folder = new_run(setup["log_root"], {"store": str(store.path), "server": setup["rank"]})
-            workers = LocalWorkerPool(options, folder, GraphSharing(graph, setup["memory_budget"]), on_started)
+            check_start_memory(self.count, spec.threads_per_worker, graph.arrays.schema, graph.mapped_nbytes, trains=False)
+            title = f"sampling process {{rank}} of server {server}"
+            options = SupervisorOptions(self.count, spec.threads_per_worker, worker.__name__, title=title, advice=_ADVICE)
+            folder = new_run(spec.log_dir, {"store": str(store.path), "server": server})
+            workers = LocalWorkerPool(options, folder, GraphSharing(graph, spec.memory_budget), on_started)
             workers.setup = {"store": asdict(store.reference), "idle_s": None, "hosts": hosts}
             return workers
 
-        super().__init__(open_workers, int(setup["max_restarts"]), float(setup["start_timeout_s"]))
+        super().__init__(open_workers, spec.max_restarts, spec.start_timeout_s)
 
     @property
     def is_over(self) -> bool:
@@ -118,17 +122,11 @@ class ServedPool(SharedPool[PoolSession, LocalWorkerPool]):
 
     # What arrives -------------------------------------------------------------------------------------------------------------
 
-    def hear(self, *, revive: bool) -> None:
-        """Handles what has arrived; see ``SharedPool.hear``. The graph's copy is made once that is asked for."""
-        super().hear(revive=revive)
-        if self._may_copy:
-            self.copy()
-
     def copy(self) -> bool:
         """Has a worker make the graph's copy, if it is to be made at all; whether it is being made or there."""
-        self._may_copy, sharing = True, self.workers.sharing
+        sharing = self.workers.sharing
         sharing.spread(self.workers.ready, self.workers.send, ask=True)
-        return sharing.is_copying or sharing.shared is not None
+        return sharing.copier is not None or sharing.shared is not None
 
     def _handle(self, rank: int, message: Message) -> None:
         if message.kind == "ready":

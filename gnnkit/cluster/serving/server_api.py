@@ -7,12 +7,11 @@ import inspect
 import itertools
 import json
 import logging
-import queue
 import secrets
 import socket
-import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -523,8 +522,7 @@ class ServerApi:
         self._later = later
         self._tickets = itertools.count()
         self._pending: defaultdict[str, set[int]] = defaultdict(set)
-        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._reader: threading.Thread | None = None
+        self._reader = ThreadPoolExecutor(1, "gnnkit-api")
 
     def call(self, client: str, name: str, args: Mapping[str, Any], reply: Reply) -> None:
         """Answers a call.
@@ -567,7 +565,7 @@ class ServerApi:
         self._pending.clear()
         if self._sampling is not None:
             self._sampling.close()
-        self._work.put(None)
+        self._reader.shutdown(wait=False)
 
     def _read(self, question: Callable[[], Any], answer: Reply) -> None:
         def work() -> None:
@@ -577,14 +575,7 @@ class ServerApi:
                 found = _own(error, "a call")
             self._later(lambda: answer(found))
 
-        if self._reader is None:
-            self._reader = threading.Thread(target=self._run_reader, name="gnnkit-api", daemon=True)
-            self._reader.start()
-        self._work.put(work)
-
-    def _run_reader(self) -> None:
-        while (work := self._work.get()) is not None:
-            work()
+        self._reader.submit(work)
 
 
 def free_ports(count: int) -> list[int]:

@@ -8,8 +8,8 @@ import secrets
 import socket
 import stat
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -212,40 +212,29 @@ class ServerSpec:
             log: The server's log.
             addresses: Where servers listen, as far as that is known.
         """
-        network = None
-        if self.addresses:
-            listed = self.addresses[rank] if len(self.addresses) > 1 else None
-            network = {
-                "meeting": addresses.get(0, self.addresses[0]),
-                "listen": addresses.get(rank, listed),
-                "interface": self.interface,
-                "placement": _placement_json(self.placement),
-                "token": token,
-                "tls": None if self.tls is None else {"cert": self.tls[0], "key": self.tls[1]},
-                "join_timeout_s": self.join_timeout_s,
-            }
-        return {
-            "rank": rank,
-            "num_servers": self.num_servers,
-            "store": {"path": self.store, "fingerprint": self.fingerprint},
-            "workers": self.workers_per_server,
-            "threads": self.threads_per_worker,
-            "token": token,
-            "folder": str(folder),
-            "log": str(log),
-            "log_root": self.log_dir,
-            "memory_budget": self.memory_budget,
-            "max_restarts": self.max_restarts,
-            "start_timeout_s": self.start_timeout_s,
-            "ends_with_clients": self.stop_with_last_client > 0,
-            "network": network,
-        }
+        listed = self.addresses[rank] if len(self.addresses) > 1 else None
+        place = {"meeting": addresses.get(0, *self.addresses[:1]), "listen": addresses.get(rank, listed), "folder": str(folder)}
+        return {"spec": replace(self, token=token).to_json(), "rank": rank, "log": str(log), **place}
 
+    def to_json(self) -> dict[str, Any]:
+        """Returns the JSON value that ``from_json`` reads."""
+        placement: Any = self.placement
+        if isinstance(placement, Placement):
+            placement = {"placed": placement.to_json()}
+        elif isinstance(placement, Mapping):  # JSON has texts for keys
+            placement = {str(host): list(numbers) for host, numbers in placement.items()}
+        return {**asdict(self), "placement": placement}
 
-def _placement_json(value: PlacementOption) -> Any:
-    if isinstance(value, Placement):
-        return {"placed": value.to_json()}
-    return value if isinstance(value, str) else {str(host): list(numbers) for host, numbers in value.items()}
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> ServerSpec:
+        """Reverses ``to_json``."""
+        placement, tls = value["placement"], value["tls"]
+        if isinstance(placement, dict) and "placed" in placement:
+            placement = Placement.from_json(placement["placed"])
+        elif isinstance(placement, dict):
+            placement = {int(host): numbers for host, numbers in placement.items()}
+        tuples = {"addresses": tuple(value["addresses"]), "tls": None if tls is None else tuple(tls)}
+        return cls(**{**value, **tuples, "placement": placement})
 
 
 def check_token(token: Any) -> None:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
 from gnnkit.errors import GnnkitError
 from gnnkit.events import Stage
-from gnnkit.runtime.entry import Loop, ParentWatch, run
+from gnnkit.runtime.entry import run
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import new_run, with_tail
 from gnnkit.runtime.supervisor import Exit, Supervisor, SupervisorOptions
-from gnnkit.runtime.wire import Message, Waker, Wire, from_memory, in_memory
+from gnnkit.runtime.wire import Message, Waker, from_memory, in_memory
 from gnnkit.waiting import SLICE_S, Deadline
 
-_MODULE = "gnnkit.cluster.urls.transfer"
+_MODULE, WORK = "gnnkit.cluster.urls.transfer", "gnnkit.cluster.urls.transfer_loop:TransferLoop"
 # The child has shorter limits of its own for whatever it asks a server for, and says so when they are over.
 _SILENCE_S = 900.0
 
@@ -164,12 +164,5 @@ class Transfer:
                 raise self._error(with_tail(text, supervisor.folder.log(0)), "call it again: what has come is kept")
 
 
-def load() -> Callable[[Wire, ParentWatch], Loop]:
-    """Imports the work; see ``gnnkit.runtime.entry``."""
-    from gnnkit.cluster.urls.transfer_loop import TransferLoop  # fsspec
-
-    return TransferLoop
-
-
 if __name__ == "__main__":
-    run(load)
+    run(WORK)

@@ -260,7 +260,7 @@ def malformed(store: Store) -> list[tuple[bytes, bytes]]:
     count = len(store.schema.edge_types)
     ids, none = np.arange(3, dtype=np.int64), np.empty(0, np.int64)
     fan_outs = np.full(count, 2)
-    expand = {**good, "key": 1, "hop": 0, "replace": False, "weighted": False, "last": False, "positions": [True] * count}
+    expand = {**good, "key": 1, "hop": 0, "replace": False, "weighted": False, "last": False, "wants_position": [True] * count}
     expand |= {"variates": None, "roots": None, "times": None, "since": None, "fan_outs": fan_outs, "nodes": {0: ids, 1: ids, 2: ids}}
     rows = {**good, "lists": [(0, none)], "sections": []}
     text, block = said_of("expand", expand)

@@ -89,7 +89,7 @@ def test_clients_are_counted_and_answered(hosts: TwoHosts) -> None:
         for child in (one, other, same):
             child.join(READY_S)
         assert wait_until(lambda: clients() == {2}, READY_S), "two of them are of one process"
-        assert [one.status(rank)["parts"] for rank in range(2)] == [[0], [1]]
+        assert [one.call(rank, "status", {}, READY_S)["parts"] for rank in range(2)] == [[0], [1]]
         described = one.call(1, "describe", {}, 20.0)
         assert described["fingerprint"] == hosts.store.fingerprint
         with pytest.raises(GnnkitError, match="no_such_call"):
@@ -388,4 +388,4 @@ def test_the_network_child_is_killed(hosts: TwoHosts) -> None:
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(GnnkitError, match=f"the proxy \\(pid {pid}\\) was killed"):
             for _ in range(100):
-                child.status(0)
+                child.call(0, "status", {}, READY_S)

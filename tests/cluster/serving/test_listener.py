@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from gnnkit import GraphStoreServers, Store, serve
-from gnnkit.cluster.serving.listener import ClientListener, ClientSessions
+from gnnkit.cluster.serving.listener import ClientListener
+from gnnkit.cluster.serving.loop import ClientSessions
 from gnnkit.errors import PlanError
 from gnnkit.runtime.wire import Wire
 from tests.cluster.serving.setups import (
@@ -178,7 +179,7 @@ def test_an_answer_that_cannot_be_sent_is_an_error_of_the_one_who_asked() -> Non
         def came(self, client: str) -> None: ...
         def left(self, client: str) -> None: ...
 
-    sessions, (ours, theirs) = ClientSessions(Host(), dict), Wire.pair()
+    sessions, (ours, theirs) = ClientSessions(Host(), dict), Wire.pair()  # type: ignore[arg-type]
     sessions.enter(Wire(theirs), {"client": "a"})
     assert ours.next().kind == "welcome"
     ours.send("call", number=4, name="describe", args={})
@@ -204,10 +205,9 @@ def test_nonsense_after_joining_ends_that_client_alone(servers: GraphStoreServer
 def test_processes_of_other_users_are_sent_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entered: list[object] = []
     listener = ClientListener(tmp_path, 0, "the token of this test", lambda wire, body: entered.append(wire))
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as end:
         end.connect(str(listener.path))
-        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-        listener.attend(set(listener.filenos()))
         end.settimeout(HANG_S)
         assert end.recv(100) == b""
     listener.close()
