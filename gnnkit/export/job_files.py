@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 import json
 import platform
-import re
 import shlex
 import sys
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from importlib import metadata, resources
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,7 @@ from gnnkit.errors import PlanError
 from gnnkit.export.code import distributions_of
 from gnnkit.export.job import PLAN, README, RECORD, REQUIREMENTS, STAGE, TRAIN, ExportJob
 from gnnkit.export.launchers.base import Launcher
-from gnnkit.export.launchers.common import chapters_of, render, steps_of
+from gnnkit.export.launchers.common import chapters_of, filled, render, steps_of
 from gnnkit.plan import InputLinks, InputNodes, LoaderPlan, PPRSampling, WalkSampling
 from gnnkit.plan.config import CONFIG
 from gnnkit.schema import NodeType
@@ -66,7 +65,7 @@ def template_source(plan: LoaderPlan, path: Path, manifest: Manifest) -> str:
     if inputs.edge_label is not None and inputs.edge_label.ndim != 1:
         raise _none(f"links with {inputs.edge_label.ndim}-dimensional labels")
     _check_features(manifest, next(iter(schema.node_types)))
-    return _filled("links", {"NUM_LAYERS": num_layers})
+    return filled("links.py", num_layers=num_layers)
 
 
 def _none(why: str) -> PlanError:
@@ -81,11 +80,10 @@ def _for_nodes(inputs: InputNodes, num_layers: int, path: Path, manifest: Manife
     classes, is_multi = _classes(path, manifest, node_type)
     splits = manifest.splits.get(node_type, {})
     valid = "valid" if "valid" in splits and inputs.split != "valid" and inputs.time is None else None
-    values: dict[str, object] = {"NUM_CLASSES": classes, "NUM_LAYERS": num_layers, "MULTI_LABEL": is_multi, "VALID": valid}
     if schema.is_homogeneous:
         _check_features(manifest, node_type)
-        return _filled("nodes", values)
-    return _filled("typed_nodes", {"TARGET": node_type, **values})
+    kind = "nodes.py" if schema.is_homogeneous else "typed_nodes.py"
+    return filled(kind, target=node_type, num_classes=classes, num_layers=num_layers, multi_label=is_multi, valid=valid)
 
 
 def _check_features(manifest: Manifest, node_type: NodeType) -> None:
@@ -114,17 +112,6 @@ def _largest_label(path: Path, manifest: Manifest, node_type: NodeType) -> int:
     if largest < 0:
         raise _none(f"no node of type {node_type!r} has a label")
     return largest
-
-
-def _filled(name: str, values: dict[str, object]) -> str:
-    """A template with its constants replaced."""
-    text = resources.files("gnnkit.export").joinpath("templates").joinpath(f"{name}.py").read_text(encoding="utf-8")
-    for constant, value in values.items():
-        shown = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
-        line = f"{constant} = {shown}".replace("\\", r"\\")
-        text, count = re.subn(rf"^{constant} = [^ \n]+", line, text, flags=re.MULTILINE)
-        assert count == 1, constant
-    return text
 
 
 _OWN = "gnnkit"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from functools import cache
@@ -95,7 +96,7 @@ JOIN_TIMEOUT_S, PREPARE_TIMEOUT_S = 600, 1800
 
 
 def render(template: str, job: ExportJob, **values: Any) -> str:
-    """Renders a template of ``gnnkit/export/launchers/templates``.
+    """Renders a template of ``gnnkit/export/templates``.
 
     Args:
         template: File name, without ``.j2``.
@@ -104,8 +105,12 @@ def render(template: str, job: ExportJob, **values: Any) -> str:
     """
     storage_addrs = ",".join(f"10.0.0.{100 + node}" for node in range(job.storage_nodes))
     storage_example = f" STORAGE_ADDRS={storage_addrs}" if job.num_servers else ""
-    found = _environment().get_template(f"{template}.j2")
-    return found.render(job=job, storage_addrs=storage_addrs, storage_example=storage_example, **values)
+    return filled(template, job=job, storage_addrs=storage_addrs, storage_example=storage_example, **values)
+
+
+def filled(template: str, **values: Any) -> str:
+    """Fills a template in which no job is spoken of; see ``render``."""
+    return _environment().get_template(f"{template}.j2").render(**values)
 
 
 @cache
@@ -113,7 +118,7 @@ def _environment() -> jinja2.Environment:
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("gnnkit.export.launchers", "templates"),
+        loader=jinja2.PackageLoader("gnnkit.export", "templates"),
         autoescape=False,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -123,7 +128,7 @@ def _environment() -> jinja2.Environment:
         comment_start_string="<#",
         comment_end_string="#>",
     )
-    environment.filters |= {"quoted": _quoted, "unwrapped": unwrapped}
+    environment.filters |= {"quoted": _quoted, "unwrapped": unwrapped, "literal": _literal}
     sizes = (in_gib, rank_cores, trainer_gib, trainer_shm_gib, storage_cores, storage_gib, storage_shm_gib)
     environment.globals |= {size.__name__: size for size in sizes} | {
         "master_port": MASTER_PORT,
@@ -140,6 +145,11 @@ def _quoted(word: str) -> str:
     if shlex.quote(word) == word:
         return word
     return '"' + re.sub(r'([$`"\\])', r"\\\1", word) + '"'
+
+
+def _literal(value: object) -> str:
+    """A text, a number or None as Python writes it, texts in double quotes."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
 def unwrapped(text: str) -> str:
