@@ -8,7 +8,6 @@ import platform
 import shlex
 import sys
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
@@ -121,14 +120,6 @@ _CARRIED = "gnnkit comes from this folder, and no index has to have it; pip look
 _WHEEL = "build it there with `python -m build --wheel`, and install with `pip install --find-links FOLDER -r requirements.txt`"
 
 
-@dataclass(frozen=True)
-class _Pin:
-    """One line of the file, with what has to be said above it."""
-
-    line: str
-    note: str | None = None
-
-
 def requirements_text(source: str, wheel: str, more: Iterable[str] = ()) -> str:
     """The text of ``requirements.txt``.
 
@@ -157,9 +148,7 @@ def requirements_text(source: str, wheel: str, more: Iterable[str] = ()) -> str:
                 waiting.append((key, frozenset(needed.extras)))
     lines = [f"# The versions that gnnkit and train.py had where this was exported: Python {platform.python_version()} on {sys.platform}."]
     for name in sorted(found):
-        pin = _Pin(f"./{wheel}", _CARRIED) if name == _OWN else _pin(name, found[name])
-        lines += [f"# {pin.note}"] if pin.note else []
-        lines.append(pin.line)
+        lines += [f"# {_CARRIED}", f"./{wheel}"] if name == _OWN else _pinned(name, found[name])
     return "\n".join(lines) + "\n"
 
 
@@ -191,7 +180,8 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _pin(name: str, needed: Requirement | None) -> _Pin:
+def _pinned(name: str, needed: Requirement | None) -> list[str]:
+    """Returns the line of a distribution, and above it what has to be said of that."""
     version = _version(name) or ""
     public, _, local = version.partition("+")
     marker = f"; {needed.marker}" if needed is not None and needed.marker is not None else ""
@@ -199,10 +189,10 @@ def _pin(name: str, needed: Requirement | None) -> _Pin:
     origin = metadata.distribution(name).read_text("direct_url.json")
     if origin is not None and "url" in (told := json.loads(origin)):
         what = "a checkout" if told.get("dir_info", {}).get("editable") else "a file or repository"
-        return _Pin(line, f"{name} was installed from {what}: {_WHEEL}")
+        return [f"# {name} was installed from {what}: {_WHEEL}", line]
     if local:
-        return _Pin(line, f"{name} was {version}; an index of such builds is chosen with pip's --extra-index-url")
-    return _Pin(line)
+        return [f"# {name} was {version}; an index of such builds is chosen with pip's --extra-index-url", line]
+    return [line]
 
 
 # Nodes whose commands are written out.

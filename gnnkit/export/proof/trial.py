@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import secrets
-import select
 import shlex
 import shutil
 import signal
@@ -31,6 +29,7 @@ from gnnkit.kernels.jit import KERNEL_CACHE_VARIABLE, kernel_cache_root
 from gnnkit.plan import Held, LoaderPlan, Placement
 from gnnkit.plan.files import read_plan_file
 from gnnkit.runtime.runs import tail
+from gnnkit.runtime.wire import Message, Wire
 from gnnkit.storage.layout import MANIFEST_NAME, is_held
 from gnnkit.storage.manifest import read_manifest
 from gnnkit.units import format_bytes
@@ -74,11 +73,12 @@ class TrialRun:
     Args:
         commands: The commands.
         keeper: Their keeper.
-        log: What that writes.
+        wire: The connection to it.
+        log: What it writes.
     """
 
-    def __init__(self, commands: Sequence[Command], keeper: subprocess.Popen[bytes], log: Path) -> None:
-        self._commands, self._keeper, self._log, self._unread = commands, keeper, log, b""
+    def __init__(self, commands: Sequence[Command], keeper: subprocess.Popen[bytes], wire: Wire, log: Path) -> None:
+        self._commands, self._keeper, self._wire, self._log = commands, keeper, wire, log
         self._left = {number for number, command in enumerate(commands) if not command.serves}
 
     def look(self, wait_s: float = 0.0) -> bool:
@@ -92,10 +92,9 @@ class TrialRun:
             StartTimeout: They cannot be started.
         """
         for said in self._said(wait_s):
-            if said[0] == "failed":
-                raise StartTimeout(f"the job cannot be started here: {said[1]}")
-            if said[0] == "ended":
-                self._book(*said[1:])
+            if said.kind == "failed":
+                raise StartTimeout(f"the job cannot be started here: {said.body['why']}")
+            self._book(said.body["number"], said.body["status"])
         return not self._left
 
     def _book(self, number: int, status: int) -> None:
@@ -105,21 +104,18 @@ class TrialRun:
             how = f"ended with exit status {status}" if status >= 0 else f"was killed by {signal.Signals(-status).name}"
             deadline = Deadline(_MORE_S)
             while self._left and (rest_s := deadline.left_s) > 0:
-                self._left -= {said[1] for said in self._said(min(rest_s, _LOOK_S)) if said[0] == "ended"}
+                self._left -= {said.body["number"] for said in self._said(min(rest_s, _LOOK_S)) if said.kind == "ended"}
             raise WorkerDied(f"{command.name} {how}{last_lines(command.log)}")
 
-    def _said(self, wait_s: float) -> Iterator[list]:  # type: ignore[type-arg]
-        """Yields the messages that the keeper has written since the last call."""
-        assert self._keeper.stdout is not None
-        fd = self._keeper.stdout.fileno()
-        while select.select([fd], [], [], wait_s)[0]:
-            wait_s = 0.0
-            data = os.read(fd, 1 << 16)
-            if not data:
-                status = self._keeper.wait(_KEEPER_S)
-                raise WorkerDied(f"what keeps the job's processes ended with exit status {status}{last_lines(self._log)}")
-            *lines, self._unread = (self._unread + data).split(b"\n")
-            yield from map(json.loads, lines)
+    def _said(self, wait_s: float) -> Iterator[Message]:
+        """Yields the messages of the keeper that have come since the last call."""
+        self._wire.wait(wait_s)
+        try:
+            while (message := self._wire.receive()) is not None:
+                yield message
+        except EOFError as error:
+            status = self._keeper.wait(_KEEPER_S)
+            raise WorkerDied(f"what keeps the job's processes ended with exit status {status}{last_lines(self._log)}") from error
 
 
 @contextlib.contextmanager
@@ -132,51 +128,30 @@ def running(commands: Sequence[Command], num_hosts: int, folder: Path, scratch: 
         folder: Where they are at home.
         scratch: Is removed with the commands if this process is killed.
     """
-    spec = {
-        "hosts": num_hosts,
-        "folder": str(folder),
-        "scratch": str(scratch),
-        "commands": [
-            {
-                "words": list(command.words),
-                "environment": dict(command.environment),
-                "cwd": str(command.folder),
-                "log": str(command.log),
-                "host": command.host,
-            }
-            for command in commands
-        ],
-    }
-    log = folder / "keeper.log"
+    log, (wire, theirs) = folder / "keeper.log", Wire.pair()
     path = os.pathsep.join(os.getcwd() if entry == "" else entry for entry in sys.path)
-    with log.open("wb") as errors:
+    with log.open("wb") as errors, theirs:
         keeper = subprocess.Popen(
-            [sys.executable, "-m", _KEEPER, str(os.getpid())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            [sys.executable, "-m", _KEEPER, str(os.getpid()), str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
             stderr=errors,
             env={**os.environ, "PYTHONPATH": path},
+            pass_fds=[theirs.fileno()],
             start_new_session=True,
         )
-    farewell = b""
     try:
-        assert keeper.stdin is not None
-        keeper.stdin.write(json.dumps(spec).encode() + b"\n")
-        keeper.stdin.flush()
-        yield TrialRun(commands, keeper, log)
-        farewell = f"{_STOP_TIMEOUT_S}\n".encode()
+        told = [{**vars(command), "folder": str(command.folder), "log": str(command.log)} for command in commands]
+        wire.tell("run", hosts=num_hosts, folder=str(folder), scratch=str(scratch), commands=told)
+        yield TrialRun(commands, keeper, wire, log)
+        wire.tell("stop", timeout_s=_STOP_TIMEOUT_S)
     finally:
-        _end(keeper, farewell)
-
-
-def _end(keeper: subprocess.Popen[bytes], farewell: bytes) -> None:
-    """Has everything ended, and waits for that."""
-    try:
-        with contextlib.suppress(BrokenPipeError):
-            keeper.communicate(farewell, timeout=_KEEPER_S + _STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        keeper.kill()
-        keeper.communicate()
+        wire.close()
+        try:
+            keeper.wait(_KEEPER_S + _STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            keeper.kill()
+            keeper.wait()
 
 
 def last_lines(log: Path, lines: int = 40) -> str:
