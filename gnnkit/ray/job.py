@@ -172,7 +172,7 @@ class RayJob(Job):
         elif message.kind == "ready":
             self.states.change(body["rank"], state="training", device=body["device"])
         elif message.kind == "steps":
-            self.states.change(body["rank"], **body["facts"])
+            self.states.change(**body)
         elif message.kind == "output":
             with opened_log(self.folder.log(body["rank"]), "ab") as log:
                 log.write(body["text"].encode(errors="replace"))
