@@ -14,7 +14,7 @@ from gnnkit.export.launchers.base import Launcher
 from gnnkit.export.launchers.common import LAUNCH, instructions_of, render
 from gnnkit.export.proof.trial import Command, JobTrial
 from gnnkit.jobs.launching.engine import Engine
-from gnnkit.jobs.launching.job import LaunchSpec, RankInputs, fair_threads
+from gnnkit.jobs.launching.job import LaunchSpec, PlanInputs, fair_threads
 from gnnkit.ray.child import RayTasks
 from gnnkit.ray.cluster import LOCAL, RayCluster
 from gnnkit.ray.job import RayJob
@@ -65,7 +65,7 @@ class Ray(RayCluster, Engine):
         """The directory of a launch; a URL of Ray's storage stays as it is."""
         return str(given) if "://" in str(given) else super().directory(given)
 
-    def start(self, spec: LaunchSpec, inputs: RankInputs, events: EventSink) -> RayJob:
+    def start(self, spec: LaunchSpec, inputs: PlanInputs, events: EventSink) -> RayJob:
         """Starts the ranks of a launch; see ``Engine``.
 
         Raises:

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from gnnkit.backends import backend_from_json
 from gnnkit.backends.graph_store import GraphStore
@@ -26,6 +26,7 @@ from gnnkit.events import Event, EventKind, EventSink
 from gnnkit.files import open_regular, user_path, why_unwritable
 from gnnkit.host import available_cpus
 from gnnkit.jobs.environment import VISIBLE, JobPlace, check_device
+from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.process_status import ProcessStatus, look_at
 from gnnkit.runtime.remote import error_from_json, fresh
 from gnnkit.runtime.runs import new_run, sweep
@@ -302,8 +303,36 @@ def numbers_in_words(numbers: Mapping[str, float]) -> list[str]:
 _PLAN = "plan.json"
 
 
-class LaunchInputs:
-    """The graph for the ranks of one launch; see ``make``.
+class PlanInputs:
+    """The plan and the graph of ranks: here those of a plan file whose store all hosts find at the same place.
+
+    Args:
+        path: The plan's file.
+
+    Attributes:
+        title: The graph's name, or its store.
+        is_of_this_host: Whether no other host could have the graph.
+
+    Raises:
+        PlanError: It is no plan of a stored graph.
+    """
+
+    def __init__(self, path: Path) -> None:
+        store = LoaderPlan.load(path).store
+        if store is None:
+            raise PlanError("the plan's graph was only in memory", "build a store with gnnkit.partition() and a loader with from_store()")
+        self._path, self.title, self.is_of_this_host = path, store.path, False
+
+    def make(self, folder: Path, events: EventSink) -> dict[str, Any]:
+        """Makes what ranks need, and returns what they are told as JSON values: the plan file's path, the store's, and servers' tokens."""
+        return {"path": str(self._path), "store": self.title, "tokens": {}}
+
+    def remove(self) -> None:
+        """Removes what ``make`` has made."""
+
+
+class LaunchInputs(PlanInputs):
+    """Those of a loader, for the ranks of one launch.
 
     Args:
         loader: The loader whose batches they are to have.
@@ -320,21 +349,13 @@ class LaunchInputs:
                 f"the loader's graph is spread over {plan.placement.num_hosts} hosts, and launch() starts ranks on this one",
                 "loader.export(...) writes the job for several hosts",
             )
+        backend = backend_from_json(plan.backend)
+        self.title = self._graph.name if plan.store is None else plan.store.path
+        self.is_of_this_host = plan.store is None or (isinstance(backend, GraphStore) and backend.address is None)
         # Loaders of ranks belong to their process group, whatever this one belonged to.
         self._plan = replace(plan, batching=replace(plan.batching, rank=0, world_size=num_procs), placement=None)
         self._store: TemporaryStore | None = None
         self._servers: OwnServers | None = None
-
-    @property
-    def title(self) -> str:
-        """The graph's name, or its store."""
-        return self._graph.name if self._plan.store is None else self._plan.store.path
-
-    @property
-    def is_of_this_host(self) -> bool:
-        """Whether no other host could have it: the graph is only in memory, or servers are started for the ranks."""
-        backend = backend_from_json(self._plan.backend)
-        return self._plan.store is None or (isinstance(backend, GraphStore) and backend.address is None)
 
     def make(self, folder: Path, events: EventSink) -> dict[str, Any]:
         """Makes it; may take as long as writing a graph takes.
@@ -376,28 +397,6 @@ class LaunchInputs:
             servers.stop()
 
 
-class RankInputs(Protocol):
-    """The graph and the plan of ranks: ``LaunchInputs``, or another one's.
-
-    Attributes:
-        title: The graph's name, or its store.
-    """
-
-    @property
-    def title(self) -> str:
-        """The graph's name, or its store."""
-
-    @property
-    def is_of_this_host(self) -> bool:
-        """Whether no other host could have the graph."""
-
-    def make(self, folder: Path, events: EventSink) -> dict[str, Any]:
-        """Makes what the ranks need, and returns where it is: ``path``, ``store`` and ``tokens``."""
-
-    def remove(self) -> None:
-        """Removes what ``make`` has made."""
-
-
 def extra_of(loader: GraphLoader) -> Any:
     """Returns the attributes that batches of a graph in memory carry beside those of a store; None for a graph that is stored."""
     graph = loader.pipeline.graph
@@ -433,7 +432,7 @@ class Job:
         OSError: The system does not start processes.
     """
 
-    def __init__(self, spec: LaunchSpec, inputs: RankInputs, events: EventSink) -> None:
+    def __init__(self, spec: LaunchSpec, inputs: PlanInputs, events: EventSink) -> None:
         self.spec, self._inputs = spec, inputs
         self.changed = threading.Condition(threading.RLock())
         self.states = RankState(spec.num_procs)
