@@ -73,9 +73,8 @@ def compare(wanted: Sequence[RecordedBatch], found: Iterable[RecordedBatch]) -> 
         Every difference, in the order of the epoch's list of batches.
     """
     came = {(batch.rank, batch.step): batch for batch in found}
-    places: dict[tuple[tuple[str, ValueDigest], ...], int] = {}
-    for batch in wanted:
-        places.setdefault(_content(batch.values), batch.batch_index)
+    # Of equal ones the first.
+    places = {frozenset(batch.values.items()): batch.batch_index for batch in reversed(wanted)}
     differences: list[Difference] = []
     for batch in wanted:
         differences += _differences(batch, came.pop((batch.rank, batch.step), None), places)
@@ -84,12 +83,8 @@ def compare(wanted: Sequence[RecordedBatch], found: Iterable[RecordedBatch]) -> 
     return tuple(differences)
 
 
-def _content(values: Mapping[str, ValueDigest]) -> tuple[tuple[str, ValueDigest], ...]:
-    return tuple(sorted(values.items()))
-
-
 def _differences(
-    wanted: RecordedBatch, found: RecordedBatch | None, places: Mapping[tuple[tuple[str, ValueDigest], ...], int]
+    wanted: RecordedBatch, found: RecordedBatch | None, places: Mapping[frozenset[tuple[str, ValueDigest]], int]
 ) -> list[Difference]:
     """Returns the differences of one batch from the expected one.
 
@@ -106,7 +101,7 @@ def _differences(
         return [difference("", "did not come")]
     if found.values == wanted.values:
         return []
-    place = places.get(_content(found.values))
+    place = places.get(frozenset(found.values.items()))
     if place is not None:
         return [difference("", f"batch {place} came in its place")]
     both = [name for name in wanted.values if name in found.values]
@@ -419,10 +414,11 @@ def _cut_store(check: JobCheck, directory: Path, plan: LoaderPlan) -> list[str]:
 
 def _trial(job: TrialSize, directory: Path, plan: LoaderPlan, check: JobCheck) -> tuple[JobTrial, list[str]]:
     """The job's nodes, and what they are."""
-    assert plan.store is not None
+    import torch
+
     reason = namespaces.why_not() if job.num_hosts > 1 else None
     in_namespaces = job.num_hosts > 1 and reason is None
-    gpus = _num_gpus()
+    gpus = torch.cuda.device_count()
     has_few = 1 < gpus < job.procs_per_node  # ranks share one GPU, or have one each
     if plan.backend["kind"] == "OnDevice" and (has_few or not gpus):
         plan = replace(plan, backend={**plan.backend, "device": "cpu"})
@@ -434,12 +430,6 @@ def _trial(job: TrialSize, directory: Path, plan: LoaderPlan, check: JobCheck) -
         trial = replace(trial, environment={**trial.environment, "CUDA_VISIBLE_DEVICES": ""})
         notes.append(f"ranks ran on the CPU: {job.procs_per_node} of them are on a node, and there are {gpus} GPUs")
     return trial, notes
-
-
-def _num_gpus() -> int:
-    import torch
-
-    return torch.cuda.device_count()
 
 
 def _original(directory: Path, job: TrialSize, path: str, store: str | Path | None) -> str:

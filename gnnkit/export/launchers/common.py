@@ -108,6 +108,16 @@ def render(template: str, job: ExportJob, **values: Any) -> str:
     return filled(template, job=job, storage_addrs=storage_addrs, storage_example=storage_example, **values)
 
 
+def scripts(job: ExportJob, where: str) -> dict[str, str]:
+    """``launch.sh``, and ``serve.sh`` where there are storage nodes.
+
+    Args:
+        job: The job.
+        where: "machines" that a person logs in to, or "pods".
+    """
+    return {name: render(name, job, where=where) for name in (LAUNCH, *([SERVE] if job.num_servers else []))}
+
+
 def filled(template: str, **values: Any) -> str:
     """Fills a template in which no job is spoken of; see ``render``."""
     return _environment().get_template(f"{template}.j2").render(**values)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from gnnkit.errors import PlanError
 from gnnkit.export.job import PLAN, TRAIN, ExportJob, Instructions
 from gnnkit.export.launchers.base import Launcher
-from gnnkit.export.launchers.common import LAUNCH, SERVE, instructions_of, render
+from gnnkit.export.launchers.common import LAUNCH, SERVE, instructions_of, render, scripts
 from gnnkit.export.proof.trial import Command, JobTrial, Node
 from gnnkit.files import read_text
 from gnnkit.plan.config import CONFIG
@@ -187,10 +187,7 @@ class Kubernetes(Launcher):
     def files(self, job: ExportJob) -> dict[str, str]:
         """Returns ``job.yaml``, ``launch.sh``, and ``serve.sh`` where there are storage nodes."""
         text = _HEAD.format(job=job, kind=self.kind) + _written(self.objects(job))
-        files = {JOB_YAML: text, LAUNCH: render(LAUNCH, job, where="pods")}
-        if job.num_servers:
-            files[SERVE] = render(SERVE, job, where="pods")
-        return files
+        return {JOB_YAML: text, **scripts(job, "pods")}
 
     def objects(self, job: ExportJob) -> list[dict[str, Any]]:
         """Returns all objects but the Secret and the ConfigMap, which hold what is not in the file; what starts the job comes last."""

@@ -9,7 +9,7 @@ from typing import Any
 from gnnkit.errors import PlanError
 from gnnkit.export.job import ExportJob, Instructions
 from gnnkit.export.launchers.base import Launcher
-from gnnkit.export.launchers.common import LAUNCH, in_gib, instructions_of, rank_cores, render, trainer_gib
+from gnnkit.export.launchers.common import LAUNCH, in_gib, instructions_of, rank_cores, render, scripts, trainer_gib
 from gnnkit.export.proof.trial import Command, JobTrial
 from gnnkit.files import read_text
 
@@ -41,7 +41,7 @@ class SkyPilot(Launcher):
                 "SkyPilot starts the same on every node and waits for all of them, and storage servers never end by themselves",
                 "loader.with_backend('colocated').export(..., launcher='skypilot')",
             )
-        return {SKY_YAML: _sky_yaml(job), LAUNCH: render(LAUNCH, job, where="machines")}
+        return {SKY_YAML: _sky_yaml(job), **scripts(job, "machines")}
 
     def instructions(self, job: ExportJob) -> Instructions:
         """Returns the text about ``sky launch``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gnnkit.export.job import ExportJob, Instructions
 from gnnkit.export.launchers.base import Launcher
-from gnnkit.export.launchers.common import LAUNCH, SERVE, instructions_of, render, script_commands
+from gnnkit.export.launchers.common import LAUNCH, SERVE, instructions_of, script_commands, scripts
 from gnnkit.export.proof.trial import Command, JobTrial
 
 
@@ -17,10 +17,7 @@ class Torchrun(Launcher):
 
     def files(self, job: ExportJob) -> dict[str, str]:
         """Returns ``launch.sh``, and ``serve.sh`` where there are storage nodes."""
-        files = {LAUNCH: render(LAUNCH, job, where="machines")}
-        if job.num_servers:
-            files[SERVE] = render(SERVE, job, where="machines")
-        return files
+        return scripts(job, "machines")
 
     def instructions(self, job: ExportJob) -> Instructions:
         """Returns the text about starting both on each node."""

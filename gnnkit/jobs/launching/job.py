@@ -31,7 +31,7 @@ from gnnkit.runtime.process_status import ProcessStatus, look_at
 from gnnkit.runtime.remote import error_from_json, fresh
 from gnnkit.runtime.runs import new_run, sweep
 from gnnkit.runtime.supervisor import ChildProcess, Exit, Supervisor, SupervisorOptions, supervise
-from gnnkit.runtime.wire import Message, Waker, in_memory
+from gnnkit.runtime.wire import Message, Waker, from_memory, in_memory
 
 if TYPE_CHECKING:
     from gnnkit.graph_loader import GraphLoader
@@ -655,7 +655,9 @@ class Job:
         self._state, self._ended_s = state, time.monotonic()
         try:
             self._logs = {rank: self._output(rank) for rank in range(self.spec.num_procs)}
-            self.results = {rank: _read(fd) for rank, fd in self.states.results.items()} if state == "done" else {}
+            if state == "done":
+                handed, self.states.results = self.states.results, {}
+                self.results = {rank: from_memory(fd) for rank, fd in handed.items()}
             self._supervisor.stop()
         finally:
             self._drop_results()
@@ -707,12 +709,6 @@ class _MeetingPoint:
     def close(self) -> None:
         """Gives the port back."""
         self._listener.close()
-
-
-def _read(fd: int) -> bytes:
-    with open(os.dup(fd), "rb") as file:
-        file.seek(0)
-        return file.read()
 
 
 def text_of(path: os.PathLike[str]) -> str:
