@@ -202,7 +202,7 @@ class RayJob(Job):
         self._reporter.restarting(self._last_error, self._restarts)
 
     def _overdue(self) -> StartTimeout:
-        start_s, log = f"{self.spec.start_timeout_s:g} s", f"its driver's log: {self._driver_log}"
+        start_s, log = f"{self.spec.start_timeout_s:g} s", f"its driver's log: {self.folder.log(self.spec.num_procs)}"
         if not self._resources:
             return StartTimeout(f"Ray was not there after {start_s}", f"raise start_timeout_s; {log}")
         if not self._is_pending:
@@ -222,10 +222,6 @@ class RayJob(Job):
         engine = self._engine
         others = "".join(f", {amount:g} {name}" for name, amount in (engine.resources or {}).items())
         return f"{engine.num_workers} rank(s) with {engine.cpus_per_worker} processor(s){others} each"
-
-    @property
-    def _driver_log(self) -> str:
-        return str(self.folder.log(self.spec.num_procs))
 
 
 def _amounts(resources: Mapping[str, float]) -> str:

@@ -75,10 +75,13 @@ class TrialRun:
         keeper: Their keeper.
         wire: The connection to it.
         log: What it writes.
+
+    Attributes:
+        commands: See above.
     """
 
     def __init__(self, commands: Sequence[Command], keeper: subprocess.Popen[bytes], wire: Wire, log: Path) -> None:
-        self._commands, self._keeper, self._wire, self._log = commands, keeper, wire, log
+        self.commands, self._keeper, self._wire, self._log = commands, keeper, wire, log
         self._left = {number for number, command in enumerate(commands) if not command.serves}
 
     def look(self, wait_s: float = 0.0) -> bool:
@@ -98,7 +101,7 @@ class TrialRun:
         return not self._left
 
     def _book(self, number: int, status: int) -> None:
-        command = self._commands[number]
+        command = self.commands[number]
         self._left.discard(number)
         if status or command.serves:
             how = f"ended with exit status {status}" if status >= 0 else f"was killed by {signal.Signals(-status).name}"
@@ -349,9 +352,7 @@ def set_up(job: TrialSize, directory: Path, plan: LoaderPlan, folder: Path, *, i
     assert plan.store is not None, "there is a store, or nothing was exported"
     store = Path(plan.store.path)
     placement, written = _placement(job, store), str(read_plan_file(directory / PLAN)["store"]["path"])
-    for name in ("records", "tmp"):
-        (folder / name).mkdir()
-    write_commands(folder / "bin")
+    environment = _environment(job, folder, in_namespaces=in_namespaces, timeout_s=timeout_s)
     nodes = []
     for host in range(job.nodes + job.storage_nodes):
         serves = host >= job.nodes
@@ -369,7 +370,6 @@ def set_up(job: TrialSize, directory: Path, plan: LoaderPlan, folder: Path, *, i
             here = replace(here, backend={**plan.backend, "interface": INTERFACE if in_namespaces else None})
         here.save(node.folder / PLAN)
         nodes.append(node)
-    environment = _environment(job, folder, in_namespaces=in_namespaces, timeout_s=timeout_s)
     return JobTrial(job, folder, tuple(nodes[: job.nodes]), tuple(nodes[job.nodes :]), in_namespaces, environment)
 
 
@@ -417,17 +417,6 @@ def _link(source: str, target: str) -> None:
         shutil.copyfile(source, target)
 
 
-def write_commands(folder: Path) -> None:
-    """The commands that a job needs, of this environment, wherever it has put its own.
-
-    Args:
-        folder: Made for them.
-    """
-    folder.mkdir()
-    for name, module in (("gnnkit", "gnnkit"), ("torchrun", "torch.distributed.run")):
-        write_command(folder / name, module)
-
-
 def write_command(file: Path, module: str, *words: str) -> None:
     """A command that runs a module with this interpreter.
 
@@ -442,11 +431,15 @@ def write_command(file: Path, module: str, *words: str) -> None:
 
 
 def base_environment(folder: Path) -> dict[str, str]:
-    """This process's variables, without those that tell a job where it is, and with the commands of ``write_commands``.
+    """This process's variables, without those that tell a job where it is, and with the commands that a job needs, of this environment.
 
     Args:
-        folder: Has them in ``bin``, and takes temporary files in ``tmp``.
+        folder: Made for the commands, in ``bin``, and for temporary files, in ``tmp``.
     """
+    (folder / "tmp").mkdir(parents=True)
+    (folder / "bin").mkdir()
+    for name, module in (("gnnkit", "gnnkit"), ("torchrun", "torch.distributed.run")):
+        write_command(folder / "bin" / name, module)
     kept = {name: value for name, value in os.environ.items() if not _TOLD.fullmatch(name)}
     own = str(Path(__file__).parents[3])
     return {
@@ -466,17 +459,18 @@ def stage_command(directory: Path, folder: Path) -> Command:
 
     Args:
         directory: The job's directory.
-        folder: For what it writes beside the store.
+        folder: Made for what it writes beside the store.
     """
-    (folder / "tmp").mkdir()
-    write_commands(folder / "bin")
     return Command(STAGE, [f"./{STAGE}"], base_environment(folder), directory, folder / "log", None)
 
 
 def _environment(job: TrialSize, folder: Path, *, in_namespaces: bool, timeout_s: float) -> dict[str, str]:
+    """The variables of every command of a job, which writes its records into a folder of their own."""
+    records = folder / "records"
+    records.mkdir(parents=True)
     environment = {
         **base_environment(folder),
-        VARIABLE: str(folder / "records"),
+        VARIABLE: str(records),
         "NNODES": str(job.nodes),
         "NPROC_PER_NODE": str(job.procs_per_node),
         "MAX_RESTARTS": "0",

@@ -222,11 +222,8 @@ class RunHandle(Shown):
         return self._values[rank]
 
     def _card(self) -> Card:
-        return launch_card(self._job.spec.title, self.status, None if self.error is None else _trace(self.error))
-
-
-def _trace(error: BaseException) -> str:
-    return "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        trace = None if self.error is None else "".join(traceback.format_exception(self.error))
+        return launch_card(self._job.spec.title, self.status, trace)
 
 
 @checks_calls()
@@ -277,7 +274,9 @@ def launch(  # noqa: PLR0913 - every one is a word of the user's
     if not isinstance(loader, GraphLoader):
         raise PlanError(f"loader must be a GraphLoader, got {type(loader).__name__}", "launch(train, loader, num_procs=2)")
     loader.pipeline.check_open()
-    starter = _engine(engine)
+    starter = LocalEngine() if engine is None else engine
+    if not isinstance(starter, Engine):
+        starter = find_plugin(starter, Engine, "engine")  # type: ignore[type-abstract]
     num_procs = _count(num_procs, starter)
     sink, code = make_sink(progress), pack_code(train_fn, loader.pipeline.transform, extra_of(loader), check_config(config or {}))
     inputs = LaunchInputs(loader, num_procs)
@@ -296,14 +295,6 @@ def launch(  # noqa: PLR0913 - every one is a word of the user's
         log_dir=None if log_dir is None else str(log_dir),
     )
     return RunHandle(starter.start(spec, inputs, sink))
-
-
-def _engine(engine: Engine | str | None) -> Engine:
-    if engine is None:
-        return LocalEngine()
-    if isinstance(engine, Engine):
-        return engine
-    return find_plugin(engine, Engine, "engine")  # type: ignore[type-abstract]
 
 
 def _count(num_procs: int | None, engine: Engine) -> int:

@@ -230,37 +230,39 @@ class LaunchReporter:
             if rank == before or rank.state not in ("training", "done"):
                 continue
             if before is None:
-                self._rank("start", rank)
-            self._rank("progress", rank)
+                self._rank("start", rank, summary(rank), "batches")
+            self._rank("progress", rank, summary(rank), "batches")
             self._shown[rank.rank] = rank
 
     def started(self) -> None:
         """All ranks are in their function."""
-        self._event("end", "start", self._label, done=self._spec.num_procs, total=self._spec.num_procs)
+        count = self._spec.num_procs
+        self.events(Event("end", "start", self._label, done=count, total=count))
 
     def wait_for(self, text: str) -> None:
         """Shows what the ranks' start waits for; "" is nothing any more."""
         if text != self.waits_for:
             self.waits_for = text
             if text:
-                self._event("message", _STAGE, text=f"{self._label}: waits for {text}")
+                self.events(Event("message", _STAGE, text=f"{self._label}: waits for {text}"))
 
     def restarting(self, error: str, restarts: int) -> None:
         """A rank has failed, and all start again."""
         self._close("stopped")
-        self._event("message", _STAGE, text=f"{error}; all ranks start again ({restarts} of {self._spec.max_restarts} times)")
+        text = f"{error}; all ranks start again ({restarts} of {self._spec.max_restarts} times)"
+        self.events(Event("message", _STAGE, text=text))
         self._starts()
 
     def ended(self, state: RunState, error: GnnkitError | None, ranks: Sequence[RankStatus]) -> None:
         """Nothing runs any more."""
         if state == "done":
             self.show(ranks)
-        self._event("end" if state == "done" else "fail", "start", self._label, text="" if state == "done" else "GeneratorExit")
+        self.events(Event("end", "start", self._label) if state == "done" else Event("fail", "start", self._label, text="GeneratorExit"))
         self._close(state)
         if state == "failed" and error is not None:
-            self._event("message", _STAGE, text=str(error).splitlines()[0])
+            self.events(Event("message", _STAGE, text=str(error).splitlines()[0]))
         elif state == "stopped":
-            self._event("message", _STAGE, text=f"{self._spec.title} was stopped")
+            self.events(Event("message", _STAGE, text=f"{self._spec.title} was stopped"))
         close = getattr(self.events, "close", None)
         if close is not None:
             close()
@@ -270,23 +272,18 @@ class LaunchReporter:
         return f"{self._spec.title}, {self._spec.num_procs} rank{'s' if self._spec.num_procs > 1 else ''}"
 
     def _starts(self) -> None:
-        self._event("start", "start", self._label, total=self._spec.num_procs)
+        self.events(Event("start", "start", self._label, total=self._spec.num_procs))
 
     def _close(self, state: str) -> None:
         for rank in self._shown.values():
-            # An abandoned stage is no failure of its own: the run's error is told once.
-            done = state == "done"
-            text = summary(rank) if done else "GeneratorExit"
-            self._event("end" if done else "fail", _STAGE, f"rank {rank.rank}", done=rank.step, total=rank.num_steps or None, text=text)
+            if state == "done":
+                self._rank("end", rank, summary(rank))
+            else:  # an abandoned stage is no failure of its own: the run's error is told once
+                self._rank("fail", rank, "GeneratorExit")
         self._shown.clear()
 
-    def _rank(self, kind: EventKind, rank: RankStatus) -> None:
-        self._event(kind, _STAGE, f"rank {rank.rank}", done=rank.step, total=rank.num_steps or None, unit="batches", text=summary(rank))
-
-    def _event(
-        self, kind: EventKind, stage: str, label: str = "", *, done: float = 0, total: float | None = None, unit: str = "", text: str = ""
-    ) -> None:
-        self.events(Event(kind, stage, label, done, total, unit, text))
+    def _rank(self, kind: EventKind, rank: RankStatus, text: str, unit: str = "") -> None:
+        self.events(Event(kind, _STAGE, f"rank {rank.rank}", done=rank.step, total=rank.num_steps or None, unit=unit, text=text))
 
 
 def summary(rank: RankStatus) -> str:
@@ -511,7 +508,9 @@ class Job:
             return self._logs[rank] if rank in self._logs else self._output(rank)
 
     def _output(self, rank: int) -> str:
-        return text_of(self.folder.log(rank))
+        with contextlib.suppress(OSError), open(open_regular(Path(self.folder.log(rank))), "rb") as file:
+            return file.read().decode(errors="replace")
+        return ""
 
     # The thread ---------------------------------------------------------------------------------------------------------------
 
@@ -542,7 +541,7 @@ class Job:
 
     def _pump(self) -> None:
         if self._state == "restarting":
-            self._listen(_nothing)
+            self._listen(lambda rank, message: message.close())
             if not self._supervisor.alive:
                 self._begin_again()
             return
@@ -675,10 +674,6 @@ class Job:
         self.states.results.clear()
 
 
-def _nothing(rank: int, message: Message) -> None:
-    message.close()
-
-
 def named(error: GnnkitError, rank: int) -> GnnkitError:
     """An error of gnnkit's own that says which rank had it.
 
@@ -709,10 +704,3 @@ class _MeetingPoint:
     def close(self) -> None:
         """Gives the port back."""
         self._listener.close()
-
-
-def text_of(path: os.PathLike[str]) -> str:
-    """Returns what a log holds; nothing where there is none."""
-    with contextlib.suppress(OSError), open(open_regular(Path(path)), "rb") as file:
-        return file.read().decode(errors="replace")
-    return ""
