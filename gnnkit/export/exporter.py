@@ -137,7 +137,7 @@ def export_plan(
     record |= {
         "backend": job.backend,
         "gpus_per_proc": int(job.gpus_per_node > 0),
-        "placement": job.placement_word,
+        "placement": job.placement.word,
         "cut_from": job.store.cut_from,
     }
     contents = {name: text.encode() for name, text in files.items()} | {wheel: wheel_bytes}

@@ -123,11 +123,6 @@ class ExportJob(SizedJob):
     config: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def placement_word(self) -> PlacementWord:
-        """The value for ``gnnkit serve --placement``."""
-        return self.placement.word
-
-    @property
     def gpu_words(self) -> str:
         """The GPUs that are asked for, in a sentence."""
         if self.gpus_per_node:

@@ -18,11 +18,10 @@ from packaging.utils import canonicalize_name
 
 from gnnkit.errors import PlanError
 from gnnkit.export.code import distributions_of
-from gnnkit.export.job import PLAN, README, RECORD, REQUIREMENTS, STAGE, TRAIN, ExportJob
+from gnnkit.export.job import README, RECORD, STAGE, ExportJob
 from gnnkit.export.launchers.base import Launcher
 from gnnkit.export.launchers.common import chapters_of, filled, render, steps_of
 from gnnkit.plan import InputLinks, InputNodes, LoaderPlan, PPRSampling, WalkSampling
-from gnnkit.plan.config import CONFIG
 from gnnkit.schema import NodeType
 from gnnkit.storage.layout import FEATURE_NAME, BuildOptions, node_file
 from gnnkit.storage.manifest import Manifest
@@ -243,19 +242,6 @@ def _store_copies(job: ExportJob) -> list[str]:
     return commands
 
 
-# About the files of every job, before and after what the launcher says of its own.
-_BEFORE = {
-    PLAN: "what is sampled: the graph, its inputs, fan-outs, batches and seed",
-    TRAIN: "`train(loader, ctx)`, which every rank calls: edit it",
-    CONFIG: "hyper-parameters, `ctx.config`: edit it; `--set lr=0.01` behind a script that starts ranks does the same for one run",
-    STAGE: "cuts the store into as many parts as the job needs",
-}
-_AFTER = {
-    REQUIREMENTS: "the versions of gnnkit, of the packages that it names and of those that `train.py` imports",
-    RECORD: "how it was exported, to notice changes and to verify it",
-}
-
-
 def readme_text(job: ExportJob, launcher: Launcher, files: Collection[str], cut_command: str | None) -> str:
     """The README's text.
 
@@ -266,11 +252,8 @@ def readme_text(job: ExportJob, launcher: Launcher, files: Collection[str], cut_
         cut_command: What ``stage.sh`` runs; None where there is none.
     """
     instructions, python = launcher.instructions(job), ".".join(platform.python_version_tuple()[:2])
-    wheels = {name: f"gnnkit itself, which `{REQUIREMENTS}` names" for name in files if name.endswith(".whl")}
-    about = {**_BEFORE, **launcher.about_files, **_AFTER, **wheels}
     values = {"launcher": launcher, "cut_command": cut_command, "python": python, "format_bytes": format_bytes}
     own = chapters_of(render("steps.md", job, store_copies=_store_copies(job), **values))
     steps = [*steps_of(own["prepare"]), *instructions.before_copies]
     steps += [*([] if launcher.brings_files else steps_of(own["bring"])), *instructions.start]
-    shown = {name: text for name, text in about.items() if name in {*files, RECORD}}
-    return render(README, job, launcher=launcher, files=shown, steps=steps, instructions=instructions)
+    return render(README, job, launcher=launcher, files=[*files, RECORD], steps=steps, instructions=instructions)

@@ -248,7 +248,8 @@ class RayDriver:
             on_one_host=options.joined is None,
             variables=body["variables"],
         )
-        board = _board()
+        # On the node of this process: it is not to go with another one.
+        board = ray.remote(num_cpus=0)(Board).options(scheduling_strategy=_here()).remote()
         reader = threading.Thread(target=self._read, args=(board, options.num_workers), name="gnnkit-board", daemon=True)
         reader.start()
         try:
@@ -334,13 +335,6 @@ def _here() -> Any:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-
-
-def _board() -> Any:
-    """Starts the board, on the node of this process: it is not to go with another one."""
-    import ray
-
-    return ray.remote(num_cpus=0)(Board).options(scheduling_strategy=_here()).remote()
 
 
 def _is_pending(num_workers: int) -> bool:

@@ -81,12 +81,9 @@ class RayJob(Job):
 
     def _options(self) -> SupervisorOptions:
         # The driver's number, and so its log, comes after those of the ranks.
-        return driver_options(self._environment(), _ADVICE, first=self.spec.num_procs, threads=self.spec.threads)
-
-    def _environment(self) -> dict[str, str]:
-        """Returns the driver's own variables."""
         visible = self.spec.setup()["variables"][VISIBLE]
-        return {**driver_environment(self._engine), **({} if visible is None else {VISIBLE: visible})}
+        environment = driver_environment(self._engine) | ({} if visible is None else {VISIBLE: visible})
+        return driver_options(environment, _ADVICE, first=self.spec.num_procs, threads=self.spec.threads)
 
     def _begin(self) -> None:
         self._supervisor.start_missing()

@@ -9,7 +9,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.export.job import ExportJob, Instructions, InstructionStep, Port
-from gnnkit.export.proof.trial import Command, JobTrial
 from gnnkit.runtime.ring import HEADROOM, LEASED
 
 if TYPE_CHECKING:
@@ -204,9 +203,3 @@ def steps_of(chapter: str) -> tuple[InstructionStep, ...]:
         title, _, text = said.partition("\n")
         steps.append(InstructionStep(title, unwrapped(text), tuple(commands.partition("\n```")[0].splitlines())))
     return tuple(steps)
-
-
-def script_commands(trial: JobTrial) -> list[Command]:
-    """Returns what starts a trial's scripts, as a person would: ``serve.sh`` on storage nodes, ``launch.sh`` on the others."""
-    starts = [(node, SERVE, "STORAGE_RANK") for node in trial.storage_nodes] + [(node, LAUNCH, "NODE_RANK") for node in trial.nodes]
-    return [trial.command(node, script, [f"./{script}"], {rank: str(node.rank)}) for node, script, rank in starts]

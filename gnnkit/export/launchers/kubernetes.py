@@ -21,25 +21,6 @@ from gnnkit.plan.config import CONFIG
 JOB_YAML = "job.yaml"
 
 
-def container_commands(trial: JobTrial) -> list[Command]:
-    """Returns the commands of the containers in a job's ``job.yaml``, as they run for each of its nodes.
-
-    Raises:
-        PlanError: The file cannot be used.
-    """
-    containers = _containers(trial.nodes[0].folder / JOB_YAML)
-    made = []
-    for kind, nodes in ((_STORAGE, trial.storage_nodes), (_NODE, trial.nodes)):
-        for node in nodes:
-            if kind not in containers:
-                raise PlanError(f"{JOB_YAML} has no container for {kind}", "export the job again")
-            container = containers[kind]
-            variables = _pod_variables(container, node, trial.environment)
-            words = [_in_folder(word, node.folder) for word in (*container.get("command", ()), *container.get("args", ()))]
-            made.append(trial.command(node, shlex.join(container.get("command", ())) + f" in {JOB_YAML},", words, variables))
-    return made
-
-
 def _containers(file: Path) -> dict[str, dict[str, Any]]:
     """The container of each of the JobSet's jobs, by the job's name."""
     import yaml
@@ -96,18 +77,6 @@ _HEAD = """\
 # export change what is here.
 # It asks for {job.gpu_words}.
 """
-
-
-def _written(objects: list[dict[str, Any]]) -> str:
-    import yaml
-
-    class Plain(yaml.SafeDumper):
-        """Writes what occurs twice twice: references are for machines."""
-
-        def ignore_aliases(self, data: Any) -> bool:
-            return True
-
-    return yaml.dump_all(objects, Dumper=Plain, sort_keys=False, width=120)
 
 
 def patched(value: Any, patch: Any) -> Any:
@@ -186,7 +155,11 @@ class Kubernetes(Launcher):
 
     def files(self, job: ExportJob) -> dict[str, str]:
         """Returns ``job.yaml``, ``launch.sh``, and ``serve.sh`` where there are storage nodes."""
-        text = _HEAD.format(job=job, kind=self.kind) + _written(self.objects(job))
+        import yaml
+
+        # Copies of each other, so that what occurs twice is written twice: references are for machines.
+        objects = json.loads(json.dumps(self.objects(job)))
+        text = _HEAD.format(job=job, kind=self.kind) + yaml.safe_dump_all(objects, sort_keys=False, width=120)
         return {JOB_YAML: text, **scripts(job, "pods")}
 
     def objects(self, job: ExportJob) -> list[dict[str, Any]]:
@@ -211,8 +184,22 @@ class Kubernetes(Launcher):
         return instructions_of("kubernetes.md", job, kind=self.kind, needs=self.needs, python=python, overrides=overrides, **_facts(job))
 
     def commands(self, trial: JobTrial) -> list[Command]:
-        """Returns the commands of the containers in ``job.yaml``, for each node."""
-        return container_commands(trial)
+        """Returns the commands of the containers in ``job.yaml``, as they run for each of the job's nodes.
+
+        Raises:
+            PlanError: The file cannot be used.
+        """
+        containers = _containers(trial.nodes[0].folder / JOB_YAML)
+        made = []
+        for kind, nodes in ((_STORAGE, trial.storage_nodes), (_NODE, trial.nodes)):
+            for node in nodes:
+                if kind not in containers:
+                    raise PlanError(f"{JOB_YAML} has no container for {kind}", "export the job again")
+                container = containers[kind]
+                variables = _pod_variables(container, node, trial.environment)
+                words = [_in_folder(word, node.folder) for word in (*container.get("command", ()), *container.get("args", ()))]
+                made.append(trial.command(node, shlex.join(container.get("command", ())) + f" in {JOB_YAML},", words, variables))
+        return made
 
 
 def _stage_overrides(job: ExportJob) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gnnkit.export.job import ExportJob, Instructions
 from gnnkit.export.launchers.base import Launcher
-from gnnkit.export.launchers.common import LAUNCH, SERVE, instructions_of, script_commands, scripts
+from gnnkit.export.launchers.common import LAUNCH, SERVE, instructions_of, scripts
 from gnnkit.export.proof.trial import Command, JobTrial
 
 
@@ -24,5 +24,6 @@ class Torchrun(Launcher):
         return instructions_of("torchrun.md", job)
 
     def commands(self, trial: JobTrial) -> list[Command]:
-        """Returns a start of ``serve.sh`` for each storage node, and one of ``launch.sh`` for each node."""
-        return script_commands(trial)
+        """Returns a start of ``serve.sh`` for each storage node, and one of ``launch.sh`` for each node, as a person would."""
+        starts = [(node, SERVE, "STORAGE_RANK") for node in trial.storage_nodes] + [(node, LAUNCH, "NODE_RANK") for node in trial.nodes]
+        return [trial.command(node, script, [f"./{script}"], {rank: str(node.rank)}) for node, script, rank in starts]
