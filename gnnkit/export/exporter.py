@@ -13,7 +13,7 @@ from typing import Any
 
 from gnnkit.bounds import check_choice, keep_whole_number
 from gnnkit.errors import PlanError, interruptible, near_matches
-from gnnkit.export.job import PLAN, README, RECORD, REQUIREMENTS, STAGE, TRAIN, ExportJob, JobPlan, job_plan
+from gnnkit.export.job import PLAN, README, RECORD, REQUIREMENTS, STAGE, TRAIN, ExportJob, JobPlan, SizedJob, job_plan
 from gnnkit.export.job_files import partition_command, readme_text, requirements_text, stage_script, template_source
 from gnnkit.export.launchers.base import Launcher, launcher_of
 from gnnkit.export.source import file_source, function_source
@@ -40,14 +40,9 @@ _UNKNOWN_BATCH_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
-class JobOptions:
+class JobOptions(SizedJob):
     """The launcher, size and placement of a job: the keywords of ``GraphLoader.export``, which describes them."""
 
-    launcher: str = "torchrun"
-    nodes: int = 1
-    procs_per_node: int = 1
-    storage_nodes: int = 0
-    servers_per_node: int = 1
     interface: str | None = None
     placement: PlacementWord | None = None
     gpus_per_node: int | None = None
@@ -131,10 +126,8 @@ def export_plan(
     if cut_command is not None:
         files[STAGE] = stage_script(job, cut_command)
     files[README] = readme_text(job, launcher, [*files, wheel], cut_command)
-    record = {
-        name: getattr(job, name) for name in ("launcher", "nodes", "procs_per_node", "storage_nodes", "servers_per_node", "interface")
-    }
-    record |= {
+    record = job.sizes() | {
+        "interface": job.interface,
         "backend": job.backend,
         "gpus_per_proc": int(job.gpus_per_node > 0),
         "placement": job.placement.word,
@@ -161,11 +154,7 @@ def _job(made: JobPlan, target: Path, options: JobOptions, file_bytes: Mapping[s
     backend = made.plan.backend
     return ExportJob(
         name=_job_name(target),
-        launcher=options.launcher,
-        nodes=options.nodes,
-        procs_per_node=options.procs_per_node,
-        storage_nodes=options.storage_nodes,
-        servers_per_node=options.servers_per_node,
+        **options.sizes(),
         interface=options.interface,
         backend=backend["kind"],
         workers_per_server=backend.get("workers_per_server", 1),

@@ -176,16 +176,18 @@ _LEAST_RANKS = 4
 _SMALL = 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrialSize(SizedJob):
-    """The facts about a job and the size in which it is tried; its name is its directory's.
+    """The facts about a job and the size in which it is tried.
 
     Attributes:
+        name: The directory's name.
         placement: What each node that holds the graph has of it.
         gpus_per_proc: GPUs of each rank.
         cut_from: The notebook's store, where the job's is cut from it.
     """
 
+    name: str
     placement: str
     gpus_per_proc: int
     cut_from: str | None
@@ -217,7 +219,7 @@ def read_job(directory: Path) -> TrialSize:
     if not isinstance(options.get("launcher"), str):
         raise PlanError(f"{RECORD} says launcher={options.get('launcher')!r}", "export the job again")
     placement = str(options.get("placement"))
-    return TrialSize(directory.name, options["launcher"], placement=placement, cut_from=options.get("cut_from"), **numbers)
+    return TrialSize(name=directory.name, launcher=options["launcher"], placement=placement, cut_from=options.get("cut_from"), **numbers)
 
 
 def fitting(job: TrialSize) -> tuple[TrialSize, list[str]]:
