@@ -13,7 +13,7 @@ from typing import Any
 
 from gnnkit.bounds import check_choice, keep_whole_number
 from gnnkit.errors import PlanError, interruptible, near_matches
-from gnnkit.export.job import PLAN, README, RECORD, REQUIREMENTS, STAGE, TRAIN, ExportJob, JobPlan, SizedJob, job_plan
+from gnnkit.export.job import PLAN, README, RECORD, REQUIREMENTS, SIZES, STAGE, TRAIN, ExportJob, JobPlan, SizedJob, job_plan
 from gnnkit.export.job_files import partition_command, readme_text, requirements_text, stage_script, template_source
 from gnnkit.export.launchers.base import Launcher, launcher_of
 from gnnkit.export.source import file_source, function_source
@@ -51,7 +51,7 @@ class JobOptions(SizedJob):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "config", check_config(self.config))
-        for name, least in (("nodes", 1), ("procs_per_node", 1), ("storage_nodes", 0), ("servers_per_node", 1)):
+        for name, least in SIZES.items():
             keep_whole_number(self, name, least)
         if self.placement is not None:
             check_choice("placement", self.placement, PlacementWord)

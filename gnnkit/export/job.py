@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,10 @@ class JobStore:
         return is_url(self.path)
 
 
+# The numbers of a job's size, and the least that each may be.
+SIZES = {"nodes": 1, "procs_per_node": 1, "storage_nodes": 0, "servers_per_node": 1}
+
+
 @dataclass(frozen=True)
 class SizedJob:
     """The launcher and the size of a job.
@@ -72,7 +76,7 @@ class SizedJob:
 
     def sizes(self) -> dict[str, Any]:
         """The launcher and the numbers, by their names."""
-        return {one.name: getattr(self, one.name) for one in fields(SizedJob)}
+        return {name: getattr(self, name) for name in ("launcher", *SIZES)}
 
     @property
     def world_size(self) -> int:

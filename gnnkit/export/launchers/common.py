@@ -87,11 +87,6 @@ def storage_gib(job: ExportJob) -> int:
 
 
 LAUNCH, SERVE = "launch.sh", "serve.sh"
-# torchrun's own, and where the documentation of servers puts them.
-MASTER_PORT, STORAGE_PORT = 29500, 7000
-MAX_RESTARTS = 3
-# Seconds that nodes wait for each other, and that kernels and checks of the store may take.
-JOIN_TIMEOUT_S, PREPARE_TIMEOUT_S = 600, 1800
 
 
 def render(template: str, job: ExportJob, **values: Any) -> str:
@@ -140,11 +135,13 @@ def _environment() -> jinja2.Environment:
     environment.filters |= {"quoted": _quoted, "unwrapped": unwrapped, "literal": _literal}
     sizes = (in_gib, rank_cores, trainer_gib, trainer_shm_gib, storage_cores, storage_gib, storage_shm_gib)
     environment.globals |= {size.__name__: size for size in sizes} | {
-        "master_port": MASTER_PORT,
-        "storage_port": STORAGE_PORT,
-        "max_restarts": MAX_RESTARTS,
-        "join_timeout_s": JOIN_TIMEOUT_S,
-        "prepare_timeout_s": PREPARE_TIMEOUT_S,
+        # torchrun's own, and where the documentation of servers puts them.
+        "master_port": 29500,
+        "storage_port": 7000,
+        "max_restarts": 3,
+        # That nodes wait for each other, and that kernels and checks of the store may take.
+        "join_timeout_s": 600,
+        "prepare_timeout_s": 1800,
     }
     return environment
 
@@ -185,7 +182,7 @@ def instructions_of(template: str, job: ExportJob, **values: Any) -> Instruction
         ports=tuple(Port(who, where, number, kind == "ephemeral", change) for who, where, number, kind, change in ports),
         settings={name: meaning for name, meaning in settings},
         before_copies=steps_of(said.get("before_copies", "")),
-        **{name: said[name] for name in ("checkpoints",) if name in said},
+        checkpoints=said.get("checkpoints", "`run/`"),
     )
 
 

@@ -21,7 +21,7 @@ from gnnkit.bounds import is_whole, shown
 from gnnkit.cluster.hosts import shares
 from gnnkit.cluster.namespaces import INTERFACE, host_address
 from gnnkit.errors import PlanError, StartTimeout, WorkerDied
-from gnnkit.export.job import PLAN, RECORD, STAGE, SizedJob
+from gnnkit.export.job import PLAN, RECORD, SIZES, STAGE, SizedJob
 from gnnkit.export.recording import VARIABLE
 from gnnkit.export.writer import read_record
 from gnnkit.host import available_cpus, available_memory
@@ -212,7 +212,7 @@ def read_job(directory: Path) -> TrialSize:
     """
     options = read_record(directory)["options"]
     numbers: dict[str, Any] = {}
-    for name, least in (("nodes", 1), ("procs_per_node", 1), ("storage_nodes", 0), ("servers_per_node", 1), ("gpus_per_proc", 0)):
+    for name, least in (*SIZES.items(), ("gpus_per_proc", 0)):
         value = numbers[name] = options.get(name)
         if not is_whole(value, least):
             raise PlanError(f"{RECORD} says {name}={shown(value)}", "export the job again")
@@ -235,13 +235,7 @@ def fitting(job: TrialSize) -> tuple[TrialSize, list[str]]:
         reasons.append(f"{cpus} processor{'s' if cpus > 1 else ''}")
     if job.world_size + job.num_servers > most_by_memory:
         reasons.append(f"{format_bytes(memory)} of free memory")
-    small = replace(
-        job,
-        nodes=min(_SMALL, job.nodes),
-        procs_per_node=min(_SMALL, job.procs_per_node),
-        storage_nodes=min(_SMALL, job.storage_nodes),
-        servers_per_node=min(_SMALL, job.servers_per_node),
-    )
+    small = replace(job, **{name: min(_SMALL, getattr(job, name)) for name in SIZES})
     if not reasons or small == job:
         return job, []
     return small, [f"{small.size} in place of {job.size}: this machine has {' and '.join(reasons)}"]
