@@ -14,8 +14,9 @@ from typing import Any
 from gnnkit.bounds import check_choice, keep_whole_number
 from gnnkit.errors import PlanError, interruptible, near_matches
 from gnnkit.export.job import PLAN, README, RECORD, REQUIREMENTS, SIZES, STAGE, TRAIN, ExportJob, JobPlan, SizedJob, job_plan
-from gnnkit.export.job_files import partition_command, readme_text, requirements_text, stage_script, template_source
+from gnnkit.export.job_files import partition_command, readme_text, requirements_text, template_source
 from gnnkit.export.launchers.base import Launcher, launcher_of
+from gnnkit.export.launchers.common import render
 from gnnkit.export.source import file_source, function_source
 from gnnkit.export.verify import VerifyReport, verify_export
 from gnnkit.export.wheel import own_wheel
@@ -124,7 +125,7 @@ def export_plan(
     files |= launcher.files(job)
     cut_command = None if made.cut is None else partition_command(job, made.cut)
     if cut_command is not None:
-        files[STAGE] = stage_script(job, cut_command)
+        files[STAGE] = render(STAGE, job, cut_command=cut_command)
     files[README] = readme_text(job, launcher, [*files, wheel], cut_command)
     record = job.sizes() | {
         "interface": job.interface,

@@ -1,4 +1,4 @@
-"""The files of a job beside its launch files: its README, its requirements, the script that cuts its store, a program to start from."""
+"""The files of a job beside its launch files: its README, its requirements, a program to start from; and how its store is cut."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 from gnnkit.errors import PlanError
 from gnnkit.export.code import distributions_of
-from gnnkit.export.job import README, RECORD, STAGE, ExportJob
+from gnnkit.export.job import README, RECORD, ExportJob
 from gnnkit.export.launchers.base import Launcher
 from gnnkit.export.launchers.common import chapters_of, filled, render, steps_of
 from gnnkit.plan import InputLinks, InputNodes, LoaderPlan, PPRSampling, WalkSampling
@@ -213,11 +213,6 @@ def partition_command(job: ExportJob, options: BuildOptions) -> str:
 def _seen(path: str) -> str:
     """A path that cannot be taken for the name of a dataset."""
     return path if "/" in path else f"./{path}"
-
-
-def stage_script(job: ExportJob, cut_command: str) -> str:
-    """The text of ``stage.sh``."""
-    return render(STAGE, job, cut_command=cut_command)
 
 
 # Of the parts that no rule before has named.
