@@ -14,10 +14,9 @@ from gnnkit.cli.output import ERROR, WARNING, show_error, show_line
 from gnnkit.errors import GnnkitError, TrainingFailed
 from gnnkit.export.recording import recorder
 from gnnkit.jobs.launching.engine import RunHandle
-from gnnkit.jobs.launching.job import LaunchSpec, fair_threads, made_directory
+from gnnkit.jobs.launching.job import LaunchSpec, PlanInputs, fair_threads, made_directory
 from gnnkit.jobs.launching.packing import pack_code
 from gnnkit.jobs.running import load_train
-from gnnkit.ray.job import PlanInputs
 from gnnkit.ray.options import Ray
 from gnnkit.ui.progress import make_sink
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 import __future__
 
 import ast
+import contextlib
 import copy
 import importlib.util
 import inspect
@@ -208,7 +209,6 @@ def _quoted_names(node: ast.AST) -> set[str]:
     return found
 
 
-Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _FUTURES = reduce(or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names))
 
 
@@ -240,12 +240,8 @@ class Unit:
         return text if same else plain  # a text of several lines within it was indented, too
 
 
-def unit_of_text(filename: str, text: str) -> Unit | None:
-    """Source as a unit; None where it is none of Python's."""
-    try:
-        return Unit(filename, text, ast.parse(text))
-    except (SyntaxError, ValueError):
-        return None
+# A statement that defines something, and where it is.
+Statement: TypeAlias = tuple[Unit, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]
 
 
 class Library:
@@ -259,29 +255,25 @@ class Library:
         linecache.checkcache(filename)
         return self._parsed(filename, "".join(linecache.getlines(filename, None if namespace is None else dict(namespace))))
 
-    def around(self, namespace: Mapping[str, Any]) -> Iterator[Unit]:
-        """The units that were executed in a module, the newest first."""
-        if namespace.get("__name__") == "__main__":
-            for text in reversed(_cells()):
-                if (unit := self._parsed("<cell>", text)) is not None:
-                    yield unit
-        file = namespace.get("__file__")
-        if isinstance(file, str) and (unit := self.named(file, namespace)) is not None:
-            yield unit
-
     def _parsed(self, filename: str, text: str) -> Unit | None:
         key = filename, text
         if key not in self._units:
-            self._units[key] = unit_of_text(filename, text) if text.strip() else None
+            self._units[key] = None
+            with contextlib.suppress(SyntaxError, ValueError):  # it is none of Python's
+                self._units[key] = Unit(filename, text, ast.parse(text)) if text.strip() else None
         return self._units[key]
 
     def statements(self, namespace: Mapping[str, Any]) -> Iterator[tuple[Unit, ast.stmt]]:
         """The statements of a module that are not in a function or class, the newest unit first and in it the last one first."""
-        for unit in self.around(namespace):
+        cells = reversed(_cells()) if namespace.get("__name__") == "__main__" else ()
+        units, file = [self._parsed("<cell>", text) for text in cells], namespace.get("__file__")
+        if isinstance(file, str):
+            units.append(self.named(file, namespace))
+        for unit in filter(None, units):
             for statement in reversed(list(_outer(unit.tree.body))):
                 yield unit, statement
 
-    def decorated(self, name: str, namespace: Mapping[str, Any]) -> tuple[Unit, Definition] | None:
+    def decorated(self, name: str, namespace: Mapping[str, Any]) -> Statement | None:
         """The decorated function or class that last gave a name its value; None where something else did."""
         for unit, statement in self.statements(namespace):
             if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and statement.name == name:

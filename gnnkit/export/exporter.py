@@ -13,9 +13,10 @@ from typing import Any
 
 from gnnkit.bounds import check_choice, keep_whole_number
 from gnnkit.errors import PlanError, interruptible, near_matches
-from gnnkit.export.job import PLAN, README, RECORD, REQUIREMENTS, STAGE, TRAIN, ExportJob, JobPlan, job_plan
-from gnnkit.export.job_files import partition_command, readme_text, requirements_text, stage_script, template_source
+from gnnkit.export.job import PLAN, README, RECORD, REQUIREMENTS, SIZES, STAGE, TRAIN, ExportJob, JobPlan, SizedJob, job_plan
+from gnnkit.export.job_files import partition_command, readme_text, requirements_text, template_source
 from gnnkit.export.launchers.base import Launcher, launcher_of
+from gnnkit.export.launchers.common import render
 from gnnkit.export.source import file_source, function_source
 from gnnkit.export.verify import VerifyReport, verify_export
 from gnnkit.export.wheel import own_wheel
@@ -40,14 +41,9 @@ _UNKNOWN_BATCH_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
-class JobOptions:
+class JobOptions(SizedJob):
     """The launcher, size and placement of a job: the keywords of ``GraphLoader.export``, which describes them."""
 
-    launcher: str = "torchrun"
-    nodes: int = 1
-    procs_per_node: int = 1
-    storage_nodes: int = 0
-    servers_per_node: int = 1
     interface: str | None = None
     placement: PlacementWord | None = None
     gpus_per_node: int | None = None
@@ -56,7 +52,7 @@ class JobOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "config", check_config(self.config))
-        for name, least in (("nodes", 1), ("procs_per_node", 1), ("storage_nodes", 0), ("servers_per_node", 1)):
+        for name, least in SIZES.items():
             keep_whole_number(self, name, least)
         if self.placement is not None:
             check_choice("placement", self.placement, PlacementWord)
@@ -129,15 +125,13 @@ def export_plan(
     files |= launcher.files(job)
     cut_command = None if made.cut is None else partition_command(job, made.cut)
     if cut_command is not None:
-        files[STAGE] = stage_script(job, cut_command)
+        files[STAGE] = render(STAGE, job, cut_command=cut_command)
     files[README] = readme_text(job, launcher, [*files, wheel], cut_command)
-    record = {
-        name: getattr(job, name) for name in ("launcher", "nodes", "procs_per_node", "storage_nodes", "servers_per_node", "interface")
-    }
-    record |= {
+    record = job.sizes() | {
+        "interface": job.interface,
         "backend": job.backend,
         "gpus_per_proc": int(job.gpus_per_node > 0),
-        "placement": job.placement_word,
+        "placement": job.placement.word,
         "cut_from": job.store.cut_from,
     }
     contents = {name: text.encode() for name, text in files.items()} | {wheel: wheel_bytes}
@@ -161,11 +155,7 @@ def _job(made: JobPlan, target: Path, options: JobOptions, file_bytes: Mapping[s
     backend = made.plan.backend
     return ExportJob(
         name=_job_name(target),
-        launcher=options.launcher,
-        nodes=options.nodes,
-        procs_per_node=options.procs_per_node,
-        storage_nodes=options.storage_nodes,
-        servers_per_node=options.servers_per_node,
+        **options.sizes(),
         interface=options.interface,
         backend=backend["kind"],
         workers_per_server=backend.get("workers_per_server", 1),

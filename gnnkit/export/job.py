@@ -52,12 +52,15 @@ class JobStore:
         return is_url(self.path)
 
 
+# The numbers of a job's size, and the least that each may be.
+SIZES = {"nodes": 1, "procs_per_node": 1, "storage_nodes": 0, "servers_per_node": 1}
+
+
 @dataclass(frozen=True)
 class SizedJob:
     """The launcher and the size of a job.
 
     Attributes:
-        name: Name of the job.
         launcher: The launcher's name; see ``gnnkit.export.launchers``.
         nodes: Nodes with trainers.
         procs_per_node: Trainers (ranks) on each.
@@ -65,12 +68,15 @@ class SizedJob:
         servers_per_node: Storage servers on each of those.
     """
 
-    name: str
-    launcher: str
-    nodes: int
-    procs_per_node: int
-    storage_nodes: int
-    servers_per_node: int
+    launcher: str = "torchrun"
+    nodes: int = 1
+    procs_per_node: int = 1
+    storage_nodes: int = 0
+    servers_per_node: int = 1
+
+    def sizes(self) -> dict[str, Any]:
+        """The launcher and the numbers, by their names."""
+        return {name: getattr(self, name) for name in ("launcher", *SIZES)}
 
     @property
     def world_size(self) -> int:
@@ -83,11 +89,12 @@ class SizedJob:
         return self.storage_nodes * self.servers_per_node
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ExportJob(SizedJob):
-    """One job, for one launcher; its name is the directory's in lower case letters, digits and hyphens, a letter first, at most 40 of them.
+    """One job, for one launcher.
 
     Attributes:
+        name: The directory's name in lower case letters, digits and hyphens, a letter first, at most 40 of them.
         interface: Interface that nodes talk to each other on, or None: the one that leads to the first node.
         backend: "InProcess", "OnDevice", "Colocated" or "GraphStore", as in the plan. The plan of a ``GraphStore`` holds no address:
             ``gnnkit run`` takes it from ``$GNNKIT_ADDRESSES``, which the launch files set, and starts servers of its own without it.
@@ -106,6 +113,7 @@ class ExportJob(SizedJob):
         config: Hyper-parameters; the directory has a file of them where there are any.
     """
 
+    name: str
     interface: str | None
     backend: str
     workers_per_server: int
@@ -121,11 +129,6 @@ class ExportJob(SizedJob):
     gnnkit: str
     options: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def placement_word(self) -> PlacementWord:
-        """The value for ``gnnkit serve --placement``."""
-        return self.placement.word
 
     @property
     def gpu_words(self) -> str:

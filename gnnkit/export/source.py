@@ -18,6 +18,7 @@ from gnnkit.export.code import (
     MODULE_NAMES,
     Library,
     Names,
+    Statement,
     Unit,
     class_node,
     function_node,
@@ -38,17 +39,15 @@ def changed_defaults(name: str, value: Any, node: Any, scope: Scope) -> list[Pla
     if not isinstance(function, FunctionType) or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
         return []
     problems: list[PlanError] = []
-    arguments = node.args
+    arguments, made = node.args, inspect.signature(function).parameters
     positional = [*arguments.posonlyargs, *arguments.args]
-    pairs = list(zip(reversed(positional), reversed(arguments.defaults), reversed(function.__defaults__ or ()), strict=False))
-    pairs += [
-        (argument, default, (function.__kwdefaults__ or {}).get(argument.arg))
-        for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-        if default is not None
+    pairs = [
+        *zip(reversed(positional), reversed(arguments.defaults), strict=False),
+        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
     ]
-    for argument, default, actual in pairs:
+    for argument, default in pairs:
         if isinstance(default, ast.Name) and scope.has(default.id):
-            now = scope.value(default.id)
+            actual, now = made[argument.arg].default, scope.value(default.id)
             if now is not actual and not (literal_text(now) is not None and same_literal(now, actual)):
                 problems.append(
                     PlanError(
@@ -133,26 +132,13 @@ def _is_pythons_own(name: str) -> bool:
     return (getattr(getattr(builtins, name), "__module__", None) or "builtins") in _OWN
 
 
-@dataclass(frozen=True, eq=False)
-class Own:
-    """A definition whose source is brought along: a function or class, or a decorated one that may have become anything."""
-
-    value: Any
-    statement: tuple[Unit, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef] | None = None
-
-
-def _definition(name: str, value: Any, inner: Any, scope: Scope, library: Library) -> Own | str:
-    """The definition behind a name; where the name is another one's, that one's.
+def _other_name(name: str, value: Any, inner: Any, scope: Scope, library: Library) -> str:
+    """Another name of a definition, under which it can be brought along.
 
     Raises:
-        PlanError: There is none that can be brought along.
+        PlanError: There is none.
     """
     own_name, nested = inner.__name__, "<locals>" in inner.__qualname__
-    is_plain = inner is value and (own_name in (name, "<lambda>"))
-    if (nested or not is_plain) and (statement := library.decorated(name, scope.namespace)) is not None:
-        return Own(value, statement)
-    if is_plain:
-        return Own(value)
     for other, there in scope.namespace.items():
         if there is value and other != name and ((other == own_name and not nested) or library.decorated(other, scope.namespace)):
             return other
@@ -425,18 +411,6 @@ class Definition:
     line: int
 
 
-@dataclass
-class _Found:
-    """The collected objects, by the name that each gets in the file."""
-
-    values: dict[str, Any] = field(default_factory=dict)
-    imports: dict[str, str] = field(default_factory=dict)
-    constants: dict[str, str] = field(default_factory=dict)
-    pieces: dict[str, Definition] = field(default_factory=dict)
-    problems: list[PlanError] = field(default_factory=list)
-    has_lazy_annotations: bool = False
-
-
 def function_source(function: Callable[..., Any], about: str) -> str:
     """A file that defines a function as ``train``, with the imports, definitions and constants that it uses.
 
@@ -451,17 +425,18 @@ def function_source(function: Callable[..., Any], about: str) -> str:
     check_train(function)
     inner = inspect.unwrap(function)
     assert isinstance(inner, FunctionType)
-    found, library = _Found(), Library()
-    scope = Scope.of(inner)
-    own, statement = _written_as(function, inner, scope, library)
+    program, scope = _Program(), Scope.of(inner)
+    own, statement = _written_as(function, inner, scope, program.library)
     named = NAME if own == "<lambda>" else own
-    found.values[named] = function
-    _bring(named, Own(function, statement), scope, found, library)
-    if found.problems:
-        raise _joined(function.__name__, found.problems)
+    program.values[named] = function
+    program.bring(named, function, scope, statement)
+    if program.problems:
+        raise _joined(function.__name__, program.problems)
     if named != NAME:
-        _rename(named, found)
-    text = laid_out(_HEADER.format(about), _lines(found.imports), found.constants, list(found.pieces.values()), found.has_lazy_annotations)
+        program.rename(named)
+    text = laid_out(
+        _HEADER.format(about), _lines(program.imports), program.constants, list(program.pieces.values()), program.has_lazy_annotations
+    )
     check_source(text)
     return text
 
@@ -494,35 +469,6 @@ def _joined(name: str, problems: list[PlanError]) -> PlanError:
     )
 
 
-def _bring(name: str, own: Own, scope: Scope, found: _Found, library: Library) -> None:
-    """Brings a definition along, and whatever it uses."""
-    unit, node, inner_scope = _located(own, scope, library)
-    text = unit.segment(node)
-    if isinstance(node, ast.Lambda):
-        text = f"{name} = {text}"
-    lazy = any(isinstance(each, ast.ImportFrom) and each.module == "__future__" for each in unit.tree.body) or _is_lazy(own.value)
-    found.has_lazy_annotations |= lazy
-    try:
-        tree = ast.parse(text)
-        names = names_of(tree, lazy_annotations=lazy)
-    except SyntaxError as error:
-        raise PlanError(f"{name} cannot stand by itself: {error}", "define it outside of functions") from error
-    found.pieces[name] = Definition(name, text, names, node.lineno)
-    found.problems += changed_defaults(name, own.value, node, inner_scope) + changed_attributes(own.value, node, unit)
-    attributes = {ast.unparse(each) for each in ast.walk(tree) if isinstance(each, ast.Attribute)}
-    for module in submodules(inner_scope, library):
-        if module in attributes and is_installed(module):
-            found.imports[module] = f"import {module}"
-    changed = {name for name in names.bound if name in inner_scope.namespace}  # with a ``global`` statement
-    for used in sorted(names.used | changed):
-        _add(used, name, inner_scope, found, library)
-    for mentioned in sorted(names.annotations):
-        if inner_scope.has(mentioned):
-            kept, found.problems = found.problems, []
-            _add(mentioned, name, inner_scope, found, library)  # it is not needed to run
-            found.problems = kept
-
-
 def _is_lazy(value: Any) -> bool:
     import __future__
 
@@ -530,98 +476,147 @@ def _is_lazy(value: Any) -> bool:
     return any(function.__code__.co_flags & __future__.annotations.compiler_flag for function in functions)
 
 
-def _located(own: Own, scope: Scope, library: Library) -> tuple[Unit, Any, Scope]:
-    """The unit and the node that defined something, and where its names are looked up."""
-    if own.statement is not None:
-        return (*own.statement, Scope(scope.namespace))
-    if isinstance(own.value, type):
-        unit, node = class_node(library, own.value)
-        closure: dict[str, Any] = {}
-        home = sys.modules.get(own.value.__module__)
-        namespace = scope.namespace if home is None else vars(home)
-        for function in own_functions(own.value).values():
-            if is_within(function.__code__, unit, node):
-                within = Scope.of(function)
-                closure |= {name: value for name, value in within.closure.items() if name != "__class__"}
-                namespace = within.namespace
-        return unit, node, Scope(namespace, closure)
-    function = inspect.unwrap(own.value)
-    unit_or_none = library.named(function.__code__.co_filename, function.__globals__)
-    if unit_or_none is None:
-        raise PlanError(f"the source of {function.__qualname__}() cannot be found", "define it in a cell, a script or a module")
-    return unit_or_none, function_node(unit_or_none, function), Scope.of(function)
-
-
-def _add(name: str, user: str, scope: Scope, found: _Found, library: Library) -> None:
-    """Adds what a definition uses under a name, unless it is there."""
-    if not scope.has(name):
-        if name not in MODULE_NAMES and not is_builtin(name) and not any(name in piece.names.bound for piece in found.pieces.values()):
-            found.problems.append(PlanError(f"`{name}`, which {user} uses, is not defined", f"define {name}, or take it out of {user}"))
-        return
-    if name in MODULE_NAMES:
-        return
-    value = scope.value(name)
-    if name in found.values:
-        known = found.values[name]
-        if known is not value and not (literal_text(known) is not None and same_literal(known, value)):
-            found.problems.append(
-                PlanError(
-                    f"`{name}` is two different things: {known!r:.60} and, for {user}, {value!r:.60}", "give one of them another name"
-                )
-            )
-        return
-    found.values[name] = value
-    try:
-        _take(name, value, scope, found, library)
-    except PlanError as error:
-        head, tail = f"`{name}`, which {user} uses", error.message.removeprefix(f"`{name}`")
-        message = f"{head},{tail}" if tail != error.message else f"{head}: {error.message}"
-        found.problems.append(PlanError(message, error.hint))
-
-
-def _take(name: str, value: Any, scope: Scope, found: _Found, library: Library) -> None:
-    """Has the file get the object that a name stands for.
-
-    Raises:
-        PlanError: It cannot get it; the message names the object, the hint what to do.
-    """
-    inner = inspect.unwrap(value) if isinstance(value, FunctionType) or hasattr(value, "__wrapped__") else value
-    if name not in scope.closure and (line := _import_line(name, value, scope, library)) is not None:
-        found.imports[name] = line
-    elif isinstance(value, ModuleType):
-        found.imports[name] = _module(name, value)
-    elif (place := importable(value)) is not None:
-        found.imports[name] = _from(place[0], place[1], name)
-    elif isinstance(value, type) or isinstance(inner, FunctionType):
-        own = _definition(name, value, inner, scope, library)
-        if isinstance(own, Own):
-            _bring(name, own, scope, found, library)
-        else:
-            _add(own, name, scope, found, library)
-            found.pieces[name] = _alias(name, own)
-    elif (text := literal_text(value)) is not None:
-        found.constants[name] = text
-    elif (statement := library.decorated(name, scope.namespace)) is not None:
-        _bring(name, Own(value, statement), scope, found, library)
-    else:
-        raise PlanError(f"`{name}` is {_what(value)}", _advice(name, value))
-
-
 def _alias(name: str, other: str) -> Definition:
     text = f"{name} = {other}"
     return Definition(name, text, names_of(ast.parse(text), lazy_annotations=False), 1 << 30)
 
 
-def _rename(own: str, found: _Found) -> None:
-    """Has the file define ``train``: under its own name where others call it by that, else in place of that."""
-    if NAME in found.values:
-        raise PlanError(f"{own}() uses something that is called train, which must be the name of {own}() in the file", "rename one of them")
-    piece = found.pieces[own]
-    header = re.compile(rf"^(\s*def\s+){re.escape(own)}\b", re.MULTILINE)
-    mentioned = [other for other in found.pieces.values() if own in other.names.used]
-    if not mentioned and len(header.findall(piece.text)) == 1:
-        del found.pieces[own]
-        text = header.sub(rf"\g<1>{NAME}", piece.text)
-        found.pieces[NAME] = Definition(NAME, text, piece.names, piece.line)
-    else:
-        found.pieces[NAME] = _alias(NAME, own)
+class _Program:
+    """The file that is put together: what has been collected, by the name that it gets there."""
+
+    def __init__(self) -> None:
+        self.library = Library()
+        self.values: dict[str, Any] = {}
+        self.imports: dict[str, str] = {}
+        self.constants: dict[str, str] = {}
+        self.pieces: dict[str, Definition] = {}
+        self.problems: list[PlanError] = []
+        self.has_lazy_annotations = False
+
+    def bring(self, name: str, value: Any, scope: Scope, statement: Statement | None = None) -> None:
+        """Brings a definition along, and whatever it uses.
+
+        Args:
+            name: Its name in the file.
+            value: The function or class, or what a decorator made of one.
+            scope: Where its name was looked up.
+            statement: The statement that made it, where its code does not tell.
+        """
+        unit, node, inner_scope = self._located(value, scope, statement)
+        text = unit.segment(node)
+        if isinstance(node, ast.Lambda):
+            text = f"{name} = {text}"
+        lazy = any(isinstance(each, ast.ImportFrom) and each.module == "__future__" for each in unit.tree.body) or _is_lazy(value)
+        self.has_lazy_annotations |= lazy
+        try:
+            tree = ast.parse(text)
+            names = names_of(tree, lazy_annotations=lazy)
+        except SyntaxError as error:
+            raise PlanError(f"{name} cannot stand by itself: {error}", "define it outside of functions") from error
+        self.pieces[name] = Definition(name, text, names, node.lineno)
+        self.problems += changed_defaults(name, value, node, inner_scope) + changed_attributes(value, node, unit)
+        attributes = {ast.unparse(each) for each in ast.walk(tree) if isinstance(each, ast.Attribute)}
+        for module in submodules(inner_scope, self.library):
+            if module in attributes and is_installed(module):
+                self.imports[module] = f"import {module}"
+        changed = {name for name in names.bound if name in inner_scope.namespace}  # with a ``global`` statement
+        for used in sorted(names.used | changed):
+            self._add(used, name, inner_scope)
+        for mentioned in sorted(names.annotations):
+            if inner_scope.has(mentioned):
+                kept, self.problems = self.problems, []
+                self._add(mentioned, name, inner_scope)  # it is not needed to run
+                self.problems = kept
+
+    def _located(self, value: Any, scope: Scope, statement: Statement | None) -> tuple[Unit, Any, Scope]:
+        """The unit and the node that defined something, and where its names are looked up."""
+        if statement is not None:
+            return (*statement, Scope(scope.namespace))
+        if isinstance(value, type):
+            unit, node = class_node(self.library, value)
+            closure: dict[str, Any] = {}
+            home = sys.modules.get(value.__module__)
+            namespace = scope.namespace if home is None else vars(home)
+            for function in own_functions(value).values():
+                if is_within(function.__code__, unit, node):
+                    within = Scope.of(function)
+                    closure |= {name: cell for name, cell in within.closure.items() if name != "__class__"}
+                    namespace = within.namespace
+            return unit, node, Scope(namespace, closure)
+        function = inspect.unwrap(value)
+        found = self.library.named(function.__code__.co_filename, function.__globals__)
+        if found is None:
+            raise PlanError(f"the source of {function.__qualname__}() cannot be found", "define it in a cell, a script or a module")
+        return found, function_node(found, function), Scope.of(function)
+
+    def _add(self, name: str, user: str, scope: Scope) -> None:
+        """Adds what a definition uses under a name, unless it is there."""
+        if name in MODULE_NAMES:
+            return
+        if not scope.has(name):
+            if not is_builtin(name) and not any(name in piece.names.bound for piece in self.pieces.values()):
+                self.problems.append(PlanError(f"`{name}`, which {user} uses, is not defined", f"define {name}, or take it out of {user}"))
+            return
+        value = scope.value(name)
+        if name in self.values:
+            known = self.values[name]
+            if known is not value and not (literal_text(known) is not None and same_literal(known, value)):
+                self.problems.append(
+                    PlanError(
+                        f"`{name}` is two different things: {known!r:.60} and, for {user}, {value!r:.60}", "give one of them another name"
+                    )
+                )
+            return
+        self.values[name] = value
+        try:
+            self._take(name, value, scope)
+        except PlanError as error:
+            head, tail = f"`{name}`, which {user} uses", error.message.removeprefix(f"`{name}`")
+            message = f"{head},{tail}" if tail != error.message else f"{head}: {error.message}"
+            self.problems.append(PlanError(message, error.hint))
+
+    def _take(self, name: str, value: Any, scope: Scope) -> None:
+        """Has the file get the object that a name stands for.
+
+        Raises:
+            PlanError: It cannot get it; the message names the object, the hint what to do.
+        """
+        inner = inspect.unwrap(value) if isinstance(value, FunctionType) or hasattr(value, "__wrapped__") else value
+        if name not in scope.closure and (line := _import_line(name, value, scope, self.library)) is not None:
+            self.imports[name] = line
+        elif isinstance(value, ModuleType):
+            self.imports[name] = _module(name, value)
+        elif (place := importable(value)) is not None:
+            self.imports[name] = _from(place[0], place[1], name)
+        elif isinstance(value, type) or isinstance(inner, FunctionType):
+            is_plain = inner is value and inner.__name__ in (name, "<lambda>")
+            hidden = not is_plain or "<locals>" in inner.__qualname__  # its code does not tell where it was made
+            statement = self.library.decorated(name, scope.namespace) if hidden else None
+            if is_plain or statement is not None:
+                self.bring(name, value, scope, statement)
+            else:
+                other = _other_name(name, value, inner, scope, self.library)
+                self._add(other, name, scope)
+                self.pieces[name] = _alias(name, other)
+        elif (text := literal_text(value)) is not None:
+            self.constants[name] = text
+        elif (statement := self.library.decorated(name, scope.namespace)) is not None:
+            self.bring(name, value, scope, statement)
+        else:
+            raise PlanError(f"`{name}` is {_what(value)}", _advice(name, value))
+
+    def rename(self, own: str) -> None:
+        """Has the file define ``train``: under its own name where others call it by that, else in place of that."""
+        if NAME in self.values:
+            raise PlanError(
+                f"{own}() uses something that is called train, which must be the name of {own}() in the file", "rename one of them"
+            )
+        piece = self.pieces[own]
+        header = re.compile(rf"^(\s*def\s+){re.escape(own)}\b", re.MULTILINE)
+        mentioned = [other for other in self.pieces.values() if own in other.names.used]
+        if not mentioned and len(header.findall(piece.text)) == 1:
+            del self.pieces[own]
+            text = header.sub(rf"\g<1>{NAME}", piece.text)
+            self.pieces[NAME] = Definition(NAME, text, piece.names, piece.line)
+        else:
+            self.pieces[NAME] = _alias(NAME, own)

@@ -6,7 +6,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -73,9 +73,8 @@ def compare(wanted: Sequence[RecordedBatch], found: Iterable[RecordedBatch]) -> 
         Every difference, in the order of the epoch's list of batches.
     """
     came = {(batch.rank, batch.step): batch for batch in found}
-    places: dict[tuple[tuple[str, ValueDigest], ...], int] = {}
-    for batch in wanted:
-        places.setdefault(_content(batch.values), batch.batch_index)
+    # Of equal ones the first.
+    places = {frozenset(batch.values.items()): batch.batch_index for batch in reversed(wanted)}
     differences: list[Difference] = []
     for batch in wanted:
         differences += _differences(batch, came.pop((batch.rank, batch.step), None), places)
@@ -84,12 +83,8 @@ def compare(wanted: Sequence[RecordedBatch], found: Iterable[RecordedBatch]) -> 
     return tuple(differences)
 
 
-def _content(values: Mapping[str, ValueDigest]) -> tuple[tuple[str, ValueDigest], ...]:
-    return tuple(sorted(values.items()))
-
-
 def _differences(
-    wanted: RecordedBatch, found: RecordedBatch | None, places: Mapping[tuple[tuple[str, ValueDigest], ...], int]
+    wanted: RecordedBatch, found: RecordedBatch | None, places: Mapping[frozenset[tuple[str, ValueDigest]], int]
 ) -> list[Difference]:
     """Returns the differences of one batch from the expected one.
 
@@ -106,7 +101,7 @@ def _differences(
         return [difference("", "did not come")]
     if found.values == wanted.values:
         return []
-    place = places.get(_content(found.values))
+    place = places.get(frozenset(found.values.items()))
     if place is not None:
         return [difference("", f"batch {place} came in its place")]
     both = [name for name in wanted.values if name in found.values]
@@ -204,41 +199,26 @@ class JobCheck:
         timeout_s: Seconds that it may take.
 
     Attributes:
+        folder: See above.
         timeout_s: See above.
     """
 
     def __init__(self, stage: Stage, folder: Path, timeout_s: float) -> None:
-        self.timeout_s = timeout_s
-        self._stage, self._folder, self._deadline = stage, folder, Deadline(timeout_s)
-        self._steps: int | None = None
+        self.folder, self.timeout_s = folder, timeout_s
+        self._stage, self._deadline = stage, Deadline(timeout_s)
 
-    def new_folder(self, name: str) -> Path:
-        """Makes a folder."""
-        folder = self._folder / name
-        folder.mkdir()
-        return folder
-
-    def limit(self, trial: JobTrial, num_batches: int) -> None:
-        """Has every rank stop once so many batches have come, over all of them."""
-        self._steps = -(-num_batches // trial.job.world_size)
-        limit_steps(trial.records, self._steps)
-
-    def finish(self, commands: Sequence[Command], folder: Path) -> None:
-        """Runs commands to their end.
-
-        Args:
-            commands: The commands.
-            folder: What they write.
+    def finish(self, command: Command) -> None:
+        """Runs a command to its end.
 
         Raises:
-            WorkerDied: One has failed.
-            StartTimeout: They took too long.
+            WorkerDied: It has failed.
+            StartTimeout: It took too long.
         """
-        with running(commands, 0, folder, self._folder) as job:
-            self._await(job, commands, lambda: 0)
+        with running([command], 0, command.log.parent, self.folder) as job:
+            self._await(job, command.log.parent)
 
     def run(
-        self, trial: JobTrial, commands: Sequence[Command], reference: LoaderPlan
+        self, trial: JobTrial, commands: Sequence[Command], reference: LoaderPlan, num_batches: int | None
     ) -> tuple[list[RecordedBatch], list[RecordedBatch], int]:
         """Runs a job, and samples the same batches here meanwhile.
 
@@ -246,6 +226,7 @@ class JobCheck:
             trial: The job's nodes.
             commands: What starts it.
             reference: Its plan, for this process.
+            num_batches: Batches after which every rank stops, over all of them; None: those of the epoch.
 
         Returns:
             The batches that every rank should have been given, those that it was given, and how many the whole epoch has.
@@ -255,41 +236,40 @@ class JobCheck:
             StartTimeout: No batch came in time.
             BatchTimeout: Not all batches came in time.
         """
-        plan, world_size = self._folder / PLAN, trial.job.world_size
+        plan, world_size = self.folder / PLAN, trial.job.world_size
         reference.save(plan)
+        steps = None if num_batches is None else -(-num_batches // world_size)
+        if steps is not None:
+            limit_steps(trial.records, steps)
         wanted: list[RecordedBatch] = []
-
-        def count() -> int:
-            return count_recorded(trial.records)
-
-        with running(commands, trial.num_hosts, trial.folder, self._folder) as job:
+        with running(commands, trial.num_hosts, trial.folder, self.folder) as job:
             of_epoch = 0
             for rank in range(world_size):
                 with open_plan(plan, rank=rank, world_size=world_size, events=ignore_events) as loader:
                     of_epoch += len(loader)
-                    for batch in recorded(loader, rank, self._steps):
+                    for batch in recorded(loader, rank, steps):
                         wanted.append(batch)
-                        self._look(job, commands, 0.0, count)
+                        self._look(job, trial.records, 0.0)
             self._stage.total = len(wanted)
-            self._await(job, commands, count)
+            self._await(job, trial.records)
             found = [batch for rank in range(world_size) for batch in _recorded_by(rank, trial, commands)]
         return wanted, found, of_epoch
 
-    def _await(self, job: TrialRun, commands: Sequence[Command], count: Callable[[], int]) -> None:
-        while not self._look(job, commands, _LOOK_S, count):
+    def _await(self, job: TrialRun, records: Path) -> None:
+        while not self._look(job, records, _LOOK_S):
             pass
-        self._stage.update(count())
+        self._stage.update(count_recorded(records))
 
-    def _look(self, job: TrialRun, commands: Sequence[Command], wait_s: float, count: Callable[[], int]) -> bool:
+    def _look(self, job: TrialRun, records: Path, wait_s: float) -> bool:
         """Shows how far a job is; whether it has ended."""
         if job.look(wait_s):
             return True
-        done = count()
+        done = count_recorded(records)
         if done != self._stage.done:
             self._stage.update(done)
         if self._deadline.has_passed:
             what = f"after {self.timeout_s:g} s {done or 'no'} batches have come" + "".join(
-                f"\n{command.name}{last_lines(command.log, 10)}" for command in commands
+                f"\n{command.name}{last_lines(command.log, 10)}" for command in job.commands
             )
             raise (BatchTimeout if done else StartTimeout)(
                 what, "give it longer with timeout_s=..., or look at fewer batches with num_batches=..."
@@ -353,12 +333,12 @@ def verify_export(
         here = replace(plan.store, path=str(Store.open(plan.store.path).path))
         plan = replace(plan, store=here)
         trial, how = _trial(job, folder, plan, check)
-        if num_batches is not None:
-            check.limit(trial, num_batches)
-        path = _original(folder, whole, here.path, store)
+        # The notebook's store: the one that was named, the one that the job's is cut from, or the job's own.
+        path = here.path if whole.cut_from is None else path_in(folder, whole.cut_from)
+        path = path if store is None else str(user_path(store))
         reference = replace(plan, store=replace(here, path=path), backend=InProcess().to_json(), placement=None)
         reference = replace(reference, runtime=replace(plan.runtime, feature_cache=0))
-        wanted, found, of_epoch = check.run(trial, launcher.commands(trial), reference)
+        wanted, found, of_epoch = check.run(trial, launcher.commands(trial), reference, num_batches)
         given = sorted(read_configs(trial.records).items())
     config = read_config(folder / PLAN)
     others = [Difference(0, rank, 0, "ctx.config", f"{value} instead of {config}") for rank, value in given if value != config]
@@ -412,21 +392,21 @@ def _cut_store(check: JobCheck, directory: Path, plan: LoaderPlan) -> list[str]:
     assert plan.store is not None
     if is_url(plan.store.path) or (Path(plan.store.path) / MANIFEST_NAME).exists() or not (directory / STAGE).exists():
         return []
-    folder = check.new_folder("stage")
-    check.finish([stage_command(directory, folder)], folder)
+    check.finish(stage_command(directory, check.folder / "stage"))
     return [f"{STAGE} has cut the store, which is in {plan.store.path}"]
 
 
 def _trial(job: TrialSize, directory: Path, plan: LoaderPlan, check: JobCheck) -> tuple[JobTrial, list[str]]:
     """The job's nodes, and what they are."""
-    assert plan.store is not None
+    import torch
+
     reason = namespaces.why_not() if job.num_hosts > 1 else None
     in_namespaces = job.num_hosts > 1 and reason is None
-    gpus = _num_gpus()
+    gpus = torch.cuda.device_count()
     has_few = 1 < gpus < job.procs_per_node  # ranks share one GPU, or have one each
     if plan.backend["kind"] == "OnDevice" and (has_few or not gpus):
         plan = replace(plan, backend={**plan.backend, "device": "cpu"})
-    trial = set_up(job, directory, plan, check.new_folder("job"), in_namespaces=in_namespaces, timeout_s=check.timeout_s)
+    trial = set_up(job, directory, plan, check.folder / "job", in_namespaces=in_namespaces, timeout_s=check.timeout_s)
     notes = []
     if job.num_hosts > 1:
         notes.append("each node is a network namespace" if in_namespaces else f"each node is a process group on loopback: {reason}")
@@ -434,16 +414,3 @@ def _trial(job: TrialSize, directory: Path, plan: LoaderPlan, check: JobCheck) -
         trial = replace(trial, environment={**trial.environment, "CUDA_VISIBLE_DEVICES": ""})
         notes.append(f"ranks ran on the CPU: {job.procs_per_node} of them are on a node, and there are {gpus} GPUs")
     return trial, notes
-
-
-def _num_gpus() -> int:
-    import torch
-
-    return torch.cuda.device_count()
-
-
-def _original(directory: Path, job: TrialSize, path: str, store: str | Path | None) -> str:
-    """The notebook's store: the one that was named, the one that the job's is cut from, or the job's own."""
-    if store is not None:
-        return str(user_path(store))
-    return path if job.cut_from is None else path_in(directory, job.cut_from)

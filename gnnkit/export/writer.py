@@ -7,9 +7,8 @@ import json
 import os
 import secrets
 import shutil
-import threading
 from collections.abc import Mapping
-from contextlib import suppress
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from gnnkit.errors import PlanError
 from gnnkit.export.job import RECORD
 from gnnkit.files import read_bounded, read_json, why_unwritable
 from gnnkit.version import __version__
+from gnnkit.waiting import begin_apart
 
 _RECORD_VERSION = 1
 _DIGEST_BYTES = 16
@@ -124,7 +124,12 @@ def write_directory(directory: Path, files: Mapping[str, bytes], options: Mappin
             staged.mkdir()
             for name, content in {**files, RECORD: f"{json.dumps(record, indent=1)}\n".encode()}.items():
                 _write(staged / name, content)
-            _uninterrupted(lambda: _put(staged, directory, [*files, RECORD]))
+            # In a thread of its own, which is done to its end: an interrupt is raised in the main thread.
+            put = begin_apart(lambda: _put(staged, directory, [*files, RECORD]), "gnnkit-export", daemon=False)
+            try:
+                put.result()
+            finally:
+                wait([put])
         finally:
             shutil.rmtree(staged, ignore_errors=True)
     except OSError as error:
@@ -132,20 +137,11 @@ def write_directory(directory: Path, files: Mapping[str, bytes], options: Mappin
 
 
 def _write(path: Path, content: bytes) -> None:
-    with path.open("xb") as file:
+    mode = 0o755 if path.suffix == ".sh" else 0o644
+    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-        if path.suffix == ".sh":
-            os.fchmod(file.fileno(), 0o755 & ~_umask())
-
-
-def _umask() -> int:
-    """The permissions that new files of this process lack, found without changing them for its other threads."""
-    with suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return int(next(line for line in lines if line.startswith("Umask:")).split()[1], 8)
-    return 0o022
 
 
 def _put(staged: Path, directory: Path, names: list[str]) -> None:
@@ -158,28 +154,6 @@ def _put(staged: Path, directory: Path, names: list[str]) -> None:
         (staged / name).replace(directory / name)
     for name in set(before) - set(names):  # of a launcher that is not the job's any more
         (directory / name).unlink(missing_ok=True)
-
-
-def _uninterrupted(work: Any) -> None:
-    """Does something to its end, in a thread of its own: an interrupt is raised in the main thread, and waits here until it is done."""
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=run, name="gnnkit-export")
-    try:
-        thread.start()
-        thread.join()
-    except BaseException:
-        if thread.ident is not None:
-            thread.join()
-        raise
-    if failed:
-        raise failed[0]
 
 
 def _digest_at(path: Path) -> str | None:

@@ -115,7 +115,6 @@ TRACKERS: dict[str, Callable[[Path, Mapping[str, Any]], Tracker]] = {
     "wandb": Wandb,
     "mlflow": Mlflow,
 }
-_PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow"}
 
 
 def make_tracker(name: str, directory: Path, config: Mapping[str, Any]) -> Tracker:
@@ -138,7 +137,7 @@ def make_tracker(name: str, directory: Path, config: Mapping[str, Any]) -> Track
     try:
         return TRACKERS[name](directory, config)
     except ImportError as error:
-        raise PlanError(f"ctx.track({name!r}): {error}", f"pip install {_PACKAGES[name]}") from error
+        raise PlanError(f"ctx.track({name!r}): {error}", f"pip install {name}") from error
 
 
 def _kept_id(directory: Path, name: str, make: Callable[[], str]) -> str:

@@ -288,22 +288,18 @@ def divide_edges(held: Sequence[Any], edge_type: EdgeType, first: int, last: int
     return (facts, *_pieces(task, cast, order, starts))
 
 
-def divide_nodes(held: Sequence[Any], node_type: NodeType, name: str, first: int, last: int) -> tuple[Any, ...]:
-    """Reads rows of a node array, and divides them by the parts of their nodes; see ``divide_edges``."""
+def divide_nodes(held: Sequence[Any], node_type: NodeType, name: str, first: int, last: int) -> Any:
+    """Reads rows of a node array, and divides them by the parts of their nodes; see ``divide_edges``.
+
+    Where parts are ranges of nodes it returns ``RangeFacts`` alone, for the ranges of columns: owners read the rows again.
+    """
     task: BuildTask = _taken(held)
     rows = task.source.node_array_rows(node_type, name, first, last)
+    facts = RangeFacts(_here(), rows.nbytes, ranges=task.ranges_of(node_type, {name: rows}))
+    if task.assignment is None:
+        return facts
     order, starts = task.order(node_type, np.arange(first, last))
-    return (_node_facts(task, node_type, name, rows), *_pieces(task, {"rows": rows}, order, starts))
-
-
-def measure_nodes(held: Sequence[Any], node_type: NodeType, name: str, first: int, last: int) -> RangeFacts:
-    """Reads rows of a node array for the ranges of their columns alone: their owners read them again."""
-    task: BuildTask = _taken(held)
-    return _node_facts(task, node_type, name, task.source.node_array_rows(node_type, name, first, last))
-
-
-def _node_facts(task: BuildTask, node_type: NodeType, name: str, rows: NDArray[Any]) -> RangeFacts:
-    return RangeFacts(_here(), rows.nbytes, ranges=task.ranges_of(node_type, {name: rows}))
+    return (facts, *_pieces(task, {"rows": rows}, order, starts))
 
 
 def _pieces(task: BuildTask, columns: Piece, order: NDArray[np.int64], starts: NDArray[np.int64]) -> Iterator[Piece]:
@@ -500,11 +496,9 @@ class RayBuild:
             works.append((self._edges.setdefault(edge_type, []), divide_edges, (edge_type,), edges.num_edges, width))
         for node_type, nodes in schema.node_types.items():
             for name, spec in nodes.arrays.items():
-                work = (node_type, name), nodes.num_nodes, max(1, spec.row_nbytes)
-                if task.assignment is not None:
-                    works.append((self._rows.setdefault((node_type, name), []), divide_nodes, *work))
-                elif name in task.measured[node_type]:
-                    works.append(([], measure_nodes, *work))
+                if task.assignment is not None or name in task.measured[node_type]:
+                    pieces = self._rows.setdefault((node_type, name), []) if task.assignment is not None else []
+                    works.append((pieces, divide_nodes, (node_type, name), nodes.num_nodes, max(1, spec.row_nbytes)))
         total = sum(count * width for *_, count, width in works)
         range_bytes = min(_RANGE_BYTES, max(_SMALLEST_RANGE_BYTES, total // (self._tasks.num_processors * _RANGES_OF_A_PROCESSOR)))
         pending: dict[Any, tuple[NodeType | EdgeType, int]] = {}
@@ -513,8 +507,9 @@ class RayBuild:
             for first in range(0, count, step):
                 last = min(first + step, count)
                 nbytes = (last - first) * width
-                num_pieces = 0 if function is measure_nodes else len(task.parts)
-                facts, *found = self._tasks.submit(function, 1 + num_pieces, *words, first, last, weight=nbytes)
+                is_divided = function is divide_edges or task.assignment is not None
+                num_results = 1 + len(task.parts) if is_divided else 1
+                facts, *found = self._tasks.submit(function, num_results, *words, first, last, weight=nbytes)
                 pieces.append(found)
                 pending[facts] = words[0], nbytes
         counts = {edge_type: np.zeros(task.options.num_parts, np.int64) for edge_type in schema.edge_types}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import new_run
 from gnnkit.runtime.supervisor import Exit, Supervisor
 from gnnkit.runtime.wire import Message, Waker, from_memory, in_memory
-from gnnkit.waiting import SLICE_S, Deadline
+from gnnkit.waiting import SLICE_S
 
 # That Ray may take to be there.
 START_S = 600.0
@@ -34,7 +35,7 @@ class DriverChild:
     def __init__(self, engine: RayCluster, advice: str) -> None:
         self._engine, self._advice = engine, advice
         # Messages that have arrived and were not asked for yet.
-        self._said: list[Message] = []
+        self._said = deque[Message]()
 
     def __enter__(self: D) -> D:
         self._waker = Waker()
@@ -62,32 +63,27 @@ class DriverChild:
         """Tells the driver something."""
         self._supervisor.send(0, kind)
 
-    def hear(self, *kinds: str, events: EventSink = ignore_events) -> Message:
-        """Waits for one of some messages.
+    def hear(self, kind: str, events: EventSink = ignore_events) -> Message:
+        """Waits for a message. Ray itself has deadlines for joining, and says when no node is left.
 
         Args:
-            kinds: Theirs.
+            kind: Its kind.
             events: Receives the driver's progress until then.
 
         Raises:
             GnnkitError: What the driver has failed of.
             WorkerDied: It is gone.
         """
-        for message in self._heard():
-            if message.kind == "progress":
-                events(Event(**message.body["event"]))
-            elif message.kind == "lost":
-                raise error_from_json(message.body["error"], "Ray", WorkerDied)
-            elif message.kind in kinds:
-                return message
-        raise AssertionError("it is heard until something is said")
-
-    def _heard(self) -> Iterator[Message]:
-        """Yields what the driver says; its end is an error. Ray itself has deadlines for joining, and says when no node is left."""
         while True:
             while self._said:
-                yield self._said.pop(0)
-            self._waker.wait(self._supervisor.poller(), Deadline(SLICE_S).left_s)
+                message = self._said.popleft()
+                if message.kind == kind:
+                    return message
+                if message.kind == "progress":
+                    events(Event(**message.body["event"]))
+                elif message.kind == "lost":
+                    raise error_from_json(message.body["error"], "Ray", WorkerDied)
+            self._waker.wait(self._supervisor.poller(), SLICE_S)
             for _, said in self._supervisor.listen():
                 if isinstance(said, Exit):
                     raise said.error

@@ -47,15 +47,6 @@ _BEGUN_ANEW = 2
 _LONGEST_FOLDER = 44
 _CLEANER = "gnnkit.ray.cleaner"
 _CLEANER_S = 10.0
-# What ranks and Ray say, and what their words are called on the wire.
-_NAMES: dict[str, tuple[str, ...]] = {
-    "begins": ("rank", "pid"),
-    "ready": ("rank", "device"),
-    "steps": ("rank", "facts"),
-    "output": ("rank", "text"),
-    "raised": ("rank", "error", "at", "is_training"),
-    "broken": ("reasons",),
-}
 
 
 def failure(error: BaseException) -> str:
@@ -257,7 +248,8 @@ class RayDriver:
             on_one_host=options.joined is None,
             variables=body["variables"],
         )
-        board = _board()
+        # On the node of this process: it is not to go with another one.
+        board = ray.remote(num_cpus=0)(Board).options(scheduling_strategy=_here()).remote()
         reader = threading.Thread(target=self._read, args=(board, options.num_workers), name="gnnkit-board", daemon=True)
         reader.start()
         try:
@@ -289,23 +281,23 @@ class RayDriver:
             if resources:
                 self._wire.tell("pending", is_pending=is_pending, resources=resources[0], free=resources[1])
             was_pending = is_pending
-            for kind, *what in said:
+            for kind, body in said:
                 if kind == "begins":
-                    begun.add(what[0])
+                    begun.add(body["rank"])
                 elif kind == "broken":  # all start again, and may have to wait for room again
                     begun.clear()
-                self._pass_on(kind, what)
+                self._pass_on(kind, body)
 
     def _lose(self, error: GnnkitError) -> None:
         self._wire.tell("lost", error=error_to_json(error))
 
-    def _pass_on(self, kind: str, what: list[Any]) -> None:
+    def _pass_on(self, kind: str, body: dict[str, Any]) -> None:
         if kind == "result":
-            fd = in_memory(what[1])
-            self._wire.tell(kind, [fd], rank=what[0])
+            fd = in_memory(body.pop("data"))
+            self._wire.tell(kind, [fd], **body)
             os.close(fd)
         else:
-            self._wire.tell(kind, **dict(zip(_NAMES[kind], what, strict=True)))
+            self._wire.tell(kind, **body)
 
 
 def _device(word: str, options: RayCluster) -> str:
@@ -345,13 +337,6 @@ def _here() -> Any:
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
-def _board() -> Any:
-    """Starts the board, on the node of this process: it is not to go with another one."""
-    import ray
-
-    return ray.remote(num_cpus=0)(Board).options(scheduling_strategy=_here()).remote()
-
-
 def _is_pending(num_workers: int) -> bool:
     """Whether a request for as many workers waits for room in the cluster.
 
@@ -384,7 +369,7 @@ def _fit(task: RayTask, board: Any, options: RayCluster, directory: str, max_res
         """Tells the driver which ranks have failed."""
 
         def after_exception(self, run_context: Any, worker_exceptions: Mapping[int, Exception]) -> None:
-            board.say.remote("broken", {str(rank): failure(error) for rank, error in worker_exceptions.items()})
+            board.say.remote("broken", {"reasons": {str(rank): failure(error) for rank, error in worker_exceptions.items()}})
 
     parent, _, name = directory.rstrip("/").rpartition("/")
     TorchTrainer(

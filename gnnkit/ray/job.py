@@ -6,14 +6,12 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, TrainingFailed, WorkerDied
 from gnnkit.events import EventSink
 from gnnkit.jobs.environment import VISIBLE
-from gnnkit.jobs.launching.job import Job, LaunchSpec, RankInputs, named
-from gnnkit.plan import LoaderPlan
+from gnnkit.jobs.launching.job import Job, LaunchSpec, PlanInputs, named
 from gnnkit.ray.cluster import RayCluster
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import opened_log
@@ -58,34 +56,6 @@ def driver_options(environment: Mapping[str, str], advice: str, *, first: int = 
     )
 
 
-class PlanInputs:
-    """The plan of an exported job, as the input of its ranks; all nodes of the cluster are to find its store at the same place.
-
-    Args:
-        path: The plan's file.
-
-    Attributes:
-        title: The store.
-        is_of_this_host: False.
-
-    Raises:
-        PlanError: It is no plan of a stored graph.
-    """
-
-    def __init__(self, path: Path) -> None:
-        store = LoaderPlan.load(path).store
-        if store is None:
-            raise PlanError("the plan's graph was only in memory", "build a store with gnnkit.partition() and a loader with from_store()")
-        self._path, self.title, self.is_of_this_host = path, store.path, False
-
-    def make(self, folder: Path, events: EventSink) -> dict[str, Any]:
-        """Returns what ranks are told; there is nothing to make."""
-        return {"path": str(self._path), "store": self.title, "tokens": {}}
-
-    def remove(self) -> None:
-        """Removes nothing: nothing was made."""
-
-
 class RayJob(Job):
     """Has Ray run the ranks; they are started again by Ray Train, as often as the launch allows.
 
@@ -100,7 +70,7 @@ class RayJob(Job):
         OSError: The system does not start processes.
     """
 
-    def __init__(self, engine: RayCluster, spec: LaunchSpec, inputs: RankInputs, events: EventSink) -> None:
+    def __init__(self, engine: RayCluster, spec: LaunchSpec, inputs: PlanInputs, events: EventSink) -> None:
         self._engine = engine
         self._due = self._room_due = Deadline(None)
         self._resources: dict[str, float] = {}
@@ -111,12 +81,9 @@ class RayJob(Job):
 
     def _options(self) -> SupervisorOptions:
         # The driver's number, and so its log, comes after those of the ranks.
-        return driver_options(self._environment(), _ADVICE, first=self.spec.num_procs, threads=self.spec.threads)
-
-    def _environment(self) -> dict[str, str]:
-        """Returns the driver's own variables."""
         visible = self.spec.setup()["variables"][VISIBLE]
-        return {**driver_environment(self._engine), **({} if visible is None else {VISIBLE: visible})}
+        environment = driver_environment(self._engine) | ({} if visible is None else {VISIBLE: visible})
+        return driver_options(environment, _ADVICE, first=self.spec.num_procs, threads=self.spec.threads)
 
     def _begin(self) -> None:
         self._supervisor.start_missing()
@@ -172,7 +139,7 @@ class RayJob(Job):
         elif message.kind == "ready":
             self.states.change(body["rank"], state="training", device=body["device"])
         elif message.kind == "steps":
-            self.states.change(body["rank"], **body["facts"])
+            self.states.change(**body)
         elif message.kind == "output":
             with opened_log(self.folder.log(body["rank"]), "ab") as log:
                 log.write(body["text"].encode(errors="replace"))
@@ -232,7 +199,7 @@ class RayJob(Job):
         self._reporter.restarting(self._last_error, self._restarts)
 
     def _overdue(self) -> StartTimeout:
-        start_s, log = f"{self.spec.start_timeout_s:g} s", f"its driver's log: {self._driver_log}"
+        start_s, log = f"{self.spec.start_timeout_s:g} s", f"its driver's log: {self.folder.log(self.spec.num_procs)}"
         if not self._resources:
             return StartTimeout(f"Ray was not there after {start_s}", f"raise start_timeout_s; {log}")
         if not self._is_pending:
@@ -252,10 +219,6 @@ class RayJob(Job):
         engine = self._engine
         others = "".join(f", {amount:g} {name}" for name, amount in (engine.resources or {}).items())
         return f"{engine.num_workers} rank(s) with {engine.cpus_per_worker} processor(s){others} each"
-
-    @property
-    def _driver_log(self) -> str:
-        return str(self.folder.log(self.spec.num_procs))
 
 
 def _amounts(resources: Mapping[str, float]) -> str:

@@ -9,12 +9,12 @@ from pathlib import Path
 from gnnkit.arguments import checks_calls
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
-from gnnkit.export.job import ExportJob, Instructions, InstructionStep, Port
+from gnnkit.export.job import ExportJob, Instructions
 from gnnkit.export.launchers.base import Launcher
-from gnnkit.export.launchers.common import LAUNCH, MAX_RESTARTS, between_ranks, rank_cores, render
+from gnnkit.export.launchers.common import LAUNCH, instructions_of, render
 from gnnkit.export.proof.trial import Command, JobTrial
-from gnnkit.jobs.launching.engine import Engine, LaunchedRanks
-from gnnkit.jobs.launching.job import LaunchSpec, RankInputs, fair_threads
+from gnnkit.jobs.launching.engine import Engine
+from gnnkit.jobs.launching.job import LaunchSpec, PlanInputs, fair_threads
 from gnnkit.ray.child import RayTasks
 from gnnkit.ray.cluster import LOCAL, RayCluster
 from gnnkit.ray.job import RayJob
@@ -65,7 +65,7 @@ class Ray(RayCluster, Engine):
         """The directory of a launch; a URL of Ray's storage stays as it is."""
         return str(given) if "://" in str(given) else super().directory(given)
 
-    def start(self, spec: LaunchSpec, inputs: RankInputs, events: EventSink) -> LaunchedRanks:
+    def start(self, spec: LaunchSpec, inputs: PlanInputs, events: EventSink) -> RayJob:
         """Starts the ranks of a launch; see ``Engine``.
 
         Raises:
@@ -153,37 +153,11 @@ class RayTrain(Ray, Launcher):
                 "Ray decides on which node a rank runs, so that each node has to have all parts of the store, not its share",
                 "placement='replicate'",
             )
-        return {LAUNCH: render(_TEMPLATE, job, cpus=rank_cores(job))}
+        return {LAUNCH: render(_TEMPLATE, job)}
 
     def instructions(self, job: ExportJob) -> Instructions:
         """Returns the text about the cluster that has to be there, and ``launch.sh``."""
-        text = (
-            "On a node of a running Ray cluster (`ray status` shows it), from this directory, which every node sees at the same path, as"
-            " the store; or submit it from elsewhere. `pip install 'gnnkit[ray]'` has to have been done on every node, with the same"
-            f" versions of Ray and Python. Ray gives each of the {job.world_size} ranks {rank_cores(job)} processors, and starts them on"
-            f" whichever nodes have room. It asks for {job.gpu_words}."
-        )
-        submit = ("./launch.sh", "# or, from elsewhere:", 'ray job submit --address http://<head node>:8265 -- "$PWD/launch.sh"')
-        restart = "\n".join(
-            (
-                f"* A rank fails, or its node is gone: Ray Train starts all ranks again, wherever there is room, {MAX_RESTARTS} times in"
-                " all, and they continue from the last checkpoint.",
-                "* The node that `launch.sh` runs on is gone: Ray ends the ranks. Run it again: it continues from the last checkpoint.",
-            )
-        )
-        watch = "The progress of each rank is shown where `launch.sh` runs. Ctrl-C ends the ranks; the cluster stays."
-        return Instructions(
-            (InstructionStep("Start it", text, submit),),
-            InstructionStep("When something fails", restart),
-            InstructionStep("Watch it, end it", watch, ("ray status", "ray job list")),
-            _ports(job),
-            {
-                "RAY_ADDRESS": "the cluster: its head node's address, `auto` for that of this node, `local` for one of this machine; auto",
-                "NUM_WORKERS": f"ranks; {job.world_size}",
-                "CPUS_PER_WORKER": f"processors that Ray reserves for each rank; {rank_cores(job)}",
-                "MAX_RESTARTS": f"how often ranks that have failed are started again; {MAX_RESTARTS}",
-            },
-        )
+        return instructions_of("ray.md", job)
 
     def commands(self, trial: JobTrial) -> list[Command]:
         """Returns the start of ``launch.sh`` with a Ray cluster of this machine, of as many processors as there are ranks.
@@ -196,9 +170,3 @@ class RayTrain(Ray, Launcher):
         environment = {**trial.environment, "RAY_ADDRESS": LOCAL, "NUM_WORKERS": ranks, "CPUS_PER_WORKER": "1", "MAX_RESTARTS": "0"}
         # Ray's nodes are no nodes of the trial: they are all one.
         return [Command(LAUNCH, [f"./{LAUNCH}"], environment, trial.nodes[0].folder, trial.log("job"), None)]
-
-
-def _ports(job: ExportJob) -> tuple[Port, ...]:
-    own = Port("Ray's own processes", "every node of the cluster", "see Ray's documentation", ephemeral=False, change="`ray start ...`")
-    meeting = Port("store of the ranks", "rank 0", "any free one", ephemeral=True)
-    return (own, *((meeting,) if job.world_size > 1 else ()), *between_ranks(job))

@@ -48,10 +48,13 @@ def build_on_ray(engine: RayCluster, source: GraphSource, path: Path, options: B
         if not isinstance(ranged, RangedSource):
             ranged = copy_source(source, folder / _COPY, events)
         task = BuildTask(ranged, options, str(path), fingerprint, missing, assignment)
-        with _Driver(engine, task) as driver:
-            totals = driver.divide(events)
+        packed = _packed(task)
+        with DriverChild(engine, _ADVICE) as driver:
+            driver.send("build", packed)
+            totals = GraphTotals.from_json(driver.hear("divided", events=events).body["totals"])
             build_parts(_shared_job(task, source, totals), (), wait_timeout_s=START_S)
-            driver.build(events)
+            driver.say("shared")
+            driver.hear("built", events=events)
     found = build_parts(_shared_job(job, source, GraphTotals()), (), finish=True)
     assert found is not None, "finish gives a store, or an error"
     return found
@@ -83,6 +86,23 @@ def _check(source: GraphSource, options: BuildOptions) -> None:
         raise PlanError("partition='given' keeps the parts of a dataset that has some, and this one has none", "partition='contiguous'")
 
 
+def _packed(task: BuildTask) -> bytes:
+    """Pickles a build.
+
+    Raises:
+        PlanError: The source cannot be sent.
+    """
+    import cloudpickle
+
+    try:
+        return bytes(cloudpickle.dumps(task))
+    except Exception as error:  # whatever an object raises that will not be pickled
+        raise PlanError(
+            f"the source {task.source.name} cannot be sent to other processes: {type(error).__name__}: {error}",
+            "a RangedSource names its files, and opens them where they are read",
+        ) from error
+
+
 def _assignment(source: GraphSource, options: BuildOptions, events: EventSink) -> dict[str, Any] | None:
     if options.partition == "contiguous":
         return None
@@ -90,38 +110,3 @@ def _assignment(source: GraphSource, options: BuildOptions, events: EventSink) -
         assert isinstance(source, PartedSource)
         return dict(source.parts or {})
     return dict(assign_parts(source.schema, None, options, events, source.splits, source))
-
-
-class _Driver(DriverChild):
-    """Ray's driver, which builds a store.
-
-    Args:
-        engine: The cluster.
-        task: The build.
-
-    Raises:
-        PlanError: The source cannot be sent.
-    """
-
-    def __init__(self, engine: RayCluster, task: BuildTask) -> None:
-        import cloudpickle
-
-        super().__init__(engine, _ADVICE)
-        try:
-            self._task = bytes(cloudpickle.dumps(task))
-        except Exception as error:  # whatever an object raises that will not be pickled
-            raise PlanError(
-                f"the source {task.source.name} cannot be sent to other processes: {type(error).__name__}: {error}",
-                "a RangedSource names its files, and opens them where they are read",
-            ) from error
-
-    def divide(self, events: EventSink) -> GraphTotals:
-        """Has edges divided; returns what parts have to know of each other."""
-        self.send("build", self._task)
-        said = self.hear("divided", events=events)
-        return GraphTotals.from_json(said.body["totals"])
-
-    def build(self, events: EventSink) -> None:
-        """Has all parts built."""
-        self.say("shared")
-        self.hear("built", events=events)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import logging
 import os
 import socket
 import sys
@@ -18,22 +17,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gnnkit.cluster.serving.spec import remember_token
 from gnnkit.host import without_collections
-from gnnkit.jobs.context import Checkpoints, Logged
+from gnnkit.jobs.context import Checkpoints
 from gnnkit.jobs.environment import JobPlace
 from gnnkit.jobs.launching.packing import pack_result, unpack_code
-from gnnkit.jobs.launching.rank import carry_extra, progress_of
+from gnnkit.jobs.launching.rank import RankTeller, carry_extra
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.remote import error_to_json
-
-if TYPE_CHECKING:
-    from gnnkit.graph_loader import GraphLoader
-    from gnnkit.jobs.context import TrainContext
-
-logger = logging.getLogger(__name__)
 
 # How often a rank tells how far it is, at most.
 _TELL_S = 0.25
@@ -71,21 +64,21 @@ class Board:
     """The actor that ranks write to and the driver reads from: their progress, results and errors."""
 
     def __init__(self) -> None:
-        self._said: list[tuple[Any, ...]] = []
+        self._said: list[tuple[str, dict[str, Any]]] = []
         self._begun: dict[int, int] = {}
 
     def begin(self, rank: int, pid: int) -> int:
         """Notes that a rank begins, in some process; how often it has begun before."""
         before = self._begun.get(rank, 0)
         self._begun[rank] = before + 1
-        self.say("begins", rank, pid)
+        self.say("begins", {"rank": rank, "pid": pid})
         return before
 
-    def say(self, *said: Any) -> None:
-        """Notes something."""
-        self._said.append(said)
+    def say(self, kind: str, body: dict[str, Any]) -> None:
+        """Notes a message."""
+        self._said.append((kind, body))
 
-    def take(self) -> list[tuple[Any, ...]]:
+    def take(self) -> list[tuple[str, dict[str, Any]]]:
         """Returns what was said since the last call, in the order in which it came."""
         said, self._said = self._said, []
         return said
@@ -105,7 +98,7 @@ def train_worker(config: Mapping[str, Any]) -> None:
     _RankOnRay(config["task"], rank, restarts, board.say.remote).run()
 
 
-class _RankOnRay:
+class _RankOnRay(RankTeller):
     """One attempt of a rank.
 
     Args:
@@ -116,13 +109,10 @@ class _RankOnRay:
     """
 
     def __init__(self, task: RayTask, rank: int, restarts: int, say: Callable[..., Any]) -> None:
-        self._task, self._rank, self._restarts, self._say = task, rank, restarts, say
-        self._loader: GraphLoader | None = None
-        self._logged: Logged | None = None
-        self._told: dict[str, Any] = {}
+        super().__init__()
+        self._task, self._rank, self._restarts, self._write = task, rank, restarts, say
         self._printed: list[str] = []
-        self._tell_lock, self._ended = threading.Lock(), threading.Event()
-        self._is_training = self._has_failed = False
+        self._ended = threading.Event()
 
     def run(self) -> None:
         """Trains, and tells the driver the result.
@@ -142,13 +132,19 @@ class _RankOnRay:
             self._ended.set()
             teller.join()
             self._tell_progress()
-        self._say_surely("result", self._rank, result)
+        self._say_surely("result", data=result)
 
-    def _say_surely(self, *said: Any) -> None:
+    def _say(self, kind: str, **body: Any) -> None:
+        self._write(kind, {"rank": self._rank, **body})
+
+    def _say_surely(self, kind: str, **body: Any) -> None:
         """Tells the driver something, and returns once the board has it."""
         import ray
 
-        ray.get(self._say(*said), timeout=_ANSWER_S)
+        ray.get(self._write(kind, {"rank": self._rank, **body}), timeout=_ANSWER_S)
+
+    def _say_error(self, error: BaseException) -> None:
+        self._say_surely("raised", error=error_to_json(error), at=time.time(), is_training=self._is_training)
 
     def _print(self, text: str) -> None:
         with self._tell_lock:
@@ -172,22 +168,12 @@ class _RankOnRay:
         graph = carry_extra(plan.store.path, extra) if extra is not None and plan.store is not None else None
         directory = Path(task.directory or os.getcwd())
 
-        def watched(loader: GraphLoader, ctx: TrainContext) -> Any:
-            self._loader, self._is_training = loader, True
-            self._say("ready", self._rank, str(ctx.device))
-            try:
-                return train(loader, ctx)
-            except BaseException as error:
-                # At once: the others find out what has become of this one when it goes, and then it is they who complain.
-                self._tell_error(error)
-                raise
-
         with tempfile.TemporaryDirectory(prefix="gnnkit-plan-") as folder:
             path = Path(folder) / "plan.json"
             plan.save(path)
             result = run_training(
                 path,
-                watched,
+                self._watched(train),
                 place,
                 directory=directory,
                 report=self._report,
@@ -200,17 +186,6 @@ class _RankOnRay:
         del graph
         return result
 
-    def _tell_error(self, error: BaseException) -> None:
-        """Logs and reports the first error; those that follow from it are left out."""
-        if not self._has_failed:
-            self._has_failed = True
-            logger.error("the function has failed", exc_info=error)
-            self._tell_progress()
-            self._say_surely("raised", self._rank, error_to_json(error), time.time(), self._is_training)
-
-    def _report(self, logged: Logged) -> None:
-        self._logged = logged
-
     def _keep_telling(self) -> None:
         """A thread: tells now and then how far training is."""
         while not self._ended.wait(_TELL_S):
@@ -219,16 +194,9 @@ class _RankOnRay:
     def _tell_progress(self) -> None:
         with self._tell_lock:
             if self._printed:
-                self._say("output", self._rank, "".join(self._printed))
+                self._say("output", text="".join(self._printed))
                 self._printed.clear()
-        loader = self._loader
-        if loader is None:
-            return
-        told = progress_of(loader, self._logged)
-        with self._tell_lock:
-            if told != self._told:
-                self._told = told
-                self._say("steps", self._rank, told)
+        super()._tell_progress()
 
 
 class _Tee(io.TextIOBase):

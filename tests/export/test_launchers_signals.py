@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from gnnkit import GraphLoader
-from gnnkit.export.job_files import stage_script
+from gnnkit.export.launchers.common import render
 from tests.distributed.ranks import TORCHRUN_VARIABLES
 from tests.export.graphs import make_store
 from tests.export.jobs import SERVED, job, write_files
@@ -138,7 +138,7 @@ class Script:
         write_files(written, folder / "job")
         (folder / "job" / "plan.json").touch()
         stage = folder / "job" / "stage.sh"
-        stage.write_text(stage_script(written, "gnnkit partition store 2"))
+        stage.write_text(render("stage.sh", written, cut_command="gnnkit partition store 2"))
         stage.chmod(0o755)
         (folder / "bin").mkdir()
         for name in COMMANDS:

@@ -17,6 +17,7 @@ from gnnkit.export.code import is_installed
 from gnnkit.jobs.environment import JobPlace
 from gnnkit.jobs.running import load_train, run_training
 from tests.export.graphs import make_store, make_typed_store
+from tests.helpers.machine import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -48,6 +49,15 @@ def train(job: Path, epochs: int, capsys: pytest.CaptureFixture[str]) -> tuple[f
         device="cpu",
     )
     return accuracy, capsys.readouterr().out, losses
+
+
+@pytest.mark.parametrize("kind", ["nodes", "typed", "binary"])
+def test_a_program_is_written_as_gnnkit_is(kind: str, tmp_path: Path) -> None:
+    program = export(kind, tmp_path) / "train.py"
+    words = ["check", "--config", ROOT / "pyproject.toml", "--ignore", "D,T20"], ["format", "--check", "--config", ROOT / "pyproject.toml"]
+    for each in words:
+        done = subprocess.run([sys.executable, "-m", "ruff", *each, program], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("kind", ["nodes", "typed", "binary", "triplet"])

@@ -157,7 +157,7 @@ def test_the_report_says_what_was_found(epoch: list[Any]) -> None:
 
 # The size of a job ------------------------------------------------------------------------------------------------------
 
-JOB = TrialSize("job", "torchrun", 4, 8, 0, 1, placement="partition", gpus_per_proc=0, cut_from=None)
+JOB = TrialSize("torchrun", 4, 8, 0, 1, name="job", placement="partition", gpus_per_proc=0, cut_from=None)
 
 
 def sized(monkeypatch: pytest.MonkeyPatch, job: TrialSize, cpus: int, memory: int) -> tuple[str, list[str]]:

@@ -45,9 +45,7 @@ ORDER = (
 # What sampling and storage may not import, beside what stands above them.
 PROCESS_MODULES = ("multiprocessing", "subprocess", "torch.distributed", "torch.multiprocessing")
 VENDORS = {"ogb", "graphlearn_torch"}
-MODULES = sorted(path for path in ROOT.glob("gnnkit/**/*.py") if path.parent != ROOT / "gnnkit/export/templates")
-# Programs that an export copies for a user to start from: they import what users import.
-PROGRAMS = ROOT / "gnnkit/export/templates"
+MODULES = sorted(ROOT.glob("gnnkit/**/*.py"))
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:

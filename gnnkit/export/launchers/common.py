@@ -1,14 +1,14 @@
-"""The common parts of launchers: resources of a node, rows of the table of ports, and shell templates."""
+"""The common parts of launchers: resources of a node, templates of their files, and of what the README says of them."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.export.job import ExportJob, Port
-from gnnkit.export.proof.trial import Command, JobTrial
+from gnnkit.export.job import ExportJob, Instructions, InstructionStep, Port
 from gnnkit.runtime.ring import HEADROOM, LEASED
 
 if TYPE_CHECKING:
@@ -86,62 +86,35 @@ def storage_gib(job: ExportJob) -> int:
     return in_gib(job.store_bytes_per_node + job.servers_per_node * server)
 
 
-_ANY = "any free one"
-
-
-def between_ranks(job: ExportJob) -> tuple[Port, ...]:
-    """Returns the ports that ranks open to each other, which the system picks."""
-    if job.world_size == 1:
-        return ()
-    kind = "gloo or NCCL (gradients, checkpoints)" if job.gpus_per_node else "gloo (gradients, checkpoints)"
-    rows = [Port(kind, "every rank", _ANY, ephemeral=True)]
-    if job.backend == "Colocated" and job.nodes > 1 and not job.placement.is_replicated:
-        rows.append(Port("part service (sampled neighbours and rows)", "local rank 0 of every node", _ANY, ephemeral=True))
-    return tuple(rows)
-
-
-def storage_ports(job: ExportJob, first: str, change: str, where: str = "every storage node") -> tuple[Port, ...]:
-    """Returns the ports that storage servers listen on.
-
-    Args:
-        job: The job.
-        first: The first server's port of each node.
-        change: How that is changed.
-        where: Where they are.
-    """
-    if not job.num_servers:
-        return ()
-    last = f" and the {job.servers_per_node - 1} after it" if job.servers_per_node > 1 else ""
-    return (Port("storage servers (STORAGE_PORT)", where, f"{first}{last}", ephemeral=False, change=change),)
-
-
 LAUNCH, SERVE = "launch.sh", "serve.sh"
-# torchrun's own, and where the documentation of servers puts them.
-MASTER_PORT, STORAGE_PORT = 29500, 7000
-MAX_RESTARTS = 3
-RANK_THREADS = "threads of torch in each rank; the processors divided by the ranks"
-# Seconds that nodes wait for each other, and that kernels and checks of the store may take.
-JOIN_TIMEOUT_S, PREPARE_TIMEOUT_S = 600, 1800
 
 
 def render(template: str, job: ExportJob, **values: Any) -> str:
-    """Renders a template of ``gnnkit/export/launchers/templates``.
+    """Renders a template of ``gnnkit/export/templates``.
 
     Args:
         template: File name, without ``.j2``.
         job: The job.
         **values: What else the template asks for; a missing one is an error.
     """
-    numbers = {
-        "master_port": MASTER_PORT,
-        "storage_port": STORAGE_PORT,
-        "max_restarts": MAX_RESTARTS,
-        "join_timeout_s": JOIN_TIMEOUT_S,
-        "prepare_timeout_s": PREPARE_TIMEOUT_S,
-        "storage_addrs": ",".join(storage_examples(job)),
-        "storage_example": f" STORAGE_ADDRS={','.join(storage_examples(job))}" if job.num_servers else "",
-    }
-    return _environment().get_template(f"{template}.j2").render(job=job, **numbers, **values)
+    storage_addrs = ",".join(f"10.0.0.{100 + node}" for node in range(job.storage_nodes))
+    storage_example = f" STORAGE_ADDRS={storage_addrs}" if job.num_servers else ""
+    return filled(template, job=job, storage_addrs=storage_addrs, storage_example=storage_example, **values)
+
+
+def scripts(job: ExportJob, where: str) -> dict[str, str]:
+    """``launch.sh``, and ``serve.sh`` where there are storage nodes.
+
+    Args:
+        job: The job.
+        where: "machines" that a person logs in to, or "pods".
+    """
+    return {name: render(name, job, where=where) for name in (LAUNCH, *([SERVE] if job.num_servers else []))}
+
+
+def filled(template: str, **values: Any) -> str:
+    """Fills a template in which no job is spoken of; see ``render``."""
+    return _environment().get_template(f"{template}.j2").render(**values)
 
 
 @cache
@@ -149,7 +122,7 @@ def _environment() -> jinja2.Environment:
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("gnnkit.export.launchers", "templates"),
+        loader=jinja2.PackageLoader("gnnkit.export", "templates"),
         autoescape=False,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -159,7 +132,17 @@ def _environment() -> jinja2.Environment:
         comment_start_string="<#",
         comment_end_string="#>",
     )
-    environment.filters["quoted"] = _quoted
+    environment.filters |= {"quoted": _quoted, "unwrapped": unwrapped, "literal": _literal}
+    sizes = (in_gib, rank_cores, trainer_gib, trainer_shm_gib, storage_cores, storage_gib, storage_shm_gib)
+    environment.globals |= {size.__name__: size for size in sizes} | {
+        # torchrun's own, and where the documentation of servers puts them.
+        "master_port": 29500,
+        "storage_port": 7000,
+        "max_restarts": 3,
+        # That nodes wait for each other, and that kernels and checks of the store may take.
+        "join_timeout_s": 600,
+        "prepare_timeout_s": 1800,
+    }
     return environment
 
 
@@ -170,32 +153,50 @@ def _quoted(word: str) -> str:
     return '"' + re.sub(r'([$`"\\])', r"\\\1", word) + '"'
 
 
-def script_commands(trial: JobTrial) -> list[Command]:
-    """Returns what starts a trial's scripts, as a person would: ``serve.sh`` on storage nodes, ``launch.sh`` on the others."""
-    starts = [(node, SERVE, "STORAGE_RANK") for node in trial.storage_nodes] + [(node, LAUNCH, "NODE_RANK") for node in trial.nodes]
-    return [trial.command(node, script, [f"./{script}"], {rank: str(node.rank)}) for node, script, rank in starts]
+def _literal(value: object) -> str:
+    """A text, a number or None as Python writes it, texts in double quotes."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
-def storage_examples(job: ExportJob) -> list[str]:
-    """Addresses of storage nodes for examples."""
-    return [f"10.0.0.{100 + node}" for node in range(job.storage_nodes)]
+def unwrapped(text: str) -> str:
+    """Markdown whose paragraphs and items have a line each."""
+    return re.sub(r"(?<=\S)\n(?!\n|\* ) *", " ", text.strip())
 
 
-def common_settings(job: ExportJob) -> dict[str, str]:
-    """Variables of every launcher, with what they mean."""
-    settings = {
-        "MAX_RESTARTS": f"how often ranks that have failed are started again; {MAX_RESTARTS}",
-        "GNNKIT_INTERFACE": f"interface that nodes talk to each other on, by name; {job.interface or 'the one that leads to node 0'}",
-        "RUN_DIR": "where checkpoints go; `run`",
-        "PREPARE_TIMEOUT_S": f"seconds that `gnnkit run --prepare` may take on each node; {PREPARE_TIMEOUT_S}",
-    }
-    if job.num_servers:
-        settings["SERVERS_PER_NODE"] = f"storage servers of each storage node, the same everywhere; {job.servers_per_node}"
-    return settings
+def instructions_of(template: str, job: ExportJob, **values: Any) -> Instructions:
+    """Reads the text for the README from a template, which has a chapter for each field of ``Instructions``.
+
+    Args:
+        template: See ``render``.
+        job: The job.
+        **values: See ``render``.
+    """
+    said = chapters_of(render(template, job, **values))
+    ports, settings = (
+        [[cell.strip() for cell in row.strip("|").split("|")] for row in said[name].splitlines()] for name in ("ports", "settings")
+    )
+    return Instructions(
+        start=steps_of(said["start"]),
+        restart=steps_of(said["restart"])[0],
+        watch=steps_of(said["watch"])[0],
+        ports=tuple(Port(who, where, number, kind == "ephemeral", change) for who, where, number, kind, change in ports),
+        settings={name: meaning for name, meaning in settings},
+        before_copies=steps_of(said.get("before_copies", "")),
+        checkpoints=said.get("checkpoints", "`run/`"),
+    )
 
 
-TOKEN_TEXT = (
-    "Every process that knows the token may read the graph. It is in no file of this directory, and never an argument of a command."
-)
-# Makes a secret that only its owner can read.
-MAKE_TOKEN = "(umask 077 && od -An -N24 -tx1 /dev/urandom | tr -d ' \\n' > token)"
+def chapters_of(text: str) -> dict[str, str]:
+    """The chapters of a text by their names, which are headings of the first level and a word."""
+    _, *parts = re.split(r"^# (\w+)$", text, flags=re.MULTILINE)
+    return {name: chapter.strip() for name, chapter in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def steps_of(chapter: str) -> tuple[InstructionStep, ...]:
+    """The steps of a chapter, each a heading of the second level, a text, and commands in a block."""
+    steps = []
+    for step in re.split(r"^## ", chapter, flags=re.MULTILINE)[1:]:
+        said, _, commands = step.partition("```bash\n")
+        title, _, text = said.partition("\n")
+        steps.append(InstructionStep(title, unwrapped(text), tuple(commands.partition("\n```")[0].splitlines())))
+    return tuple(steps)

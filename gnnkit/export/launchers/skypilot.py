@@ -7,20 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.errors import PlanError
-from gnnkit.export.job import REQUIREMENTS, ExportJob, Instructions, InstructionStep, Port
+from gnnkit.export.job import ExportJob, Instructions
 from gnnkit.export.launchers.base import Launcher
-from gnnkit.export.launchers.common import (
-    LAUNCH,
-    MASTER_PORT,
-    MAX_RESTARTS,
-    RANK_THREADS,
-    between_ranks,
-    common_settings,
-    in_gib,
-    rank_cores,
-    render,
-    trainer_gib,
-)
+from gnnkit.export.launchers.common import LAUNCH, in_gib, instructions_of, rank_cores, render, scripts, trainer_gib
 from gnnkit.export.proof.trial import Command, JobTrial
 from gnnkit.files import read_text
 
@@ -52,26 +41,11 @@ class SkyPilot(Launcher):
                 "SkyPilot starts the same on every node and waits for all of them, and storage servers never end by themselves",
                 "loader.with_backend('colocated').export(..., launcher='skypilot')",
             )
-        return {SKY_YAML: _sky_yaml(job), LAUNCH: render(LAUNCH, job, where="machines")}
+        return {SKY_YAML: _sky_yaml(job), **scripts(job, "machines")}
 
     def instructions(self, job: ExportJob) -> Instructions:
         """Returns the text about ``sky launch``."""
-        store = "; ranks fetch the store" if job.store.is_fetched else _WITH_THE_STORE
-        start = (InstructionStep("Start it", _START.format(yaml=SKY_YAML, store=store), (f"sky launch -c {job.name} {SKY_YAML}",)),)
-        watch = InstructionStep(
-            "Watch it, end it",
-            "The machines cost money until they are down.",
-            (f"sky logs {job.name}", f"sky cancel {job.name} --all", f"sky down {job.name}"),
-        )
-        restart = InstructionStep("When something fails", _RESTART.format(restarts=MAX_RESTARTS, job=job, yaml=SKY_YAML))
-        change = f"`MASTER_PORT` under `envs` of `{SKY_YAML}`"
-        meeting = Port(
-            "torchrun's meeting point (MASTER_PORT), on every interface", "node 0", str(MASTER_PORT), ephemeral=False, change=change
-        )
-        ports = (meeting, Port("store of the ranks", "node 0", "any free one", ephemeral=True), *between_ranks(job))
-        settings = common_settings(job) | {"MASTER_PORT": f"where nodes meet; {MASTER_PORT}", "OMP_NUM_THREADS": RANK_THREADS}
-        settings = {name: f"{meaning} (under `envs` of `{SKY_YAML}`)" for name, meaning in settings.items()}
-        return Instructions(start, restart, watch, ports, settings, checkpoints="`run/` of node 0")
+        return instructions_of("skypilot.md", job)
 
     def commands(self, trial: JobTrial) -> list[Command]:
         """Returns ``run`` of ``sky.yaml`` for each node, with the variables that SkyPilot sets.
@@ -91,21 +65,6 @@ class SkyPilot(Launcher):
         return made
 
 
-_START = """\
-In this directory, with [SkyPilot](https://docs.skypilot.co) and a cloud or cluster that `sky check` knows. Look at `resources` in
-`{yaml}` first: cores, memory and disk are estimates from the store and the batches. `file_mounts` brings this directory
-to every node{store}."""
-
-_WITH_THE_STORE = ", and the store; where that lies in a bucket, name the bucket there"
-
-_RESTART = """\
-* A rank fails or is killed: torchrun starts all ranks again, {restarts} times in all, and they continue from the last checkpoint.
-* A node is gone: the job has failed. `sky launch -c {job.name} {yaml}` starts it again; it continues from the last checkpoint where node 0
-  still has its disk.
-* Machines that may be taken away (`use_spot: true`), or a start that SkyPilot repeats by itself: `sky jobs launch {yaml}`, with `run/` in a
-  bucket. `{yaml}` has the lines for that."""
-
-
 def _sky_yaml(job: ExportJob) -> str:
     import yaml
 
@@ -120,14 +79,18 @@ def _sky_yaml(job: ExportJob) -> str:
     }
     if job.gpus_per_node:
         resources["accelerators"] = {name: job.gpus_per_node for name in _GPUS}
-    parts = {
-        "HEAD": {"name": job.name, "num_nodes": job.nodes},
-        "RESOURCES": {"resources": resources},
-        "MOUNTS": {"file_mounts": mounts},
-    }
-    comment = (_FETCHED if job.store.is_fetched else _BROUGHT).format(name=posixpath.basename(job.store.path), path=job.store.path)
-    written = {name: yaml.safe_dump(part, sort_keys=False, width=1000).rstrip("\n") for name, part in parts.items()}
-    return _TEMPLATE.format(job=job, requirements=REQUIREMENTS, launch=LAUNCH, home=home, STORE=comment, **written)
+
+    def written(part: dict[str, Any]) -> str:
+        return yaml.safe_dump(part, sort_keys=False, width=1000).rstrip("\n")
+
+    return render(
+        SKY_YAML,
+        job,
+        home=home,
+        head=written({"name": job.name, "num_nodes": job.nodes}),
+        resources=written({"resources": resources}),
+        mounts=written({"file_mounts": mounts}),
+    )
 
 
 def _home(job: ExportJob) -> tuple[int, str]:
@@ -138,41 +101,6 @@ def _home(job: ExportJob) -> tuple[int, str]:
 
 def _seen_there(path: str, home: str) -> str:
     return path.rstrip("/") if path.startswith("/") else f"~/{posixpath.normpath(posixpath.join(home, path))}"
-
-
-_BROUGHT = """\
-# Every node gets this directory and the whole store. In place of the store's path may stand a bucket that holds the same files:
-#   {{source: s3://bucket/{name}, mode: COPY}}"""
-
-_FETCHED = """\
-# Every node gets this directory, and fetches its parts of the store from {path}."""
-
-_TEMPLATE = """\
-# {job.name}: {job.nodes} x {job.procs_per_node} ranks. README.md says more: sky launch -c {job.name} sky.yaml
-{HEAD}
-# Estimates from the store and the batches. It asks for {job.gpu_words}.
-# Name the GPUs, clouds and regions that you may use; SkyPilot takes the cheapest that there is.
-{RESOURCES}
-{STORE}
-# Checkpoints that outlive the machines, for sky jobs launch:
-#   ~/{home}/run: {{source: s3://bucket/{job.name}-run, mode: MOUNT_CACHED}}
-{MOUNTS}
-envs:
-  JOB_DIR: {home} # from the home directory
-setup: |
-  set -euo pipefail
-  cd ~
-  cd "$JOB_DIR"
-  python3 -m venv env
-  env/bin/pip install -q -r {requirements}
-run: |
-  set -euo pipefail
-  cd ~
-  cd "$JOB_DIR"
-  MASTER_ADDR="$(head -n1 <<<"$SKYPILOT_NODE_IPS")"
-  export MASTER_ADDR NODE_RANK="$SKYPILOT_NODE_RANK"
-  exec ./{launch}
-"""
 
 
 def _run_of(file: Path) -> tuple[str, dict[str, str]]:

@@ -1,12 +1,11 @@
-"""Keeps the processes of a job that runs on trial, whatever they are: ``python -m gnnkit.export.proof.keeper PARENT < spec``.
+"""Keeps the processes of a job that runs on trial, whatever they are: ``python -m gnnkit.export.proof.keeper PARENT SOCKET``.
 
 Shell scripts, torchrun and what they start do not know the process that wants them. All that is started here stays a descendant of this
-process, also what has left its session or lost its parent, and is ended with it: when standard input ends, or when the parent does.
+process, also what has left its session or lost its parent, and is ended with it: when the connection or the parent ends.
 
-The spec is a line of JSON: ``{"hosts": number of network namespaces or 0, "folder": theirs, "scratch": removed if the parent ends,
-"commands": [{"words", "environment", "cwd", "log", "host"}]}``. Lines on standard output say what happens: ``["started"]``,
-``["ended", command, exit status]``, ``["failed", why]``. A line on standard input ends them: the seconds that they may take to do it by
-themselves; its end leaves them less.
+The first message says what to run: ``hosts``, the number of network namespaces or 0, their ``folder``, the ``scratch`` that is removed if
+the parent ends, and ``commands``. The keeper says that one has "ended", or that all have "failed". A message "stop" ends them: they may
+take ``timeout_s`` seconds to do it by themselves; the end of the connection leaves them less.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,9 +27,9 @@ from typing import Any
 import psutil
 
 from gnnkit.cluster.namespaces import NamespaceError, NamespaceHost, network
+from gnnkit.runtime.wire import Wire
 from gnnkit.waiting import Deadline
 
-STDIN, STDOUT = 0, 1
 # A file of the folder: the words that run a command in each of the namespaces.
 HOSTS = "hosts.json"
 _PR_SET_CHILD_SUBREAPER = 36
@@ -42,12 +42,12 @@ class TrialSupervisor:
     """Runs the commands of a spec.
 
     Args:
-        spec: See the module.
-        parent: Pid of the process that wants them.
+        wire: The connection to the process that wants them.
+        parent: Its pid.
     """
 
-    def __init__(self, spec: dict[str, Any], parent: int) -> None:
-        self._spec, self._parent = spec, os.pidfd_open(parent)
+    def __init__(self, wire: Wire, parent: int) -> None:
+        self._wire, self._spec, self._parent = wire, wire.next().body, os.pidfd_open(parent)
         self._commands: dict[int, int] = {}  # pid: number of the command
         self._wakeup, wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
@@ -64,16 +64,15 @@ class TrialSupervisor:
             try:
                 hosts = stack.enter_context(network(self._spec["hosts"])) if self._spec["hosts"] else []
             except NamespaceError as error:
-                return tell("failed", str(error))
+                return self._wire.tell("failed", why=str(error))
             (folder / HOSTS).write_text(json.dumps([host.enter for host in hosts]))
             keepers = _running()  # those of the namespaces, which the commands need to the end
             try:
                 for number, command in enumerate(self._spec["commands"]):
                     self._start(number, command, hosts)
-                tell("started")
                 haste_s = self._watch()
             except OSError as error:
-                tell("failed", str(error))
+                self._wire.tell("failed", why=str(error))
             finally:
                 self._end(keepers, haste_s)
 
@@ -87,7 +86,7 @@ class TrialSupervisor:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=command["environment"],
-                cwd=command["cwd"],
+                cwd=command["folder"],
                 start_new_session=True,
             )
         self._commands[process.pid] = number
@@ -101,18 +100,21 @@ class TrialSupervisor:
     def _watch(self) -> float:
         """Tells of commands that end, until the parent wants no more; returns the seconds that the rest may take to end by itself."""
         poller = select.poll()
-        for fd in (STDIN, self._parent, self._wakeup):
+        for fd in (self._wire.fileno(), self._parent, self._wakeup):
             poller.register(fd, select.POLLIN | select.POLLHUP)
         while True:
             ready = {fd for fd, _ in poller.poll()}
             if self._wakeup in ready:
                 os.read(self._wakeup, 4096)
                 for number, status in self._collect():
-                    tell("ended", number, status)
+                    self._wire.tell("ended", number=number, status=status)
             if self._parent in ready:
                 return _HASTE_S
-            if STDIN in ready:
-                return float(read_line() or _HASTE_S)
+            if self._wire.fileno() in ready:
+                try:
+                    return float(self._wire.next().body["timeout_s"])
+                except EOFError:
+                    return _HASTE_S
 
     def _collect(self) -> Iterator[tuple[int, int]]:
         """Exit statuses of everything that has ended; yields those of commands."""
@@ -154,26 +156,14 @@ def _signal_all(processes: set[psutil.Process], number: signal.Signals) -> None:
             process.send_signal(number)
 
 
-def read_line() -> bytes:
-    """A line of standard input, and no byte more, so that the next one is seen to be there; empty at its end."""
-    line = b""
-    while not line.endswith(b"\n") and (byte := os.read(STDIN, 1)):
-        line += byte
-    return line
-
-
-def tell(*said: Any) -> None:
-    """Writes a line for the parent, which may be gone."""
-    with contextlib.suppress(BrokenPipeError):
-        os.write(STDOUT, (json.dumps(said) + "\n").encode())
-
-
 def main() -> None:
-    """Reads the spec, and keeps what it says."""
+    """Keeps what the first message says."""
     signal.signal(signal.SIGINT, lambda number, frame: None)  # an interrupt is the parent's affair; not SIG_IGN, which children inherit
     libc: Any = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    TrialSupervisor(json.loads(read_line()), int(sys.argv[1])).run()
+    parent, fd = map(int, sys.argv[1:])
+    os.set_inheritable(fd, False)
+    TrialSupervisor(Wire(socket.socket(fileno=fd)), parent).run()
 
 
 if __name__ == "__main__":

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import secrets
-import select
 import shlex
 import shutil
 import signal
@@ -23,7 +21,7 @@ from gnnkit.bounds import is_whole, shown
 from gnnkit.cluster.hosts import shares
 from gnnkit.cluster.namespaces import INTERFACE, host_address
 from gnnkit.errors import PlanError, StartTimeout, WorkerDied
-from gnnkit.export.job import PLAN, RECORD, STAGE, SizedJob
+from gnnkit.export.job import PLAN, RECORD, SIZES, STAGE, SizedJob
 from gnnkit.export.recording import VARIABLE
 from gnnkit.export.writer import read_record
 from gnnkit.host import available_cpus, available_memory
@@ -31,6 +29,7 @@ from gnnkit.kernels.jit import KERNEL_CACHE_VARIABLE, kernel_cache_root
 from gnnkit.plan import Held, LoaderPlan, Placement
 from gnnkit.plan.files import read_plan_file
 from gnnkit.runtime.runs import tail
+from gnnkit.runtime.wire import Message, Wire
 from gnnkit.storage.layout import MANIFEST_NAME, is_held
 from gnnkit.storage.manifest import read_manifest
 from gnnkit.units import format_bytes
@@ -74,11 +73,15 @@ class TrialRun:
     Args:
         commands: The commands.
         keeper: Their keeper.
-        log: What that writes.
+        wire: The connection to it.
+        log: What it writes.
+
+    Attributes:
+        commands: See above.
     """
 
-    def __init__(self, commands: Sequence[Command], keeper: subprocess.Popen[bytes], log: Path) -> None:
-        self._commands, self._keeper, self._log, self._unread = commands, keeper, log, b""
+    def __init__(self, commands: Sequence[Command], keeper: subprocess.Popen[bytes], wire: Wire, log: Path) -> None:
+        self.commands, self._keeper, self._wire, self._log = commands, keeper, wire, log
         self._left = {number for number, command in enumerate(commands) if not command.serves}
 
     def look(self, wait_s: float = 0.0) -> bool:
@@ -92,34 +95,30 @@ class TrialRun:
             StartTimeout: They cannot be started.
         """
         for said in self._said(wait_s):
-            if said[0] == "failed":
-                raise StartTimeout(f"the job cannot be started here: {said[1]}")
-            if said[0] == "ended":
-                self._book(*said[1:])
+            if said.kind == "failed":
+                raise StartTimeout(f"the job cannot be started here: {said.body['why']}")
+            self._book(said.body["number"], said.body["status"])
         return not self._left
 
     def _book(self, number: int, status: int) -> None:
-        command = self._commands[number]
+        command = self.commands[number]
         self._left.discard(number)
         if status or command.serves:
             how = f"ended with exit status {status}" if status >= 0 else f"was killed by {signal.Signals(-status).name}"
             deadline = Deadline(_MORE_S)
             while self._left and (rest_s := deadline.left_s) > 0:
-                self._left -= {said[1] for said in self._said(min(rest_s, _LOOK_S)) if said[0] == "ended"}
+                self._left -= {said.body["number"] for said in self._said(min(rest_s, _LOOK_S)) if said.kind == "ended"}
             raise WorkerDied(f"{command.name} {how}{last_lines(command.log)}")
 
-    def _said(self, wait_s: float) -> Iterator[list]:  # type: ignore[type-arg]
-        """Yields the messages that the keeper has written since the last call."""
-        assert self._keeper.stdout is not None
-        fd = self._keeper.stdout.fileno()
-        while select.select([fd], [], [], wait_s)[0]:
-            wait_s = 0.0
-            data = os.read(fd, 1 << 16)
-            if not data:
-                status = self._keeper.wait(_KEEPER_S)
-                raise WorkerDied(f"what keeps the job's processes ended with exit status {status}{last_lines(self._log)}")
-            *lines, self._unread = (self._unread + data).split(b"\n")
-            yield from map(json.loads, lines)
+    def _said(self, wait_s: float) -> Iterator[Message]:
+        """Yields the messages of the keeper that have come since the last call."""
+        self._wire.wait(wait_s)
+        try:
+            while (message := self._wire.receive()) is not None:
+                yield message
+        except EOFError as error:
+            status = self._keeper.wait(_KEEPER_S)
+            raise WorkerDied(f"what keeps the job's processes ended with exit status {status}{last_lines(self._log)}") from error
 
 
 @contextlib.contextmanager
@@ -132,51 +131,30 @@ def running(commands: Sequence[Command], num_hosts: int, folder: Path, scratch: 
         folder: Where they are at home.
         scratch: Is removed with the commands if this process is killed.
     """
-    spec = {
-        "hosts": num_hosts,
-        "folder": str(folder),
-        "scratch": str(scratch),
-        "commands": [
-            {
-                "words": list(command.words),
-                "environment": dict(command.environment),
-                "cwd": str(command.folder),
-                "log": str(command.log),
-                "host": command.host,
-            }
-            for command in commands
-        ],
-    }
-    log = folder / "keeper.log"
+    log, (wire, theirs) = folder / "keeper.log", Wire.pair()
     path = os.pathsep.join(os.getcwd() if entry == "" else entry for entry in sys.path)
-    with log.open("wb") as errors:
+    with log.open("wb") as errors, theirs:
         keeper = subprocess.Popen(
-            [sys.executable, "-m", _KEEPER, str(os.getpid())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            [sys.executable, "-m", _KEEPER, str(os.getpid()), str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
             stderr=errors,
             env={**os.environ, "PYTHONPATH": path},
+            pass_fds=[theirs.fileno()],
             start_new_session=True,
         )
-    farewell = b""
     try:
-        assert keeper.stdin is not None
-        keeper.stdin.write(json.dumps(spec).encode() + b"\n")
-        keeper.stdin.flush()
-        yield TrialRun(commands, keeper, log)
-        farewell = f"{_STOP_TIMEOUT_S}\n".encode()
+        told = [{**vars(command), "folder": str(command.folder), "log": str(command.log)} for command in commands]
+        wire.tell("run", hosts=num_hosts, folder=str(folder), scratch=str(scratch), commands=told)
+        yield TrialRun(commands, keeper, wire, log)
+        wire.tell("stop", timeout_s=_STOP_TIMEOUT_S)
     finally:
-        _end(keeper, farewell)
-
-
-def _end(keeper: subprocess.Popen[bytes], farewell: bytes) -> None:
-    """Has everything ended, and waits for that."""
-    try:
-        with contextlib.suppress(BrokenPipeError):
-            keeper.communicate(farewell, timeout=_KEEPER_S + _STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        keeper.kill()
-        keeper.communicate()
+        wire.close()
+        try:
+            keeper.wait(_KEEPER_S + _STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            keeper.kill()
+            keeper.wait()
 
 
 def last_lines(log: Path, lines: int = 40) -> str:
@@ -198,16 +176,18 @@ _LEAST_RANKS = 4
 _SMALL = 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrialSize(SizedJob):
-    """The facts about a job and the size in which it is tried; its name is its directory's.
+    """The facts about a job and the size in which it is tried.
 
     Attributes:
+        name: The directory's name.
         placement: What each node that holds the graph has of it.
         gpus_per_proc: GPUs of each rank.
         cut_from: The notebook's store, where the job's is cut from it.
     """
 
+    name: str
     placement: str
     gpus_per_proc: int
     cut_from: str | None
@@ -232,14 +212,14 @@ def read_job(directory: Path) -> TrialSize:
     """
     options = read_record(directory)["options"]
     numbers: dict[str, Any] = {}
-    for name, least in (("nodes", 1), ("procs_per_node", 1), ("storage_nodes", 0), ("servers_per_node", 1), ("gpus_per_proc", 0)):
+    for name, least in (*SIZES.items(), ("gpus_per_proc", 0)):
         value = numbers[name] = options.get(name)
         if not is_whole(value, least):
             raise PlanError(f"{RECORD} says {name}={shown(value)}", "export the job again")
     if not isinstance(options.get("launcher"), str):
         raise PlanError(f"{RECORD} says launcher={options.get('launcher')!r}", "export the job again")
     placement = str(options.get("placement"))
-    return TrialSize(directory.name, options["launcher"], placement=placement, cut_from=options.get("cut_from"), **numbers)
+    return TrialSize(name=directory.name, launcher=options["launcher"], placement=placement, cut_from=options.get("cut_from"), **numbers)
 
 
 def fitting(job: TrialSize) -> tuple[TrialSize, list[str]]:
@@ -255,13 +235,7 @@ def fitting(job: TrialSize) -> tuple[TrialSize, list[str]]:
         reasons.append(f"{cpus} processor{'s' if cpus > 1 else ''}")
     if job.world_size + job.num_servers > most_by_memory:
         reasons.append(f"{format_bytes(memory)} of free memory")
-    small = replace(
-        job,
-        nodes=min(_SMALL, job.nodes),
-        procs_per_node=min(_SMALL, job.procs_per_node),
-        storage_nodes=min(_SMALL, job.storage_nodes),
-        servers_per_node=min(_SMALL, job.servers_per_node),
-    )
+    small = replace(job, **{name: min(_SMALL, getattr(job, name)) for name in SIZES})
     if not reasons or small == job:
         return job, []
     return small, [f"{small.size} in place of {job.size}: this machine has {' and '.join(reasons)}"]
@@ -374,9 +348,7 @@ def set_up(job: TrialSize, directory: Path, plan: LoaderPlan, folder: Path, *, i
     assert plan.store is not None, "there is a store, or nothing was exported"
     store = Path(plan.store.path)
     placement, written = _placement(job, store), str(read_plan_file(directory / PLAN)["store"]["path"])
-    for name in ("records", "tmp"):
-        (folder / name).mkdir()
-    write_commands(folder / "bin")
+    environment = _environment(job, folder, in_namespaces=in_namespaces, timeout_s=timeout_s)
     nodes = []
     for host in range(job.nodes + job.storage_nodes):
         serves = host >= job.nodes
@@ -394,7 +366,6 @@ def set_up(job: TrialSize, directory: Path, plan: LoaderPlan, folder: Path, *, i
             here = replace(here, backend={**plan.backend, "interface": INTERFACE if in_namespaces else None})
         here.save(node.folder / PLAN)
         nodes.append(node)
-    environment = _environment(job, folder, in_namespaces=in_namespaces, timeout_s=timeout_s)
     return JobTrial(job, folder, tuple(nodes[: job.nodes]), tuple(nodes[job.nodes :]), in_namespaces, environment)
 
 
@@ -442,17 +413,6 @@ def _link(source: str, target: str) -> None:
         shutil.copyfile(source, target)
 
 
-def write_commands(folder: Path) -> None:
-    """The commands that a job needs, of this environment, wherever it has put its own.
-
-    Args:
-        folder: Made for them.
-    """
-    folder.mkdir()
-    for name, module in (("gnnkit", "gnnkit"), ("torchrun", "torch.distributed.run")):
-        write_command(folder / name, module)
-
-
 def write_command(file: Path, module: str, *words: str) -> None:
     """A command that runs a module with this interpreter.
 
@@ -467,11 +427,15 @@ def write_command(file: Path, module: str, *words: str) -> None:
 
 
 def base_environment(folder: Path) -> dict[str, str]:
-    """This process's variables, without those that tell a job where it is, and with the commands of ``write_commands``.
+    """This process's variables, without those that tell a job where it is, and with the commands that a job needs, of this environment.
 
     Args:
-        folder: Has them in ``bin``, and takes temporary files in ``tmp``.
+        folder: Made for the commands, in ``bin``, and for temporary files, in ``tmp``.
     """
+    (folder / "tmp").mkdir(parents=True)
+    (folder / "bin").mkdir()
+    for name, module in (("gnnkit", "gnnkit"), ("torchrun", "torch.distributed.run")):
+        write_command(folder / "bin" / name, module)
     kept = {name: value for name, value in os.environ.items() if not _TOLD.fullmatch(name)}
     own = str(Path(__file__).parents[3])
     return {
@@ -491,17 +455,18 @@ def stage_command(directory: Path, folder: Path) -> Command:
 
     Args:
         directory: The job's directory.
-        folder: For what it writes beside the store.
+        folder: Made for what it writes beside the store.
     """
-    (folder / "tmp").mkdir()
-    write_commands(folder / "bin")
     return Command(STAGE, [f"./{STAGE}"], base_environment(folder), directory, folder / "log", None)
 
 
 def _environment(job: TrialSize, folder: Path, *, in_namespaces: bool, timeout_s: float) -> dict[str, str]:
+    """The variables of every command of a job, which writes its records into a folder of their own."""
+    records = folder / "records"
+    records.mkdir(parents=True)
     environment = {
         **base_environment(folder),
-        VARIABLE: str(folder / "records"),
+        VARIABLE: str(records),
         "NNODES": str(job.nodes),
         "NPROC_PER_NODE": str(job.procs_per_node),
         "MAX_RESTARTS": "0",

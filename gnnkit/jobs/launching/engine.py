@@ -6,13 +6,12 @@ import atexit
 import inspect
 import os
 import sys
-import threading
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gnnkit.arguments import checks_calls
 from gnnkit.bounds import MOST_THREADS, is_whole, shown, whole_number
@@ -35,39 +34,6 @@ if TYPE_CHECKING:
     from gnnkit.jobs.context import TrainContext
 
 
-class LaunchedRanks(Protocol):
-    """The ranks that an engine has started: what a ``RunHandle`` asks for. They run until they are done, or ``stop``.
-
-    Attributes:
-        spec: What was launched.
-        changed: Held for every look at what follows, and notified of every change.
-    """
-
-    spec: LaunchSpec
-    changed: threading.Condition
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether nothing runs any more."""
-
-    @property
-    def error(self) -> GnnkitError | None:
-        """The error that the run has failed with; None where it has not failed."""
-
-    @property
-    def results(self) -> Mapping[int, bytes]:
-        """``{rank: what its function returned}``, as ``packing.pack_result`` packs it, once the run has ended well."""
-
-    def status(self) -> RunStatus:
-        """Returns the state of the run and of its ranks."""
-
-    def log(self, rank: int) -> str:
-        """Returns a rank's output so far."""
-
-    def stop(self) -> None:
-        """Ends the ranks, and returns once they are gone; safe to call twice."""
-
-
 class Engine(ABC):
     """A way to start ranks: ``launch(engine=)`` takes an object of it, or the name of an entry point of ``gnnkit.launchers``."""
 
@@ -88,7 +54,7 @@ class Engine(ABC):
         return made_directory(given)
 
     @abstractmethod
-    def start(self, spec: LaunchSpec, inputs: LaunchInputs, events: EventSink) -> LaunchedRanks:
+    def start(self, spec: LaunchSpec, inputs: LaunchInputs, events: EventSink) -> Job:
         """Starts ranks, and returns at once.
 
         Args:
@@ -104,7 +70,7 @@ class Engine(ABC):
 class LocalEngine(Engine):
     """The ranks as processes of this machine, children of this process: what ``launch`` does by itself."""
 
-    def start(self, spec: LaunchSpec, inputs: LaunchInputs, events: EventSink) -> LaunchedRanks:
+    def start(self, spec: LaunchSpec, inputs: LaunchInputs, events: EventSink) -> Job:
         """Starts a process for each rank."""
         check_present(spec.device)
         return Job(spec, inputs, events)
@@ -114,7 +80,7 @@ class LocalEngine(Engine):
 _SLICE_S = 0.2
 _NUM_PROCS = 2
 # Runs whose end nothing has looked at: one that has failed decides the exit status of this process.
-_unseen: set[LaunchedRanks] = set()
+_unseen: set[Job] = set()
 os.register_at_fork(after_in_child=_unseen.clear)
 
 
@@ -155,7 +121,7 @@ class RunHandle(Shown):
         [(98, 1)]
     """
 
-    def __init__(self, job: LaunchedRanks) -> None:
+    def __init__(self, job: Job) -> None:
         self._job = job
         self._values: dict[int, Any] = {}
         _unseen.add(job)
@@ -256,11 +222,8 @@ class RunHandle(Shown):
         return self._values[rank]
 
     def _card(self) -> Card:
-        return launch_card(self._job.spec.title, self.status, None if self.error is None else _trace(self.error))
-
-
-def _trace(error: BaseException) -> str:
-    return "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        trace = None if self.error is None else "".join(traceback.format_exception(self.error))
+        return launch_card(self._job.spec.title, self.status, trace)
 
 
 @checks_calls()
@@ -311,7 +274,9 @@ def launch(  # noqa: PLR0913 - every one is a word of the user's
     if not isinstance(loader, GraphLoader):
         raise PlanError(f"loader must be a GraphLoader, got {type(loader).__name__}", "launch(train, loader, num_procs=2)")
     loader.pipeline.check_open()
-    starter = _engine(engine)
+    starter = LocalEngine() if engine is None else engine
+    if not isinstance(starter, Engine):
+        starter = find_plugin(starter, Engine, "engine")  # type: ignore[type-abstract]
     num_procs = _count(num_procs, starter)
     sink, code = make_sink(progress), pack_code(train_fn, loader.pipeline.transform, extra_of(loader), check_config(config or {}))
     inputs = LaunchInputs(loader, num_procs)
@@ -330,14 +295,6 @@ def launch(  # noqa: PLR0913 - every one is a word of the user's
         log_dir=None if log_dir is None else str(log_dir),
     )
     return RunHandle(starter.start(spec, inputs, sink))
-
-
-def _engine(engine: Engine | str | None) -> Engine:
-    if engine is None:
-        return LocalEngine()
-    if isinstance(engine, Engine):
-        return engine
-    return find_plugin(engine, Engine, "engine")  # type: ignore[type-abstract]
 
 
 def _count(num_procs: int | None, engine: Engine) -> int:

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from gnnkit.backends import backend_from_json
 from gnnkit.backends.graph_store import GraphStore
@@ -26,11 +26,12 @@ from gnnkit.events import Event, EventKind, EventSink
 from gnnkit.files import open_regular, user_path, why_unwritable
 from gnnkit.host import available_cpus
 from gnnkit.jobs.environment import VISIBLE, JobPlace, check_device
+from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.process_status import ProcessStatus, look_at
 from gnnkit.runtime.remote import error_from_json, fresh
 from gnnkit.runtime.runs import new_run, sweep
 from gnnkit.runtime.supervisor import ChildProcess, Exit, Supervisor, SupervisorOptions, supervise
-from gnnkit.runtime.wire import Message, Waker, in_memory
+from gnnkit.runtime.wire import Message, Waker, from_memory, in_memory
 
 if TYPE_CHECKING:
     from gnnkit.graph_loader import GraphLoader
@@ -229,37 +230,39 @@ class LaunchReporter:
             if rank == before or rank.state not in ("training", "done"):
                 continue
             if before is None:
-                self._rank("start", rank)
-            self._rank("progress", rank)
+                self._rank("start", rank, summary(rank), "batches")
+            self._rank("progress", rank, summary(rank), "batches")
             self._shown[rank.rank] = rank
 
     def started(self) -> None:
         """All ranks are in their function."""
-        self._event("end", "start", self._label, done=self._spec.num_procs, total=self._spec.num_procs)
+        count = self._spec.num_procs
+        self.events(Event("end", "start", self._label, done=count, total=count))
 
     def wait_for(self, text: str) -> None:
         """Shows what the ranks' start waits for; "" is nothing any more."""
         if text != self.waits_for:
             self.waits_for = text
             if text:
-                self._event("message", _STAGE, text=f"{self._label}: waits for {text}")
+                self.events(Event("message", _STAGE, text=f"{self._label}: waits for {text}"))
 
     def restarting(self, error: str, restarts: int) -> None:
         """A rank has failed, and all start again."""
         self._close("stopped")
-        self._event("message", _STAGE, text=f"{error}; all ranks start again ({restarts} of {self._spec.max_restarts} times)")
+        text = f"{error}; all ranks start again ({restarts} of {self._spec.max_restarts} times)"
+        self.events(Event("message", _STAGE, text=text))
         self._starts()
 
     def ended(self, state: RunState, error: GnnkitError | None, ranks: Sequence[RankStatus]) -> None:
         """Nothing runs any more."""
         if state == "done":
             self.show(ranks)
-        self._event("end" if state == "done" else "fail", "start", self._label, text="" if state == "done" else "GeneratorExit")
+        self.events(Event("end", "start", self._label) if state == "done" else Event("fail", "start", self._label, text="GeneratorExit"))
         self._close(state)
         if state == "failed" and error is not None:
-            self._event("message", _STAGE, text=str(error).splitlines()[0])
+            self.events(Event("message", _STAGE, text=str(error).splitlines()[0]))
         elif state == "stopped":
-            self._event("message", _STAGE, text=f"{self._spec.title} was stopped")
+            self.events(Event("message", _STAGE, text=f"{self._spec.title} was stopped"))
         close = getattr(self.events, "close", None)
         if close is not None:
             close()
@@ -269,23 +272,18 @@ class LaunchReporter:
         return f"{self._spec.title}, {self._spec.num_procs} rank{'s' if self._spec.num_procs > 1 else ''}"
 
     def _starts(self) -> None:
-        self._event("start", "start", self._label, total=self._spec.num_procs)
+        self.events(Event("start", "start", self._label, total=self._spec.num_procs))
 
     def _close(self, state: str) -> None:
         for rank in self._shown.values():
-            # An abandoned stage is no failure of its own: the run's error is told once.
-            done = state == "done"
-            text = summary(rank) if done else "GeneratorExit"
-            self._event("end" if done else "fail", _STAGE, f"rank {rank.rank}", done=rank.step, total=rank.num_steps or None, text=text)
+            if state == "done":
+                self._rank("end", rank, summary(rank))
+            else:  # an abandoned stage is no failure of its own: the run's error is told once
+                self._rank("fail", rank, "GeneratorExit")
         self._shown.clear()
 
-    def _rank(self, kind: EventKind, rank: RankStatus) -> None:
-        self._event(kind, _STAGE, f"rank {rank.rank}", done=rank.step, total=rank.num_steps or None, unit="batches", text=summary(rank))
-
-    def _event(
-        self, kind: EventKind, stage: str, label: str = "", *, done: float = 0, total: float | None = None, unit: str = "", text: str = ""
-    ) -> None:
-        self.events(Event(kind, stage, label, done, total, unit, text))
+    def _rank(self, kind: EventKind, rank: RankStatus, text: str, unit: str = "") -> None:
+        self.events(Event(kind, _STAGE, f"rank {rank.rank}", done=rank.step, total=rank.num_steps or None, unit=unit, text=text))
 
 
 def summary(rank: RankStatus) -> str:
@@ -302,8 +300,36 @@ def numbers_in_words(numbers: Mapping[str, float]) -> list[str]:
 _PLAN = "plan.json"
 
 
-class LaunchInputs:
-    """The graph for the ranks of one launch; see ``make``.
+class PlanInputs:
+    """The plan and the graph of ranks: here those of a plan file whose store all hosts find at the same place.
+
+    Args:
+        path: The plan's file.
+
+    Attributes:
+        title: The graph's name, or its store.
+        is_of_this_host: Whether no other host could have the graph.
+
+    Raises:
+        PlanError: It is no plan of a stored graph.
+    """
+
+    def __init__(self, path: Path) -> None:
+        store = LoaderPlan.load(path).store
+        if store is None:
+            raise PlanError("the plan's graph was only in memory", "build a store with gnnkit.partition() and a loader with from_store()")
+        self._path, self.title, self.is_of_this_host = path, store.path, False
+
+    def make(self, folder: Path, events: EventSink) -> dict[str, Any]:
+        """Makes what ranks need, and returns what they are told as JSON values: the plan file's path, the store's, and servers' tokens."""
+        return {"path": str(self._path), "store": self.title, "tokens": {}}
+
+    def remove(self) -> None:
+        """Removes what ``make`` has made."""
+
+
+class LaunchInputs(PlanInputs):
+    """Those of a loader, for the ranks of one launch.
 
     Args:
         loader: The loader whose batches they are to have.
@@ -320,21 +346,13 @@ class LaunchInputs:
                 f"the loader's graph is spread over {plan.placement.num_hosts} hosts, and launch() starts ranks on this one",
                 "loader.export(...) writes the job for several hosts",
             )
+        backend = backend_from_json(plan.backend)
+        self.title = self._graph.name if plan.store is None else plan.store.path
+        self.is_of_this_host = plan.store is None or (isinstance(backend, GraphStore) and backend.address is None)
         # Loaders of ranks belong to their process group, whatever this one belonged to.
         self._plan = replace(plan, batching=replace(plan.batching, rank=0, world_size=num_procs), placement=None)
         self._store: TemporaryStore | None = None
         self._servers: OwnServers | None = None
-
-    @property
-    def title(self) -> str:
-        """The graph's name, or its store."""
-        return self._graph.name if self._plan.store is None else self._plan.store.path
-
-    @property
-    def is_of_this_host(self) -> bool:
-        """Whether no other host could have it: the graph is only in memory, or servers are started for the ranks."""
-        backend = backend_from_json(self._plan.backend)
-        return self._plan.store is None or (isinstance(backend, GraphStore) and backend.address is None)
 
     def make(self, folder: Path, events: EventSink) -> dict[str, Any]:
         """Makes it; may take as long as writing a graph takes.
@@ -376,28 +394,6 @@ class LaunchInputs:
             servers.stop()
 
 
-class RankInputs(Protocol):
-    """The graph and the plan of ranks: ``LaunchInputs``, or another one's.
-
-    Attributes:
-        title: The graph's name, or its store.
-    """
-
-    @property
-    def title(self) -> str:
-        """The graph's name, or its store."""
-
-    @property
-    def is_of_this_host(self) -> bool:
-        """Whether no other host could have the graph."""
-
-    def make(self, folder: Path, events: EventSink) -> dict[str, Any]:
-        """Makes what the ranks need, and returns where it is: ``path``, ``store`` and ``tokens``."""
-
-    def remove(self) -> None:
-        """Removes what ``make`` has made."""
-
-
 def extra_of(loader: GraphLoader) -> Any:
     """Returns the attributes that batches of a graph in memory carry beside those of a store; None for a graph that is stored."""
     graph = loader.pipeline.graph
@@ -433,7 +429,7 @@ class Job:
         OSError: The system does not start processes.
     """
 
-    def __init__(self, spec: LaunchSpec, inputs: RankInputs, events: EventSink) -> None:
+    def __init__(self, spec: LaunchSpec, inputs: PlanInputs, events: EventSink) -> None:
         self.spec, self._inputs = spec, inputs
         self.changed = threading.Condition(threading.RLock())
         self.states = RankState(spec.num_procs)
@@ -512,7 +508,9 @@ class Job:
             return self._logs[rank] if rank in self._logs else self._output(rank)
 
     def _output(self, rank: int) -> str:
-        return text_of(self.folder.log(rank))
+        with contextlib.suppress(OSError), open(open_regular(Path(self.folder.log(rank))), "rb") as file:
+            return file.read().decode(errors="replace")
+        return ""
 
     # The thread ---------------------------------------------------------------------------------------------------------------
 
@@ -543,7 +541,7 @@ class Job:
 
     def _pump(self) -> None:
         if self._state == "restarting":
-            self._listen(_nothing)
+            self._listen(lambda rank, message: message.close())
             if not self._supervisor.alive:
                 self._begin_again()
             return
@@ -656,7 +654,9 @@ class Job:
         self._state, self._ended_s = state, time.monotonic()
         try:
             self._logs = {rank: self._output(rank) for rank in range(self.spec.num_procs)}
-            self.results = {rank: _read(fd) for rank, fd in self.states.results.items()} if state == "done" else {}
+            if state == "done":
+                handed, self.states.results = self.states.results, {}
+                self.results = {rank: from_memory(fd) for rank, fd in handed.items()}
             self._supervisor.stop()
         finally:
             self._drop_results()
@@ -672,10 +672,6 @@ class Job:
         for fd in self.states.results.values():
             os.close(fd)
         self.states.results.clear()
-
-
-def _nothing(rank: int, message: Message) -> None:
-    message.close()
 
 
 def named(error: GnnkitError, rank: int) -> GnnkitError:
@@ -708,16 +704,3 @@ class _MeetingPoint:
     def close(self) -> None:
         """Gives the port back."""
         self._listener.close()
-
-
-def _read(fd: int) -> bytes:
-    with open(os.dup(fd), "rb") as file:
-        file.seek(0)
-        return file.read()
-
-
-def text_of(path: os.PathLike[str]) -> str:
-    """Returns what a log holds; nothing where there is none."""
-    with contextlib.suppress(OSError), open(open_regular(Path(path)), "rb") as file:
-        return file.read().decode(errors="replace")
-    return ""

@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -19,7 +20,7 @@ from gnnkit.host import set_variables, without_collections
 from gnnkit.jobs.context import LogLines
 from gnnkit.jobs.environment import JobPlace
 from gnnkit.jobs.launching.packing import pack_result, unpack_code
-from gnnkit.jobs.running import run_training
+from gnnkit.jobs.running import Train, run_training
 from gnnkit.loader.planned import open_store
 from gnnkit.runtime.entry import ParentWatch
 from gnnkit.runtime.remote import error_to_json
@@ -38,7 +39,67 @@ logger = logging.getLogger(__name__)
 _TELL_S = 0.25
 
 
-class RankWork:
+class RankTeller(ABC):
+    """One rank's training, of which it tells the launching process: that it is in its function, how far it is, and its first error."""
+
+    def __init__(self) -> None:
+        self._loader: GraphLoader | None = None
+        self._logged: Logged | None = None
+        self._told: Mapping[str, Any] = {}
+        self._tell_lock = threading.Lock()
+        self._is_training = self._has_failed = False
+
+    @abstractmethod
+    def _say(self, kind: str, **body: Any) -> None:
+        """Sends a message, and waits for nothing."""
+
+    @abstractmethod
+    def _say_error(self, error: BaseException) -> None:
+        """Sends an error, and returns once it has arrived."""
+
+    def _watched(self, train: Train) -> Train:
+        """A train function whose beginning and whose error are told."""
+
+        def call(loader: GraphLoader, ctx: TrainContext) -> Any:
+            self._loader, self._is_training = loader, True
+            self._say("ready", device=str(ctx.device))
+            try:
+                return train(loader, ctx)
+            except BaseException as error:
+                # At once: the others find out what has become of this one when it goes, and then it is they who complain.
+                self._tell_error(error)
+                raise
+
+        return call
+
+    def _tell_error(self, error: BaseException) -> None:
+        """Logs and tells the first error; those that follow from it are left out."""
+        if not self._has_failed:
+            self._has_failed = True
+            logger.error("the function has failed", exc_info=error)
+            self._tell_progress()
+            self._say_error(error)
+
+    def _report(self, logged: Logged) -> None:
+        self._logged = logged
+
+    def _tell_progress(self) -> None:
+        """Tells the epoch, the batches of it that the rank has had and has in all, and what it logged last, where that is news."""
+        loader, logged = self._loader, self._logged
+        if loader is None:
+            return
+        epoch, step, numbers = loader.epoch, loader.stats().batches, {}
+        if logged is not None:
+            numbers = logged.numbers
+            step = max(step, logged.step) if epoch == logged.epoch else step
+        told = {"epoch": epoch, "step": step, "num_steps": len(loader), "numbers": numbers}
+        with self._tell_lock:
+            if told != self._told:
+                self._told = told
+                self._say("steps", **told)
+
+
+class RankWork(RankTeller):
     """One rank, from its first message to its end.
 
     Args:
@@ -47,14 +108,10 @@ class RankWork:
     """
 
     def __init__(self, wire: Wire, watch: ParentWatch) -> None:
+        super().__init__()
         self._wire = wire
         self._heard: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self._loader: GraphLoader | None = None
-        self._logged: Logged | None = None
         self._lines = LogLines(_show)
-        self._told: Mapping[str, Any] = {}
-        self._tell_lock = threading.Lock()
-        self._is_training = self._has_failed = False
         self._graph: GraphHandle | None = None
 
     def run(self) -> None:
@@ -107,19 +164,9 @@ class RankWork:
         if extra is not None:
             self._graph = carry_extra(plan.body["store"], extra)
 
-        def watched(loader: GraphLoader, ctx: TrainContext) -> Any:
-            self._loader, self._is_training = loader, True
-            self._wire.send("ready", device=str(ctx.device))
-            try:
-                return train(loader, ctx)
-            except BaseException as error:
-                # At once: the others find out what has become of this one when it goes, and then it is they who complain.
-                self._tell_error(error)
-                raise
-
         return run_training(
             Path(plan.body["path"]),
-            watched,
+            self._watched(train),
             place,
             directory=Path(body["directory"]),
             report=self._report,
@@ -129,48 +176,20 @@ class RankWork:
             config=config,
         )
 
-    def _tell_error(self, error: BaseException) -> None:
-        """Writes down and tells the first error; those that follow from it are left out."""
-        if not self._has_failed:
-            self._has_failed = True
-            logger.error("the function has failed", exc_info=error)
-            self._tell_progress()
-            self._wire.tell("raised" if self._is_training else "failed", error=error_to_json(error), at=time.monotonic())
+    def _say(self, kind: str, **body: Any) -> None:
+        self._wire.send(kind, **body)
 
-    # How far it is ------------------------------------------------------------------------------------------------------------
+    def _say_error(self, error: BaseException) -> None:
+        self._wire.tell("raised" if self._is_training else "failed", error=error_to_json(error), at=time.monotonic())
 
     def _report(self, logged: Logged) -> None:
-        self._logged = logged
+        super()._report(logged)
         self._lines(logged)
-
-    def _tell_progress(self) -> None:
-        loader, logged = self._loader, self._logged
-        if loader is None:
-            return
-        told = progress_of(loader, logged)
-        with self._tell_lock:
-            if told != self._told:
-                self._told = told
-                self._wire.send("steps", **told)
 
 
 def _show(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
-
-
-def progress_of(loader: GraphLoader, logged: Logged | None) -> dict[str, Any]:
-    """Returns how far a rank is: its epoch, the batches of it that it has had and has in all, and what it logged last.
-
-    Args:
-        loader: The rank's.
-        logged: What ``ctx.log`` was given last.
-    """
-    epoch, step, numbers = loader.epoch, loader.stats().batches, {}
-    if logged is not None:
-        numbers = logged.numbers
-        step = max(step, logged.step) if epoch == logged.epoch else step
-    return {"epoch": epoch, "step": step, "num_steps": len(loader), "numbers": numbers}
 
 
 def _store(place: JobPlace, fds: Sequence[int], timeout_s: float) -> Any:
