@@ -419,17 +419,19 @@ def _sampled(graph: SizedGraph, path: Path, wanted: Asked, num_hosts: int) -> Ba
         batching = replace(loader.plan.batching, world_size=max(1, len(held)), remainder="uneven")
         each = -(-_LOOKED_AT // batching.world_size)
         found = [
-            _Batch.of(loader, schedule.step((2 * i + 1) * len(schedule) // (2 * each)).batch_index, store, held[rank : rank + 1])
+            _CountedBatch.of(loader, schedule.step((2 * i + 1) * len(schedule) // (2 * each)).batch_index, store, held[rank : rank + 1])
             for rank in range(batching.world_size)
             if len(schedule := loader.pipeline.batches.schedule(replace(batching, rank=rank)))
             for i in range(each)
         ]
     source = f"the mean of {len(found)} batches, sampled from the store" + ("" if graph.plan is None else " as the plan says")
-    means = _Batch(*({key: sum(each[key] for each in of_all) / len(found) for key in of_all[0]} for of_all in zip(*found, strict=True)))
+    means = _CountedBatch(
+        *({key: sum(each[key] for each in of_all) / len(found) for key in of_all[0]} for of_all in zip(*found, strict=True))
+    )
     return BatchSize(source=source, **means._asdict())
 
 
-class _Batch(NamedTuple):
+class _CountedBatch(NamedTuple):
     """One batch, as ``BatchSize`` has the mean."""
 
     nodes: dict[Any, float]
@@ -440,7 +442,7 @@ class _Batch(NamedTuple):
     kept: dict[Any, float]
 
     @classmethod
-    def of(cls, loader: GraphLoader, index: int, store: Store, held: Sequence[Sequence[int]]) -> _Batch:
+    def of(cls, loader: GraphLoader, index: int, store: Store, held: Sequence[Sequence[int]]) -> _CountedBatch:
         """Samples a batch of epoch 0.
 
         Args:

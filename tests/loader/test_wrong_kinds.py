@@ -147,7 +147,7 @@ def test_an_argument_of_the_wrong_kind(name: str, makers: dict[str, Any]) -> Non
     [
         ({"weight": {"weight": 1}}, "weight must be a text or None"),
         ({"time_attr": ["time"]}, "time_attr must be a text or None"),
-        ({"shuffle": "no"}, "shuffle must be True, False or None"),
+        ({"shuffle": "no"}, "shuffle must be True, False or 'parts'"),
         ({"prefetch": [1]}, "prefetch must be a whole number"),
         ({"remainder": 3}, "remainder must be 'drop', 'pad', 'uneven' or None"),
         ({"batch_timeout_s": None}, "batch_timeout_s must be a number"),
