@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from gnnkit.errors import PlanError, SamplingError
 from gnnkit.kernels.jit import kernel
-from gnnkit.kernels.native import asks, copy_bytes, load_i32, load_i64, prefetch, store_i64
+from gnnkit.kernels.native import LINE, asks, copy_bytes, copy_row, load_i32, load_i64, prefetch, prefetch_bytes, store_i64
 from gnnkit.plan import Inputs, NeighborSampling, Sampling
 from gnnkit.sampling.batch_writer import COPY, KIND, LOOK_UP, TABLE, RowStep, RowWriter, ask_rows, row_gatherer, rows_ahead
 from gnnkit.sampling.graph_access import BaseGraphAccess, LocalGraphAccess, NodeScratch
@@ -264,8 +264,8 @@ def list_rows(
     """
     counts[:] = 0
     for i in range(count):
-        if hot != 0 and i + _AHEAD < count:
-            prefetch(hot + load_i64(ids + (i + _AHEAD) * 8) * 4)
+        if hot != 0 and i + 4 * _AHEAD < count:
+            prefetch(hot + load_i64(ids + (i + 4 * _AHEAD) * 8) * 4)
         v = load_i64(ids + i * 8)
         host = host_of_part[find_part(bounds, v)]
         if host != here:
@@ -279,6 +279,7 @@ def list_rows(
         store_i64(found + i * 8, v)
 
 
+_copy_4 = copy_row(4)
 _gather_present = row_gatherer(gaps=True)
 
 
@@ -358,6 +359,11 @@ def place_rows(source: int, count: int, places: NDArray[np.int64], width: int, t
             value = load_id(source, i, width)
             inside &= 0 <= value < limit
             store_i64(target + places[i] * 8, value)
+            continue
+        if i + _AHEAD < count:  # lines that are written in part are fetched first: asked of memory long before
+            prefetch_bytes(target + places[i + _AHEAD] * width, width)
+        if 4 * LINE < width <= 8 * LINE:
+            _copy_4(target + places[i] * width, source + i * width, width)
         else:
             copy_bytes(target + places[i] * width, source + i * width, width)
     return inside
