@@ -86,7 +86,7 @@ def recorded(loader: Pipeline, rank: int, steps: int | None = None) -> Iterator[
         rank: The rank.
         steps: How many of its batches, at most; None: all.
     """
-    schedule = loader.schedule()
+    schedule = loader.pipeline.schedule()
     for step, batch in enumerate(islice(loader, steps)):
         yield RecordedBatch(rank, step, schedule.step(step).batch_index, value_digests(batch))
 

@@ -66,6 +66,7 @@ def options(path: Path, **changes: Any) -> argparse.Namespace:
         "address": "",
         "alternate": False,
         "labor": False,
+        "by_part": False,
         "epochs": 1,
         "batch_size": 49,
         "fanout": [5, 5],

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -70,9 +69,8 @@ def test_a_rank_that_breaks_off_leaves_no_record(tmp_path: Path) -> None:
             raise RuntimeError("no more")
 
     with loader() as own:
-        broken = SimpleNamespace(state_dict=own.state_dict, plan=own.plan, __iter__=None)
         batches = Broken(own)
-        broken = type("Loader", (), {"state_dict": own.state_dict, "plan": own.plan, "__iter__": lambda self: iter(batches)})()
+        broken = type("Loader", (), {"pipeline": own.pipeline, "__iter__": lambda self: iter(batches)})()
         with pytest.raises(RuntimeError, match="no more"):
             record(broken, 3, tmp_path)
     assert read_record(tmp_path, 3) is None and count_recorded(tmp_path) == 5

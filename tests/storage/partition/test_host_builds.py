@@ -49,7 +49,7 @@ def test_hosts_build_what_one_builds(seed: int, memory: int, from_store: bool, d
         folder = Path(name)
         if from_store:  # where "ldg" meets the nodes, and what is hot, goes by the numbers that they have there
             first = build_store(graph, folder / "first", options_for(graph, rng, with_edge=True))
-            one, job = build_store(first, folder / "one", options), build_job(first, folder / "many", options)
+            one, job = build_store(first, folder / "one", options, memory_bytes=1 << 26), build_job(first, folder / "many", options)
         else:
             one, job = build_store(graph, folder / "one", options), build_job(graph, folder / "many", options)
         many = None
