@@ -201,7 +201,7 @@ class SizedGraph:
     @cached_property
     def sizes(self) -> dict[str, int]:
         """Bytes of each file."""
-        return {name: spec.file_nbytes for name, spec in self.manifest.file_specs().items()}
+        return self.manifest.file_sizes()
 
     @property
     def nbytes(self) -> int:

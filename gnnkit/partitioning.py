@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict, overload,
 from gnnkit.arguments import checks_arguments
 from gnnkit.bounds import size_in_bytes
 from gnnkit.callers import warn
+from gnnkit.cluster.hosts import fitting_cache_ratio
 from gnnkit.datasets.ogb import open_ogb
 from gnnkit.errors import PlanError, StoreError, interruptible
 from gnnkit.events import EventSink, ignore_events
@@ -20,7 +21,7 @@ from gnnkit.schema import EdgeDir
 from gnnkit.source import GraphSource
 from gnnkit.storage.catalog import default_store_dir, default_store_dirs, find_or_build, stores_of_graph
 from gnnkit.storage.layout import MANIFEST_NAME, BuildOptions, ByColumn, FeatureDtypes, Order, Partitioner
-from gnnkit.storage.manifest import fitting_cache_ratio, read_manifest
+from gnnkit.storage.manifest import read_manifest
 from gnnkit.storage.store import Store
 from gnnkit.urls import is_url
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import socket
@@ -17,8 +18,10 @@ from typing import Any, Literal, TypeAlias, get_args
 from gnnkit.errors import PlanError, StartTimeout
 from gnnkit.host import total_memory
 from gnnkit.plan import Placement, PlacementWord
-from gnnkit.storage.layout import is_held
-from gnnkit.storage.manifest import Manifest
+from gnnkit.source import GraphSource
+from gnnkit.storage.layout import BuildOptions, is_held
+from gnnkit.storage.manifest import Manifest, planned_manifest
+from gnnkit.units import format_bytes
 from gnnkit.waiting import Deadline
 
 _LOCAL_RANK_HINT = "start every rank with torchrun, or give local_process_rank and local_process_world_size on every rank"
@@ -598,6 +601,35 @@ def fitting_placement(sizes: Mapping[str, int], num_parts: int, num_hosts: int, 
     if num_parts >= num_hosts and held_nbytes(sizes, "features", num_parts, num_hosts) * REPLICATED_SHARE <= memory:
         return "features"
     return "partition"
+
+
+def fitting_cache_ratio(graph: GraphSource, options: BuildOptions, budget: int) -> float:
+    """The ``cache_ratio`` of a store of which a host with one part, and with the structure of the others, holds so many bytes.
+
+    Args:
+        graph: The graph, or a store of it.
+        options: How it is to be built.
+        budget: Bytes that the host may hold.
+
+    Returns:
+        At most what makes every row of the other parts a replicated one; in steps of 1/1000.
+
+    Raises:
+        PlanError: It would hold more without replicated rows; or see ``check_buildable``.
+    """
+    counts = {t: {name: len(ids) for name, ids in splits.items()} for t, splits in graph.splits.items()}
+
+    def held(cache_ratio: float) -> int:
+        manifest = planned_manifest("", graph.schema, counts, replace(options, cache_ratio=cache_ratio), graph.metadata)
+        return held_nbytes(manifest.file_sizes(), "features", options.num_parts, options.num_parts)
+
+    none, every = held(0.0), held(1.0)
+    if none > budget:
+        have = f"memory_budget is {format_bytes(budget, 1024)}"
+        what = f"a part of {options.num_parts} and the structure of the others take {format_bytes(none, 1024)}, and {have}"
+        raise PlanError(what, "cut the graph into more parts, or leave memory_budget out")
+    most = 1.0 - 1.0 / options.num_parts
+    return math.floor(1000 * min(most, (budget - none) / (every - none))) / 1000 if every > none else 0.0
 
 
 def _written(value: Mapping[int, Sequence[int]], num_parts: int, hosts: Hosts) -> Placement | None:

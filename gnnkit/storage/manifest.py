@@ -10,14 +10,13 @@ and reading them is an error.
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,17 +40,12 @@ from gnnkit.storage.layout import (
     contiguous_numbering,
     edge_file,
     index_dtype,
-    is_held,
     node_file,
     split_file,
     store_schema,
     weighted_edge_types,
 )
 from gnnkit.storage.link_splits import LinkSplitSpecs, link_split_files, specs_from_json
-from gnnkit.units import format_bytes
-
-if TYPE_CHECKING:
-    from gnnkit.source import GraphSource
 
 
 @dataclass(frozen=True)
@@ -122,6 +116,10 @@ class Manifest:
     def graph_fingerprint(self) -> str:
         """Fingerprint of what decides batches, the same however the graph is cut and laid out: that of its store of one part."""
         return store_fingerprint(self.source_fingerprint, uncut(self.options))
+
+    def file_sizes(self) -> dict[str, int]:
+        """Returns the bytes of every file of the store, by path, also of one that is not built yet."""
+        return {name: spec.file_nbytes for name, spec in self.file_specs().items()}
 
     def file_specs(self) -> dict[str, FileSpec]:
         """Returns the dtype, shape and content of every file of the store, by path."""
@@ -272,36 +270,6 @@ def planned_manifest(
         cached={t: (int(options.cache_ratio * stored.node_types[t].num_nodes),) * parts for t in caches},
         splits=splits,
     )  # fmt: skip
-
-
-def fitting_cache_ratio(graph: GraphSource, options: BuildOptions, budget: int) -> float:
-    """The ``cache_ratio`` of a store of which a host with one part, and with the structure of the others, holds so many bytes.
-
-    Args:
-        graph: The graph, or a store of it.
-        options: How it is to be built.
-        budget: Bytes that the host may hold.
-
-    Returns:
-        At most what makes every row of the other parts a replicated one; in steps of 1/1000.
-
-    Raises:
-        PlanError: It would hold more without replicated rows; or see ``check_buildable``.
-    """
-    counts = {t: {name: len(ids) for name, ids in splits.items()} for t, splits in graph.splits.items()}
-
-    def held(cache_ratio: float) -> int:
-        manifest = planned_manifest("", graph.schema, counts, replace(options, cache_ratio=cache_ratio), graph.metadata)
-        sizes = {name: spec.file_nbytes for name, spec in manifest.file_specs().items()}
-        return max(sum(size for name, size in sizes.items() if is_held(name, (part,), True)) for part in range(options.num_parts))
-
-    none, every = held(0.0), held(1.0)
-    if none > budget:
-        have = f"memory_budget is {format_bytes(budget, 1024)}"
-        what = f"a part of {options.num_parts} and the structure of the others take {format_bytes(none, 1024)}, and {have}"
-        raise PlanError(what, "cut the graph into more parts, or leave memory_budget out")
-    most = 1.0 - 1.0 / options.num_parts
-    return math.floor(1000 * min(most, (budget - none) / (every - none))) / 1000 if every > none else 0.0
 
 
 def write_manifest(root: Path, manifest: Manifest, name: str = MANIFEST_NAME, **beside: Any) -> None:
