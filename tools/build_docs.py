@@ -22,6 +22,9 @@ from urllib.parse import unquote, urlsplit
 
 ROOT = Path(__file__).resolve().parent.parent
 # A link of Markdown, or its definition at a line's beginning; in notebooks the same text is within JSON.
+# Pages are read by people who learn, often in a second language: a cell is a phrase, and a sentence ends in sight of its beginning.
+_MOST_CELL_WORDS = 30
+_MOST_SENTENCE_WORDS = 40
 _LINK = re.compile(r"(\]\(|^\[[^\]]+\]: )([^)\s#\"]+)", re.MULTILINE)
 
 
@@ -143,9 +146,41 @@ def mute_pictures(site: Path) -> list[str]:
     return [f"{path.relative_to(site)}: {source}" for path in sorted(site.rglob("*.html")) for source in _Page(path.read_text()).mute]
 
 
+def long_texts(root: Path) -> list[str]:
+    """Cells of tables and sentences of users' pages that are too long; a line for each, with its page and number of words."""
+    pages = [root / "README.md", *(page for page in sorted((root / "docs").rglob("*.md")) if "development" not in page.parts)]
+    found = []
+    for page in pages:
+        cells, paragraphs = _texts(page.read_text())
+        sentences = (part for text in paragraphs for part in re.split(r"(?<=[.!?])[)\"*]*\s+(?=[A-Z*`\[\"(\d])", text))
+        for texts, most in ((cells, _MOST_CELL_WORDS), (sentences, _MOST_SENTENCE_WORDS)):
+            lengths = ((len(text.split()), text) for text in texts)
+            found += [f"{page.relative_to(root)}: {length} words: {text[:80]}" for length, text in lengths if length > most]
+    return found
+
+
+def _texts(page: str) -> tuple[list[str], list[str]]:
+    """The cells of a page's tables and its paragraphs, each item of a list one; code and the addresses of links are left out."""
+    page = re.sub(r"^(```|~~~|:::).*?^\1`*\s*$", "", page, flags=re.DOTALL | re.MULTILINE)
+    page = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", page)
+    cells: list[str] = []
+    paragraphs = [""]
+    for line in page.splitlines():
+        is_row = line.lstrip().startswith("|")
+        if is_row:
+            cells += re.split(r"(?<!\\)\|", line.strip().strip("|"))
+        if is_row or not line.strip() or re.match(r"\s*([*-]|\d+\.) |#", line):
+            paragraphs.append("")
+        if not is_row:
+            paragraphs[-1] += f" {line.strip()}"
+    return cells, paragraphs
+
+
 def main() -> None:
     """Builds the site; exits with 1 where a page has a warning, a link leads nowhere or a picture has no alternative text."""
     source, site = ROOT / "build/docs-source", ROOT / "build/docs"
+    if long := long_texts(ROOT):
+        sys.exit("\n".join(["texts that are too long: a cell is a phrase, and what needs sentences is a section:", *long]))
     if missing := [path.name for path in (ROOT / "notebooks").glob("*.ipynb") if not (ROOT / "build/notebooks" / path.name).exists()]:
         sys.exit(f"notebooks that have not been run: {', '.join(sorted(missing))}; `make docs` runs them")
     stage(ROOT, source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,15 +49,22 @@ from gnnkit.datasets.table_options import ByType, Columns, Dangling, Decimal, Me
 '''
 _PAGE_HEAD = """# Options
 
+```python
+from gnnkit import GraphLoader
+
+loader = GraphLoader.from_ogb("ogbn-products", num_neighbors=[15, 10, 5])
+help(GraphLoader.from_ogb)  # these options
+```
+
 Every option of `GraphLoader.from_ogb`, `from_tables`, `from_source`, `from_pyg` and `from_store`, as `help(GraphLoader.from_ogb)` and
 Shift-Tab in a notebook show them; `from_tables` alone has those about tables, which `gnnkit.tables` takes, too. A name that is none of
 these is an error that says what was meant. `for_split`, `for_links`, `for_anchors` and `with_backend` take all of them but those of
-tables and of the store that is built; what is not given stays as it is in the loader that they are
-called on, except that `shuffle`, `remainder` and the options of links start from their defaults. The last column says on which
+tables and of the store that is built. What is not given stays as it is in the loader that they are
+called on; `shuffle`, `remainder` and the options of links start from their defaults. The last column says on which
 backends an option works; elsewhere it is refused, or does nothing where nothing can be done.
 
 `input_nodes` says what batches start from: a split's name, ids, a mask, `("type", any of these)`, or None for all nodes. Where nothing is
-said they start from the split "train" of the graph, of nodes or else of links, and from all nodes where it has no split; a graph
+said they start from the split "train" of the graph, of nodes or else of links, and from all nodes where it has no split. A graph
 that has splits, and none of that name, has to be told.
 """
 CONSTRUCTORS: tuple[Callable[..., Any], ...] = (
@@ -68,6 +76,7 @@ CONSTRUCTORS: tuple[Callable[..., Any], ...] = (
     GraphLoader.from_plan,
 )
 _WIDTH = 140
+_MOST_CELL_WORDS = 30  # as tools/build_docs.py checks on every page
 
 
 def rows_of(*holders: type) -> list[Option]:
@@ -116,20 +125,40 @@ def page() -> str:
     """``docs/options.md``."""
     text = _PAGE_HEAD
     for group, names in GROUPS.items():
+        details = ""
         text += f"\n## {group}\n\n| option | type | default | | backends |\n|---|---|---|---|---|\n"
         for row in (option_table()[name] for name in names):
-            kind, sentence = row.shown.replace("|", "\\|"), row.text.replace("``", "`").replace("|", "\\|")
-            text += f"| `{row.name}` | `{kind}` | `{row.default!r}` | {sentence} | {row.backends} |\n"
+            phrase, rest = _phrase_and_rest(row.text)
+            text += f"| `{row.name}` | `{_cell(row.shown)}` | `{row.default!r}` | {_cell(phrase)} | {row.backends} |\n"
+            details += f"* **`{row.name}`**: {rest}\n" if rest else ""
+        text += f"\n{details}" if details else ""
+    details = ""
     text += "\n## Of single constructors\n\n| option | of | type | default | |\n|---|---|---|---|---|\n"
     for constructor in CONSTRUCTORS:
         own = documented_section(constructor, "Args")
         for name, parameter in inspect.signature(constructor).parameters.items():
-            sentence = own[name].replace("``", "`").replace("|", "\\|")
-            if name not in option_table() and not sentence.startswith("See "):
-                kind, default = str(parameter.annotation).replace("|", "\\|"), parameter.default
-                shown = "" if default is parameter.empty else f"`{default!r}`"
-                text += f"| `{name}` | `{constructor.__name__}` | `{kind}` | {shown} | {sentence} |\n"
-    return text
+            if name not in option_table() and not own[name].startswith("See "):
+                phrase, rest = _phrase_and_rest(own[name])
+                shown = "" if parameter.default is parameter.empty else f"`{parameter.default!r}`"
+                text += f"| `{name}` | `{constructor.__name__}` | `{_cell(str(parameter.annotation))}` | {shown} | {_cell(phrase)} |\n"
+                details += f"* **`{name}`** of `{constructor.__name__}`: {rest}\n" if rest else ""
+    return f"{text}\n{details}" if details else text
+
+
+def _phrase_and_rest(text: str) -> tuple[str, str]:
+    """What a cell has room for, ``_MOST_CELL_WORDS``, and what stands below the table; the second is empty where all fits."""
+    text = text.replace("``", "`")
+    if len(text.split()) <= _MOST_CELL_WORDS:
+        return text, ""
+    ends = [match.end() for match in re.finditer(r"(?<=[.;:]) ", text) if len(text[: match.end()].split()) <= _MOST_CELL_WORDS]
+    sentences = [end for end in ends if text[end - 2] == "."]
+    end = (sentences or ends)[-1]
+    rest = text[end:].strip()
+    return text[:end].strip().rstrip(";:"), rest[0].upper() + rest[1:]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 FILES = {"gnnkit/loader/option_types.py": types, "gnnkit/datasets/table_types.py": table_types, "docs/options.md": page}

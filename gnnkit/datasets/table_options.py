@@ -49,9 +49,9 @@ class TableOptions:
         undirected: Adds the reverse of each edge as PyG's ``ToUndirected`` does: edges between two nodes of one type become one in each
             direction, whose features and weights are added up, and those between two types get a reverse type.
         dangling: "error" refuses edges that name no node of a table, "drop" leaves them out and counts them in the metadata.
-        presorted: Promises that edges come in the order of their targets' numbers, or in files each of which has a range of them that
-            follows that of the file before, as Spark's ``repartitionByRange(dst)`` writes them. It is checked, and a store is then built
-            in one pass, without sorting edges on disk; it is the same store. See ``docs/how-to/spark-and-dask.md``.
+        presorted: Promises that edges come in the order of their targets' numbers. They may also come in files, each with a range of
+            targets that follows that of the file before, as Spark's ``repartitionByRange(dst)`` writes them. It is checked, and a store
+            is then built in one pass, without sorting edges on disk; it is the same store. See ``docs/how-to/spark-and-dask.md``.
         time_unit: The unit of times.
         header: Whether row 1 of a text, such as CSV, names the columns. For this option and the next five, ``{type: value}`` is for one
             type's tables, and a value for all; None is what the first rows of a text show, which ``repr`` of the source tells.

@@ -52,9 +52,9 @@ class TableKeywords(TypedDict, total=False):
     dangling: Dangling
     """"error" refuses edges that name no node of a table, "drop" leaves them out and counts them in the metadata."""
     presorted: bool
-    """Promises that edges come in the order of their targets' numbers, or in files each of which has a range of them that follows that
-    of the file before, as Spark's ``repartitionByRange(dst)`` writes them. It is checked, and a store is then built in one pass,
-    without sorting edges on disk; it is the same store. See ``docs/how-to/spark-and-dask.md``."""
+    """Promises that edges come in the order of their targets' numbers. They may also come in files, each with a range of targets that
+    follows that of the file before, as Spark's ``repartitionByRange(dst)`` writes them. It is checked, and a store is then built in one
+    pass, without sorting edges on disk; it is the same store. See ``docs/how-to/spark-and-dask.md``."""
     time_unit: TimeUnit
     """The unit of times."""
     header: bool | ByType | None

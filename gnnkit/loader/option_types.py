@@ -28,8 +28,8 @@ class BesideKeywords(TypedDict, total=False):
     batch_size: int
     """Seeds per batch and rank."""
     shuffle: bool | Literal["parts"] | None
-    """Whether an epoch visits the seeds in a fresh order; None shuffles the split "train" only. "parts": in one whose batches have
-    seeds of one part of the store each, and go to a host that holds it."""
+    """Whether an epoch visits the seeds in a fresh order; None shuffles the split "train" only. With "parts" each batch has seeds of
+    one part of the store, and goes to a host that holds it."""
     device: Device | None
     """The device that batches are copied to; None leaves them in memory."""
     transform: Callable[[Any], Any] | None
@@ -80,8 +80,8 @@ class BesideKeywords(TypedDict, total=False):
     batches are the same, and come without them. 0 keeps none."""
     placement: PlacementOption
     """Which host holds which parts: "replicate" (each all of them), "features" (each its share of the features, and all else),
-    "partition" (each its share), ``{host: parts}``, or "auto": the first of these that fits a quarter of the smallest host's memory,
-    else "partition". One host holds everything."""
+    "partition" (each its share), ``{host: parts}``, or "auto". "auto" is the first of these that fits a quarter of the smallest host's
+    memory, else "partition". One host holds everything."""
     start_timeout_s: float
     """Seconds that starting may take; while kernels are compiled, each of them."""
     batch_timeout_s: float

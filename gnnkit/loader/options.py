@@ -131,8 +131,8 @@ class LoaderOptions:
         sampler: Another way of sampling instead: ``gnnkit.Labor(...)``, ``gnnkit.PPR(...)``, ``gnnkit.HGT(...)``,
             ``gnnkit.LayerWise(...)``, ``gnnkit.Clusters(...)``, ``gnnkit.Saint(...)`` or ``gnnkit.Walks(...)``.
         batch_size: Seeds per batch and rank.
-        shuffle: Whether an epoch visits the seeds in a fresh order; None shuffles the split "train" only. "parts": in one whose batches
-            have seeds of one part of the store each, and go to a host that holds it.
+        shuffle: Whether an epoch visits the seeds in a fresh order; None shuffles the split "train" only. With "parts" each batch has
+            seeds of one part of the store, and goes to a host that holds it.
         seed_weights: Numbers ``[n]``, one for each input (or for each place of a mask): an epoch draws n inputs in proportion to them, with
             replacement; "balanced" makes all classes of the labels ``y`` equally likely. None visits each input once.
         drop_last: Leaves out a last batch of fewer seeds.
@@ -165,7 +165,7 @@ class LoaderOptions:
             order="hotness"; None is a quarter of what is free, divided by the processes of this machine that use the store; 0 makes no
             copy.
         placement: Which host holds which parts: "replicate" (each all of them), "features" (each its share of the features, and all
-            else), "partition" (each its share), ``{host: parts}``, or "auto": the first of these that fits a quarter of
+            else), "partition" (each its share), ``{host: parts}``, or "auto". "auto" is the first of these that fits a quarter of
             the smallest host's memory, else "partition". One host holds everything.
     """
 
