@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -42,7 +41,6 @@ from gnnkit.schema import EdgeDir, EdgeType
 from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.store import Store
 from gnnkit.ui import progress as progress_ui
-from gnnkit.ui.progress import write_now
 from gnnkit.vendor.ogb import OgbName
 
 if TYPE_CHECKING:
@@ -51,7 +49,7 @@ if TYPE_CHECKING:
 
     from gnnkit.distributed.base_loader import BaseDistLoader
     from gnnkit.export.exporter import Exported
-    from gnnkit.loader.advice.autotune import AutotuneResult, Profile
+    from gnnkit.loader.advice.profiling import Profile
     from gnnkit.loader.feature_cache import FeatureCache
     from gnnkit.loader.inference import Embeddings, Layer
     from gnnkit.loader.inspection import LeakageCheck
@@ -79,7 +77,7 @@ class GraphLoader(Controls, Shown):
 
     ``for batch in loader`` runs an epoch; ``peek()`` shows a batch and ``sample(ids)`` makes one around nodes of your choice.
     ``for_split("valid")``, ``for_links(...)``, ``for_anchors(...)`` and ``with_backend(...)`` make other loaders on the same graph.
-    ``stats()``, ``status()``, ``dashboard()``, ``profile()`` and ``plot_batch()`` show what it does, ``autotune()`` finds faster settings.
+    ``stats()``, ``status()``, ``dashboard()``, ``profile()`` and ``plot_batch()`` show what it does, and what to change.
     ``inference(layers)`` embeds all nodes, ``export(folder)`` writes the same pipeline as a job for a cluster, ``close()`` ends it.
 
     What it samples is fixed when it is made: its attributes cannot be assigned. It is pickled and deep-copied as its plan, and opened at
@@ -539,25 +537,20 @@ class GraphLoader(Controls, Shown):
         return Dashboard(self.pipeline, interval_s)
 
     def profile(self, seconds: float = 10.0) -> Profile:
-        """Measures where the time goes, and what limits the loader; see ``gnnkit.loader.advice``.
+        """Measures where the time goes, what limits the loader, and which call makes a faster one; see ``gnnkit.loader.advice``.
 
         Args:
             seconds: Length of the loop's time to measure.
         """
-        from gnnkit.loader.advice.autotune import profile  # rarely used
+        from gnnkit.loader.advice.profiling import profile  # rarely used
 
-        return profile(self.pipeline, seconds)
+        return profile(self.pipeline, seconds, name_of(self) or "loader")
 
-    def autotune(self, seconds: float = 60.0, train_step: Callable[[Any], Any] | None = None) -> AutotuneResult:
-        """Tries numbers of workers, threads, slots and batches ahead, and says which are best; see ``gnnkit.loader.advice``.
-
-        Args:
-            seconds: How long it may take, about.
-            train_step: What the loop does with a batch; None: nothing.
-        """
-        from gnnkit.loader.advice.autotune import autotune  # rarely used
-
-        return autotune(self.pipeline, seconds, train_step, lambda line: write_now(sys.stdout, line + "\n"), name_of(self) or "loader")
+    def autotune(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuses what is not there any more: ``profile()`` says what to change, without trying everything."""
+        raise PlanError(
+            "loader.autotune() is not there any more", "print(loader.profile()) after a loop: its line 'to copy' is the loader to try next"
+        )
 
     def check_leakage(self, batches: int = 100) -> LeakageCheck:
         """Compares the edges of batches with the times of their seeds, from what the batches show: nothing may be later than its seed.

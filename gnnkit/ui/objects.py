@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from gnnkit.backends.base import StreamStatus
 from gnnkit.cluster.hosts import describe
-from gnnkit.loader.advice.autotune import AutotuneResult, Profile, SearchTrial
 from gnnkit.loader.advice.measuring import LoopMeasurement, workers
+from gnnkit.loader.advice.profiling import Profile
 from gnnkit.loader.epoch import EpochStats
 from gnnkit.loader.history import LastError
 from gnnkit.plan import InputAnchors, InputLinks, Inputs, LoaderPlan, NeighborSampling, Sampling, WalkSampling
@@ -184,14 +184,12 @@ def card_of(shown: Any) -> Card:
     """The card of an object of a lower package.
 
     Args:
-        shown: A ``Store``, a ``Profile``, an ``AutotuneResult`` or what ``gnnkit.tables`` returns; others make their cards themselves.
+        shown: A ``Store``, a ``Profile`` or what ``gnnkit.tables`` returns; others make their cards themselves.
     """
     if isinstance(shown, Store):
         return store_card(shown)
     if isinstance(shown, Profile):
         return profile_card(shown)
-    if isinstance(shown, AutotuneResult):
-        return autotune_card(shown)
     return Card(f"Tables {shown.name}", "", shown.described, shown.notice)
 
 
@@ -213,27 +211,8 @@ def profile_card(profile: Profile) -> Card:
     """Makes the card of a profile: the division of a loop's time, and what to change."""
     busy = [(name or "?", format_percent(share)) for name, share in profile.measurement.busy_of.items()]
     sections = [("time of the loop", _times(profile.measurement)), ("who samples", Table(("worker", "busy"), busy))]
-    rows = [("looked at", _SOURCES[profile.source]), *_facts(profile.measurement)]
+    rows = [*([("to copy", profile.call)] if profile.call else []), ("looked at", _SOURCES[profile.source]), *_facts(profile.measurement)]
     return Card(f"Profile of {profile.title}", profile.advice.bottleneck, rows, sections=sections, lead=profile.advice.sentence)
-
-
-def autotune_card(result: AutotuneResult) -> Card:
-    """The options that were tried, and the best of them."""
-    names = list(result.best)
-    rows = [
-        (*(str(trial.options[name]) for name in names), format_rate(trial.seeds_per_s, "seeds"), _mark(result, trial))
-        for trial in result.trials
-    ]
-    facts = [
-        ("best", result.words),
-        ("speed", f"{format_rate(result.seeds_per_s, 'seeds')}, {result.gain:.2f} times as before"),
-        ("tried", f"{len(result.trials)} trials in {format_duration(result.took_s)}; there are {result.grid_size} combinations"),
-    ]
-    return Card("autotune", "done", facts, sections=[("what was tried", Table((*names, "speed", ""), rows))])
-
-
-def _mark(result: AutotuneResult, trial: SearchTrial) -> str:
-    return "best" if trial.options == result.best else "before" if trial is result.trials[0] else ""
 
 
 def _place_of_graph(measured: LoopMeasurement) -> str:

@@ -556,17 +556,9 @@ def test_pages_of_a_store_are_dropped_again_and_again(graph: BenchGraph) -> None
     assert limit_tasks.map_of(np.zeros(3)) is None
 
 
-@pytest.mark.slow
-def test_autotune_is_compared_with_the_whole_grid(graph: BenchGraph) -> None:
-    values = limit_tasks.autotuned(options(graph.store(), seconds=0.5, look=0.1))
-    assert values["cells"] >= 12 and 0 < values["time_share"] < 1 and values["speed_share"] > 0
-    assert "num_threads" in values["chosen"] and "num_threads" in values["best"]
-
-
 def test_every_bottleneck_has_a_line() -> None:
     lines = [line for line in LINES if line.row == "advice"]
     assert [line.contender for line in lines] == [f"advice-{name}" for name in limit_tasks.BOTTLENECKS]
-    assert {line.contender for line in LINES if line.row == "autotune"} == {"autotune"} <= CONTENDERS.keys()
 
 
 @pytest.mark.slow

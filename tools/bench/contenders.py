@@ -453,7 +453,6 @@ CONTENDERS = {
     **{f"disk-colocated-{divisor}": _of_disk(divisor, "disk_epoch", "--workers", "2") for divisor in PROCESS_DIVISORS},
     **{f"disk-servers-{divisor}": _of_disk(divisor, "disk_epoch", *_SERVERS) for divisor in PROCESS_DIVISORS},
     "limit": Contender(lambda a: a.own("limit", a.graph.store())),
-    "autotune": Contender(lambda a: a.own("autotuned", a.graph.store())),
     "glt": Contender(lambda a: a.peer("glt", "glt_loader", a.graph.arrays), "glt"),
     "pyg": Contender(lambda a: a.peer("pyg", "pyg_loader", a.graph.arrays), "pyg"),
     "pyg-tuned": Contender(lambda a: a.peer("pyg", "pyg_loader", a.graph.arrays, "--tuned"), "pyg"),

@@ -378,6 +378,8 @@ _DROP_EVERY_S, _COPY_S = 0.05, 120.0
 # How many times as long as a batch's sampling a slow loop body takes, and its least seconds: beside a body of half a millisecond
 # the waiting for an epoch's first batches would be a bottleneck of its own.
 _SLOW, _LEAST_BODY_S = 3.0, 0.01
+# A speed is made of so many batches, at least.
+_LEAST_BATCHES = 4
 
 Body = Callable[[Any], None] | None
 Maker = Callable[[contextlib.ExitStack], "tuple[Pipeline, Body]"]
@@ -424,16 +426,21 @@ def _advice(loader: Pipeline, body: Body, look_s: float) -> Advice:
 
 
 def run(loader: Pipeline, seconds: float, body: Body) -> float:
-    """Seeds per second of a loop."""
-    from gnnkit.loader.advice.autotune import batches_for
-
-    times = batches_for(loader, seconds, body, warm_up=max(2, loader.status().slots))
-    return (len(times) - 1) * loader.plan.batching.batch_size / (times[-1] - times[0])
+    """Seeds per second of a loop, after its first batches."""
+    warm_up, times = max(2, loader.status().slots), [time.monotonic()]
+    while True:
+        for batch in loader:
+            if body is not None:
+                body(batch)
+            del batch
+            times.append(time.monotonic())
+            if len(times) > warm_up + _LEAST_BATCHES and times[-1] >= times[warm_up] + seconds:
+                return (len(times) - 1 - warm_up) * loader.plan.batching.batch_size / (times[-1] - times[warm_up])
 
 
 def _followed(slow: Pipeline, body: Body, advice: Advice, stack: contextlib.ExitStack) -> tuple[Pipeline, Body]:
     """The loop as the advice wants it."""
-    from gnnkit.loader.advice.autotune import beside
+    from gnnkit.loader.advice.profiling import beside
 
     if isinstance(body, Waiting):
         return slow, Waiting(body.seconds / 2)
@@ -526,34 +533,3 @@ def map_of(array: Any) -> mmap.mmap | None:
 
 _MAKERS = {"consumer": _slow_body, "workers": _one_worker, "slots": _tiny_ring, "disk": dropped_cache}
 BOTTLENECKS = tuple(_MAKERS)
-
-
-def autotuned(options: argparse.Namespace) -> dict[str, Any]:
-    """Autotunes a loader of one thread, tries every combination, and compares both choices in turn and both times."""
-    from gnnkit.backends.inprocess import InProcess
-    from gnnkit.host import available_cpus
-    from gnnkit.loader.advice.autotune import run_trial, space_of
-
-    cpus = available_cpus()
-    with make_loader(options, backend=InProcess(num_threads=1)) as tuned:
-        loader = tuned.pipeline
-        run(loader, options.look, None)
-        result = tuned.autotune(options.seconds)
-        cell_s = result.trials[0].seconds
-        space, _ = space_of(loader.plan, workers=1, cpus=cpus, most_slots=1 << 10)
-        began = time.perf_counter()
-        cells = [run_trial(loader, point, cell_s, None, cpus) for point in space.grid()]
-        grid_s = time.perf_counter() - began
-        best = max(cells, key=lambda cell: cell.seeds_per_s).options
-        turns = [[run_trial(loader, point, options.look, None, cpus).seeds_per_s for point in (result.best, best)] for _ in range(_TURNS)]
-    chosen, at_best = (median(values) for values in zip(*turns, strict=True))
-    return {
-        "speed_share": 1.0 if result.best == best else chosen / at_best,
-        "time_share": result.took_s / grid_s,
-        "chosen": str(dict(result.best)),
-        "best": str(dict(best)),
-        "gain": result.gain,
-        "tune_s": result.took_s,
-        "grid_s": grid_s,
-        "cells": len(cells),
-    }

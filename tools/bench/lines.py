@@ -359,13 +359,6 @@ _ADVICE_LINES = tuple(
     TableLine("advice", f"{name}: {what}", "x", f"advice-{name}", "gain", targets=(Target("value", "at least", 1.2),))
     for name, what in _BOTTLENECKS.items()
 )
-_AUTOTUNE_LINES = tuple(
-    TableLine("autotune", f"autotune: {what}", "x", "autotune", key, targets=(target,))
-    for what, key, target in (
-        ("speed of what it chooses, as a share of the best of all combinations", "speed_share", Target("value", "at least", 0.9)),
-        ("its time, as a share of that of trying them all", "time_share", Target("value", "at most", 0.25)),
-    )
-)
 LINES = (
     TableLine(
         "seeds-glt",
@@ -671,5 +664,4 @@ LINES = (
     *_SMALL_LINES,
     *_LABOR_LINES,
     *_ADVICE_LINES,
-    *_AUTOTUNE_LINES,
 )

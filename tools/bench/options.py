@@ -44,7 +44,6 @@ ROWS = (
     "small",
     "labor",
     "advice",
-    "autotune",
     "ranks",
     "launch",
     "verify",

@@ -210,7 +210,6 @@ TASKS = {
     "serving": cluster_tasks.serving,
     "device_epoch": limit_tasks.device_epoch,
     "bottleneck": limit_tasks.bottleneck,
-    "autotuned": limit_tasks.autotuned,
     "disk_probe": limit_tasks.disk_probe,
     "disk_ahead": limit_tasks.disk_ahead,
     "disk_epoch": limit_tasks.disk_epoch,
@@ -238,7 +237,7 @@ def main() -> None:
     parser.add_argument("--alternate", action="store_true", help="a batch of each split in turn")
     parser.add_argument("--kind", choices=sorted(KINDS))
     parser.add_argument("--bottleneck", choices=limit_tasks.BOTTLENECKS)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long autotune may take, questions are asked or disks are read")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long questions are asked or disks are read")
     parser.add_argument("--look", type=float, default=4.0, help="seconds of one look at a loader whose bottleneck is sought")
     parser.add_argument("--nodes", type=int, default=2, help="nodes of the job that is verified")
     parser.add_argument("--procs-per-node", type=int, default=2, help="ranks on each of them")

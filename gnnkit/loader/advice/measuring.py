@@ -556,12 +556,13 @@ def in_words(backend: Mapping[str, Any], change: Mapping[str, Any]) -> str:
         change: Options of the backend and keywords of the loader.
     """
     own = backend_options(backend, change)
-    words = [f"backend={backend['kind']}({_arguments(own)})"] if own else []
+    words = [f"backend={backend['kind']}({arguments(own)})"] if own else []
     rest = {name: value for name, value in change.items() if name not in own}
-    return ", ".join([*words, *([_arguments(rest)] if rest else [])])
+    return ", ".join([*words, *([arguments(rest)] if rest else [])])
 
 
-def _arguments(options: Mapping[str, Any]) -> str:
+def arguments(options: Mapping[str, Any]) -> str:
+    """Options as keyword arguments: "num_threads=4, memory_budget=1_500_000"."""
     return ", ".join(f"{name}={f'{value:_}' if isinstance(value, int) else repr(value)}" for name, value in options.items())
 
 
