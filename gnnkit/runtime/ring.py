@@ -533,9 +533,10 @@ class Ring:
     def give_up(self) -> None:
         """Ends the use of the ring: what no batch of the user's lies in goes back to the system, now or when the batch dies.
 
-        Tensors that were handed out stay where they are. A worker that still samples into a slot gives it back by itself. Does nothing in
-        a forked child, and where the block is page-locked.
+        Tensors that were handed out stay where they are. A worker that still samples into a slot gives it back by itself. No page is given
+        back in a forked child, nor where the block is page-locked.
         """
+        self._owners = [None] * self.num_slots  # they know their ring, which would wait for the garbage collector
         if os.getpid() != self._process or self._is_pinned:
             return
         self.reclaim()
