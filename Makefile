@@ -1,6 +1,7 @@
 # Two commands for everybody: `make demo` and `make test`. Both set up what they need in .venv, without root or a compiler.
 #   make demo    trains GraphSAGE through gnnkit on a generated graph and on Cora
-#   make test    every test that this machine can run (twelve minutes on 2 cores)
+#   make test    tests of every part (at most ten minutes on 2 cores, with all set-up)
+#   make test-all  every test that this machine can run (half an hour on 2 cores), with the libraries of others that it installs
 #   make check   lint and the quick tests (under 3 minutes)
 #   make fuzz    ten thousand damaged samples of everything that is parsed, in a memory group where there may be one
 #   make lint    ruff and mypy --strict
@@ -30,7 +31,10 @@ is_python = $(1) -c 'import sys; sys.exit(sys.version_info < (3, 10))' >/dev/nul
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.10; do $(call is_python,$$p) && { echo $$p; break; }; done)
 setup = $(PYTHON) tools/setup_env.py --env $(VENV) --constraint constraints.txt
 
-.PHONY: help demo test check fuzz lint dist release docs pictures bench gpu glt-env newer-env checkov-env clean python
+# What a level leaves out: what takes long, and what needs more than Python and this machine as it is.
+others = slow or browser or netns or glt or newer
+
+.PHONY: help demo test test-all check fuzz lint dist release docs pictures bench gpu glt-env newer-env checkov-env clean python
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -44,12 +48,16 @@ demo: python
 	@$(BIN)/python -m gnnkit demo $(ARGS)
 
 test: python
-	@$(setup) --group test --group package $(BROWSER)
+	@$(setup) --group test --group package
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "core or not ($(others))" $(ARGS)
+
+test-all: python
+	@$(setup) --group test-all --group package $(BROWSER)
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(ARGS)
 
 check: lint
 	@$(setup) --group test --group package --group lint
-	@$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not slow and not browser and not netns and not glt and not newer" $(ARGS)
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not ($(others))" $(ARGS)
 
 fuzz: python
 	@$(setup) --group test

@@ -1,9 +1,9 @@
 """What every test gets: no leak goes unnoticed, and no test is skipped silently.
 
-Tests that need more than Python carry a marker of ``tests.helpers.machine.REQUIREMENTS``. Where the machine cannot run them
-they are skipped, and the last lines of the report name each of them, the reason and the way to have it run. With
-``GNNKIT_REQUIRE_ALL=1`` every skip fails the run; only tests for what a complete machine
-may lack, such as a GPU, are left out there, by name.
+Tests that need more than Python carry a marker of ``tests.helpers.machine.REQUIREMENTS``, or ``packages`` with the names of the packages
+that only ``make test-all`` installs. Where the machine cannot run them they are skipped, and the last lines of the report name each of
+them, the reason and the way to have it run. With ``GNNKIT_REQUIRE_ALL=1`` every skip fails the run; only tests for what a complete machine
+may lack, such as a GPU, are left out there, by name. What a level leaves out (``-m``) is counted for each file.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import gc
 import os
 import signal
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.leaks import holdings, leaks_since, sampling_threads
-from tests.helpers.machine import QUICK, REQUIREMENTS, ROOT, SEARCH_PATH, glt_python
+from tests.helpers.machine import QUICK, REQUIREMENTS, ROOT, SEARCH_PATH, glt_python, missing_packages
 from tests.helpers.quick import sitecustomize as _sitecustomize  # noqa: F401  # before anybody imports torch
 
 # Threads of torch that wait for each other keep their processors busy: where four processes share two of them, a minute of training took
@@ -36,7 +36,15 @@ FOREIGN_WARNINGS = (
     # torch 2.13 about torch_geometric's and ogb's use of it, at their import.
     "ignore:`torch.jit.script` is deprecated:DeprecationWarning",
 )
+PASSED = "gnnkit/passed"
 _left_out: list[str] = []
+_other_levels: Counter[str] = Counter()
+_skipped_modules: dict[str, str] = {}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds ``--rest``."""
+    parser.addoption("--rest", action="store_true", help="leave out the tests that have passed in the last run of a level (`-m`)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -45,6 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
     options.pythonwarnings = [*(options.pythonwarnings or []), *FOREIGN_WARNINGS]
     gc.disable()  # see ``pytest_collection_finish``
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has ignored interrupts for whom it starts in the background
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, nobody learns how a child has ended
     if getattr(config.option, "numprocesses", None):  # looked for here, and in none of the parallel processes, which start after this
         REQUIREMENTS["glt"].missing()
 
@@ -62,10 +71,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for requirement in wanted:
             if reason := requirement.missing():
                 item.add_marker(pytest.mark.skip(reason=f"{reason}; to enable: {requirement.enable}"))
+        if reason := missing_packages([name for mark in item.iter_markers("packages") for name in mark.args]):
+            item.add_marker(pytest.mark.skip(reason=reason))
+    if config.getoption("--rest"):
+        passed = set(config.cache.get(PASSED, []) if config.cache is not None else [])
+        kept = [item for item in kept if item.nodeid not in passed]
     if len(kept) < len(items):
         config.hook.pytest_deselected(items=[*set(items).difference(kept)])
     processes: dict[str, Any] = getattr(config, "workerinput", {})
     items[:] = _slow_ones_first(kept, int(processes.get("workercount", 1)))
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    """Counts what the level leaves out, which is done after ``pytest_collection_modifyitems`` of this file."""
+    _other_levels.update(item.nodeid.partition("::")[0] for item in items if item.config.option.markexpr and item.nodeid not in _left_out)
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """Takes note of modules that skip themselves, of which parallel processes tell nobody."""
+    if report.skipped:
+        _skipped_modules[report.nodeid] = _reason(report)
 
 
 def pytest_collection_finish() -> None:
@@ -113,17 +138,28 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Hands the names of tests that were left out to the process that reports; fails the run if a skip is not allowed."""
     output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
     if output is not None:
-        output["left_out"] = list(_left_out)
+        output |= {"left_out": _left_out, "other_levels": dict(_other_levels), "skipped_modules": _skipped_modules}
         return
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     cache = getattr(session.config, "cache", None)
     if reporter is not None and cache is not None:  # read by tools/retry_failed.py
         failed = [report for kind in ("failed", "error") for report in reporter.stats.get(kind, [])]
-        is_skip_fatal = REQUIRE_ALL and bool(reporter.stats.get("skipped"))  # which trying again does not mend
+        is_skip_fatal = REQUIRE_ALL and _has_skips(reporter)  # which trying again does not mend
         found = {} if is_skip_fatal else {report.nodeid: _first_line(report) for report in reversed(failed)}
         cache.set("gnnkit/failures", found)
-    if REQUIRE_ALL and reporter is not None and reporter.stats.get("skipped") and session.exitstatus == pytest.ExitCode.OK:
+        if session.config.option.markexpr:
+            cache.set(PASSED, [report.nodeid for report in reporter.stats.get("passed", []) if report.nodeid not in found])
+    if REQUIRE_ALL and reporter is not None and _has_skips(reporter) and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _has_skips(reporter: Any) -> bool:
+    return bool(_skipped_modules or reporter.stats.get("skipped"))
+
+
+def _reason(report: Any) -> str:
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return reason.removeprefix("Skipped: ")
 
 
 def _first_line(report: Any) -> str:
@@ -136,9 +172,10 @@ def _first_line(report: Any) -> str:
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Takes over what a parallel process left out (each of them collects everything)."""
-    for name in getattr(node, "workeroutput", {}).get("left_out", []):
-        if name not in _left_out:
-            _left_out.append(name)
+    output = getattr(node, "workeroutput", {})
+    _left_out.extend(name for name in output.get("left_out", []) if name not in _left_out)
+    _other_levels.update({name: count for name, count in output.get("other_levels", {}).items() if name not in _other_levels})
+    _skipped_modules.update(output.get("skipped_modules", {}))
 
 
 @pytest.hookimpl(trylast=True)
@@ -146,8 +183,10 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Lists what did not run: by name, with reason and remedy."""
     by_reason: dict[str, list[str]] = defaultdict(list)
     for report in terminalreporter.stats.get("skipped", []):
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        by_reason[reason.removeprefix("Skipped: ")].append(report.nodeid)
+        if report.nodeid not in _skipped_modules:
+            by_reason[_reason(report)].append(report.nodeid)
+    for name, reason in _skipped_modules.items():
+        by_reason[reason].append(f"{name} (all of its tests)")
     if by_reason:
         verdict = "GNNKIT_REQUIRE_ALL=1: every one is a failure" if REQUIRE_ALL else "everything else ran"
         terminalreporter.section(
@@ -161,6 +200,10 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.section(f"{_count(len(_left_out))} left out (needing what is not here, such as a GPU)")
         for name in _left_out:
             terminalreporter.write_line(f"    {name}")
+    if _other_levels:
+        terminalreporter.section(f"{_count(sum(_other_levels.values()))} of other levels: `make test-all` runs all")
+        for name, count in sorted(_other_levels.items()):
+            terminalreporter.write_line(f"    {name}: {count}")
 
 
 def _count(number: int) -> str:

@@ -1,4 +1,4 @@
-"""Tries the tests that the last run of pytest has failed once more, alone, and lists those that pass then as flaky.
+"""Tries the tests that the last run of pytest has failed once more, alone, and lists both outcomes of each.
 
     .venv/bin/python -m pytest -n 4 || .venv/bin/python tools/retry_failed.py
 
@@ -26,8 +26,10 @@ def main() -> int:
     print(f"trying {len(first)} failed tests once more, alone", flush=True)
     code = subprocess.run([sys.executable, "-m", "pytest", "-q", *first], cwd=ROOT).returncode
     again: dict[str, str] = json.loads(FAILURES.read_text())
-    for name in first:
-        print(f"{'failed twice' if name in again or code not in (0, 1) else 'flaky'}: {name}: {first[name]}")
+    for name, reason in first.items():
+        passed = "passed: flaky" if code in (0, 1) else f"no outcome: pytest has ended with {code}"
+        outcome = f"failed: {again[name]}" if name in again else passed
+        print(f"{name}\n    first:  failed: {reason}\n    second: {outcome}")
     return code
 
 

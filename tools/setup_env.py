@@ -168,13 +168,18 @@ def install(env: Path, options: argparse.Namespace, reuse: bool) -> None:
         pip(env, "install", "-q", "--no-deps", "--no-index", *wheels)
 
 
+def inputs_of(constraints: list[str]) -> str:
+    """The digest of the files that an environment is made from."""
+    digest = hashlib.sha256()
+    for name in ("pyproject.toml", *constraints):
+        digest.update((ROOT / name).read_bytes())
+    return digest.hexdigest()
+
+
 def stamp_of(options: argparse.Namespace, torch: str | None) -> dict[str, object]:
     """What an environment depends on; one made for more groups also serves fewer."""
-    digest = hashlib.sha256()
-    for name in ("pyproject.toml", *options.constraint):
-        digest.update((ROOT / name).read_bytes())
     chosen = {"torch": torch or options.torch, "extras": sorted(options.extra), "wheels": options.wheels}
-    return {"inputs": digest.hexdigest(), "python": sys.version, **chosen}
+    return {"inputs": inputs_of(options.constraint), "python": sys.version, **chosen}
 
 
 def groups_of(env: Path, stamp: dict[str, object]) -> set[str] | None:

@@ -71,6 +71,7 @@ def assert_epoch(batches: list[Any], epoch: int, first: int = 0) -> None:
 # Batches ------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.core
 def test_batches_are_the_same_everywhere(loader: GraphLoader) -> None:
     for epoch in range(3):
         assert_epoch(list(loader), epoch)
@@ -230,6 +231,7 @@ def test_an_iteration_that_waits_in_another_thread_takes_nothing_of_a_newer_one(
             assert firsts == [0, 5_000, 10_000, 15_000] and all("newer" in text for text in said)
 
 
+@pytest.mark.core
 def test_resuming_in_the_middle(loader: GraphLoader) -> None:
     iterator = iter(loader)
     for _ in range(6):
@@ -249,6 +251,7 @@ def test_a_plan_names_its_backend(name: str) -> None:
 # Memory -------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.core
 def test_held_batches_keep_their_values(loader: GraphLoader) -> None:
     """More than there are slots, and ten times as many."""
     held = [batch for _ in range(7) for batch in loader]

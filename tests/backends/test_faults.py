@@ -55,6 +55,7 @@ def drain(iterator: Iterator[Any], pause_s: float = 0.0) -> list[Any]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+@pytest.mark.core
 def test_a_worker_is_killed(loader: GraphLoader, number: signal.Signals) -> None:
     held = list(loader)[:4]
     copies = [batch.x.clone() for batch in held]
@@ -548,6 +549,7 @@ def process_group() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("process_group")
+@pytest.mark.core
 def test_an_interrupt_reaches_the_waiting_loop_only(loader: GraphLoader) -> None:
     list(loader)
     before = workers(loader)

@@ -52,6 +52,7 @@ def test_a_cell_that_is_run_again_and_again() -> None:
     assert not descendants() and held_memory() <= before
 
 
+@pytest.mark.core
 def test_closing_is_quick_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GNNKIT_HOME", str(tmp_path))
     with loader_of("Colocated-2") as loader:

@@ -9,8 +9,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import dask
-import dask.dataframe as dask_frames
 import networkx as nx
 import numpy as np
 import pandas as pd
@@ -193,9 +191,13 @@ def test_one_named_end_finds_its_partner_or_asks() -> None:
     assert pairs(loops) == [(100, 100), (101, 101), (102, 102)]
 
 
+@pytest.mark.packages("dask")
 @pytest.mark.filterwarnings("ignore:The inplace keyword")  # of pandas, which Dask uses
 def test_edges_that_dask_has_put_into_order(tmp_path: Path) -> None:
     """By the line of the page on Spark and Dask; Dask itself writes ``dst`` first, and several files."""
+    import dask
+    import dask.dataframe as dask_frames
+
     line = re.search(r"`ddf\.(.*?)`", (ROOT / "docs/how-to/spark-and-dask.md").read_text(), re.DOTALL)
     assert line is not None
     rng = np.random.default_rng(3)

@@ -344,8 +344,10 @@ def test_texts_below_folders_and_rows_of_nothing_else(tmp_path: Path) -> None:
     assert gnnkit.tables({"src": [0], "dst": [1]}, tmp_path, categories={"node": "day"}).schema.node_types["node"].num_nodes == 2
 
 
+@pytest.mark.packages("deltalake")
 def test_a_folder_of_delta_is_read_as_its_log_says(tmp_path: Path) -> None:
-    deltalake = pytest.importorskip("deltalake")
+    import deltalake
+
     rows = pa.table({"src": [1, 3], "dst": [2, 4], "year": [2020, 2021]})
     deltalake.write_deltalake(str(tmp_path / "t"), pa.table({"src": [8], "dst": [9], "year": [2020]}), partition_by=["year"])
     deltalake.write_deltalake(str(tmp_path / "t"), rows, mode="overwrite")

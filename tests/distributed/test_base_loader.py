@@ -64,6 +64,7 @@ def recipe(dataset: DistDataset, *, base: Any = None, input_type: str | None = N
     return base(**arguments)
 
 
+@pytest.mark.core
 def test_gigls_recipe(dataset: DistDataset) -> None:
     from gnnkit.distributed import BaseDistLoader, ChannelBase, DistLoader
 

@@ -453,6 +453,7 @@ def by_seed(batches: Any) -> list[Any]:
     return sorted(batches, key=lambda batch: int(batch.batch[0]))
 
 
+@pytest.mark.core
 def test_gigls_recipe_gives_the_same_batches(dataset: RemoteDistDataset) -> None:
     ids = dataset.fetch_node_ids()
     loaders = [make(dataset, ids), shared(dataset, ids, None, None), shared(dataset, ids, None), shared(dataset, ids, "one")]

@@ -248,6 +248,7 @@ def ended(process: subprocess.Popen[str]) -> int:
     return process.returncode
 
 
+@pytest.mark.core
 def test_one_script_is_servers_and_trainers_and_servers_end_with_the_last_trainer(cluster: Run, store: Store) -> None:
     servers = cluster.servers(NUM_CLIENTS="2", NUM_SAMPLERS="1")
     common = {"WORLD_SIZE": "2", "NUM_CLIENTS": "2", "NUM_SAMPLERS": "3"}

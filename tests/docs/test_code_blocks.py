@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import warnings
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -150,8 +149,7 @@ def test_the_blocks_of_a_page_run(name: str, home: Path) -> None:
     run_page(name, blocks_of(PAGES[name]), home)
 
 
-# Where a package is not installed there is nothing to run; the test environment has Lightning, accelerate and torch.
-@pytest.mark.parametrize("title", [title for title, package in RECIPES.items() if find_spec(package)])
+@pytest.mark.parametrize("title", [pytest.param(title, marks=pytest.mark.packages(package)) for title, package in RECIPES.items()])
 def test_a_recipe_runs(title: str, home: Path) -> None:
     beginning, *sections = re.split(r"^## ", PAGES["recipes.md"].read_text(), flags=re.M)
     section = next(text for text in sections if text.startswith(f"{title}\n"))

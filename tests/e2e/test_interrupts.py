@@ -157,6 +157,7 @@ def test_building_a_store_is_interrupted_twice_and_done_again(tmp_path: Path, st
     assert result == f"done {interrupted.build(str(tmp_path))}"
 
 
+@pytest.mark.core
 def test_waiting_for_a_batch_is_interrupted_and_the_next_epoch_is_whole(tmp_path: Path, start: Callable[..., Run]) -> None:
     run = start("epoch", tmp_path)
     run.wait_for(lambda line: line == "epoch start False")

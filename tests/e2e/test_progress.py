@@ -63,7 +63,7 @@ def check_lines(text: str) -> None:
 # Notebooks ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("program", ["papermill", "nbconvert"])
+@pytest.mark.parametrize("program", [pytest.param(name, marks=pytest.mark.packages(name)) for name in ("papermill", "nbconvert")])
 def test_a_notebook_that_nobody_watches_keeps_plain_lines(program: str, tree: Path, tmp_path: Path) -> None:
     source, target = tmp_path / "in.ipynb", tmp_path / "out.ipynb"
     cells = [nbformat.v4.new_code_cell(code_for(tree, tmp_path)), nbformat.v4.new_code_cell("loader")]

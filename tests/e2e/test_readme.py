@@ -35,6 +35,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.core
 def test_the_first_program_trains(home: Path) -> None:
     code = PROGRAM
     assert len([line for line in code.splitlines() if line.strip()]) == 12

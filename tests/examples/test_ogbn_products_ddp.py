@@ -51,6 +51,7 @@ def torchrun(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.core
 def test_two_ranks_share_every_epoch_and_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     printed = torchrun(tmp_path, monkeypatch)
     losses = {

@@ -67,6 +67,7 @@ def lost(written: Any, read: Any, path: str = "") -> list[str]:
     return [] if written == read else [f"{path}: {written!r} is read as {read!r}"]
 
 
+@pytest.mark.packages("kubeflow_trainer_api")
 @pytest.mark.parametrize("name", ALL)
 def test_kubeflow_trainer_takes_the_job_and_its_runtime(name: str) -> None:
     # Its hundreds of types cost every process that collects these tests a second.

@@ -23,6 +23,7 @@ from gnnkit.export.launchers.common import render
 from tests.distributed.ranks import TORCHRUN_VARIABLES
 from tests.export.graphs import make_store
 from tests.export.jobs import SERVED, job, write_files
+from tests.helpers.system import default_signals
 from tests.helpers.waiting import wait_until
 
 # Writes down its call. One that is to hang has a child in its process group; torchrun's and srun's are in sessions of their own. What does
@@ -149,14 +150,15 @@ class Script:
         if phase.hangs == "scontrol requeue*":  # preparation works, and training fails
             (folder / "bin/srun").write_text(STAND_IN.replace('exit "${STATUS:-0}"', '[[ "$call" == *--prepare ]] || exit 7; exit 0'))
         self._terminal, inside = os.openpty()
-        self.process = subprocess.Popen(
-            ["setsid", "--ctty", *before, "bash", str(folder / "job" / phase.script)],
-            env={**clean, **phase.variables, **told, **variables},
-            cwd=folder / "job",
-            stdin=inside,
-            stdout=inside,
-            stderr=inside,
-        )
+        with default_signals():
+            self.process = subprocess.Popen(
+                ["setsid", "--ctty", *before, "bash", str(folder / "job" / phase.script)],
+                env={**clean, **phase.variables, **told, **variables},
+                cwd=folder / "job",
+                stdin=inside,
+                stdout=inside,
+                stderr=inside,
+            )
         os.close(inside)
 
     def calls(self, of: str = "calls") -> list[str]:
@@ -346,6 +348,7 @@ def train(loader, ctx):
 
 
 @pytest.mark.slow
+@pytest.mark.core
 def test_ranks_end_with_a_torchrun_that_is_killed(tmp_path: Path, scripts: ExitStack) -> None:
     """Torchrun has given them sessions of their own, where no signal to its process group reaches them."""
     (tmp_path / "train.py").write_text(TRAINER)

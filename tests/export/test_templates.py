@@ -52,6 +52,7 @@ def train(job: Path, epochs: int, capsys: pytest.CaptureFixture[str]) -> tuple[f
 
 
 @pytest.mark.parametrize("kind", ["nodes", "typed", "binary"])
+@pytest.mark.core
 def test_a_program_is_written_as_gnnkit_is(kind: str, tmp_path: Path) -> None:
     program = export(kind, tmp_path) / "train.py"
     words = ["check", "--config", ROOT / "pyproject.toml", "--ignore", "D,T20"], ["format", "--check", "--config", ROOT / "pyproject.toml"]
@@ -61,6 +62,7 @@ def test_a_program_is_written_as_gnnkit_is(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["nodes", "typed", "binary", "triplet"])
+@pytest.mark.core
 def test_a_template_trains_and_continues(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,10 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 # ``PYTHONPATH`` of every process that tests start: with these tests, and with what has torch and PyG imported in half the time.
@@ -162,8 +164,16 @@ def _missing_users() -> str | None:
     return f"mount namespaces are not allowed here: {probe.stderr.strip()}" if probe.returncode else None
 
 
-def _missing_ray() -> str | None:
-    return None if importlib.util.find_spec("ray") else "needs Ray, which the constraints pin for Python 3.11 and newer"
+def missing_packages(names: Sequence[str]) -> str | None:
+    """Returns why tests that need these packages are skipped here, and what would change that; None where all of them are there."""
+    absent = [name for name in names if importlib.util.find_spec(name) is None]
+    return f"needs {', '.join(absent)}; to enable: make test-all, which installs the group `test-all`" if absent else None
+
+
+def needs(*names: str) -> None:
+    """Skips the module of tests that calls it, before its imports, where one of these packages is missing."""
+    if reason := missing_packages(names):
+        pytest.skip(reason, allow_module_level=True)
 
 
 def _missing_slurm() -> str | None:
@@ -183,10 +193,9 @@ REQUIREMENTS = {
     "gpu": Requirement(_missing_gpu, "run on a machine with an NVIDIA GPU and a CUDA build of torch", optional=True),
     "glt": Requirement(_missing_glt, "make the second environment: make glt-env (Linux x86-64, Python 3.11)"),
     "newer": Requirement(_missing_newer, "install Python 3.12 or 3.13, with pyenv for example, and: make newer-env", optional=True),
-    "browser": Requirement(_missing_browser, "apt-get install chromium, and: make test (which then installs the group `browser`)"),
+    "browser": Requirement(_missing_browser, "apt-get install chromium, and: make test-all (which then installs the group `browser`)"),
     "cgroup": Requirement(_missing_cgroup, "run as root on Linux, with a memory controller that may be written to"),
     "netns": Requirement(_missing_netns, "run as root; apt-get install iproute2"),
-    "ray": Requirement(_missing_ray, "pip install 'gnnkit[ray]'"),
     "slurm": Requirement(_missing_slurm, "run as root; apt-get install slurm-wlm munge iproute2"),
     "users": Requirement(_missing_users, "run as root; apt-get install passwd util-linux"),
     "checkov": Requirement(_missing_checkov, "make its environment: make checkov-env"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -32,6 +33,21 @@ def pretend_free_disk(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
 def pretend_processors(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """Has the system say that so many processors may be used, in this process: no test needs as many, and none has fewer done."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(count)))
+
+
+@contextlib.contextmanager
+def default_signals() -> Iterator[None]:
+    """Has processes that are started meanwhile heed the signals that end a process, which ``nohup`` and others have this one ignore.
+
+    A shell cannot take back what it has inherited.
+    """
+    numbers = (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM)
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def start_ticks(pid: int) -> int | None:

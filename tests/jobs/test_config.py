@@ -126,7 +126,15 @@ def _mlflow(folder: Path) -> list[tuple[int, float]]:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize(("name", "read"), [("csv", _csv), ("tensorboard", _tensorboard), ("wandb", _wandb), ("mlflow", _mlflow)])
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("csv", _csv),
+        pytest.param("tensorboard", _tensorboard, marks=pytest.mark.packages("tensorboard")),
+        pytest.param("wandb", _wandb, marks=pytest.mark.packages("wandb")),
+        pytest.param("mlflow", _mlflow, marks=pytest.mark.packages("mlflow", "alembic", "sqlalchemy")),
+    ],
+)
 def test_what_is_logged_reaches_trackers_and_goes_on_in_the_same_run(
     name: str, read: Callable[[Path], list[tuple[int, float]]], job: list[str], tmp_path: Path
 ) -> None:

@@ -59,6 +59,7 @@ def gone(processes: list[psutil.Process]) -> bool:
     return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
 
 
+@pytest.mark.core
 def test_ranks_share_the_batches_of_a_graph_in_memory(tmp_path: Path) -> None:
     """The function and the transform are defined here, the graph is in memory only; and everything shows the run while it is there."""
     from torch_geometric.data import Data

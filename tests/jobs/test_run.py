@@ -86,6 +86,7 @@ def lines(folder: Path, rank: int, attempt: int) -> tuple[dict[str, Any], list[l
 
 
 @pytest.mark.slow
+@pytest.mark.core
 def test_a_killed_rank_is_restarted_and_the_rest_comes_exactly_also_to_another_number_of_ranks(plan: Path, tmp_path: Path) -> None:
     """With torchrun: killed after the checkpoint of step 4, restarted from there, stopped at the one of step 8, and continued alone."""
     folder, expected = tmp_path / "job", epochs(plan, 2)

@@ -116,6 +116,7 @@ CELLS = {
 
 
 @pytest.mark.parametrize("backend", ["InProcess(1)", "Colocated(1)", "GraphStore(1)"])
+@pytest.mark.core
 def test_cells_run_in_any_order(place: Workplace, store: Path, backend: str) -> None:
     """Each works, or says in a line of gnnkit's, or Python's about an unknown name, why it cannot; and in order they always work.
 

@@ -83,6 +83,7 @@ def training_step(model: Sage, batch: Any) -> torch.Tensor:
 
 
 @pytest.mark.slow
+@pytest.mark.core
 def test_lightning_takes_it_unchanged() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Lightning's and its dependencies' own

@@ -93,6 +93,7 @@ def test_closing_in_the_middle_of_an_epoch_from_another_thread() -> None:
 
 
 @pytest.mark.parametrize("what", ["fresh", "in an epoch", "with held batches", "failed"])
+@pytest.mark.core
 def test_a_forgotten_loader_ends_its_threads(what: str) -> None:
     loader = make(backend=InProcess(num_threads=2), transform=(lambda batch: 1 / 0) if what == "failed" else None)
     held: list[Any] = []
@@ -263,6 +264,7 @@ print("done", flush=True)
 """
 
 
+@pytest.mark.core
 def test_a_script_that_forgets_to_close_ends_cleanly_and_at_once() -> None:
     """Threads are in the middle of a kernel when the interpreter goes."""
     process = subprocess.Popen([sys.executable, "-W", "ignore", "-c", _EXIT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -166,7 +166,13 @@ def _of_pyright(file: Path) -> dict[int, str]:
 
 
 @pytest.mark.slow(seconds=10)
-@pytest.mark.parametrize("checker", [_of_mypy, _of_pyright], ids=["mypy", "pyright"])
+@pytest.mark.parametrize(
+    "checker",
+    [
+        pytest.param(_of_mypy, id="mypy", marks=pytest.mark.packages("mypy")),
+        pytest.param(_of_pyright, id="pyright", marks=pytest.mark.packages("basedpyright")),
+    ],
+)
 def test_type_checkers_refuse_wrong_names_and_types(checker: Callable[[Path], dict[int, str]], tmp_path: Path) -> None:
     file = tmp_path / "calls.py"
     file.write_text("\n".join(CALLS) + "\n")

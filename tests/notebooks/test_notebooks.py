@@ -63,7 +63,7 @@ def test_the_notebooks_are_there() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [pytest.param(NOTEBOOKS[0], marks=pytest.mark.core), *NOTEBOOKS[1:]], ids=lambda path: path.stem)
 def test_notebook_runs(path: Path, runner: NotebookClient) -> None:
     notebook = nbformat.read(path, as_version=4)
     run(notebook, runner)

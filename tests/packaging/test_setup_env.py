@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import subprocess
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from tests.helpers.machine import ROOT
-
-
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("setup_env", ROOT / "tools/setup_env.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from tools import setup_env as script
 
 
 def options(**changes: object) -> argparse.Namespace:
@@ -32,25 +22,25 @@ TORCHES = [("2.3.0", True), ("2.13.0+cpu", True), ("2.10.1", True), ("2.2.2", Fa
 
 
 @pytest.mark.parametrize(("installed", "reused"), TORCHES)
-def test_a_torch_that_is_new_enough_is_reused(script: ModuleType, monkeypatch: pytest.MonkeyPatch, installed: str, reused: bool) -> None:
+def test_a_torch_that_is_new_enough_is_reused(monkeypatch: pytest.MonkeyPatch, installed: str, reused: bool) -> None:
     monkeypatch.setattr(script.metadata, "version", lambda name: installed)
     assert script.reusable_torch() == (installed if reused else None)
 
 
-def test_pins_would_not_replace_a_reused_torch(script: ModuleType, tmp_path: Path) -> None:
+def test_pins_would_not_replace_a_reused_torch(tmp_path: Path) -> None:
     _, path = script.constraint_arguments(tmp_path, options(), True)
     pins = Path(path).read_text()
     assert "\ntorch==" not in pins and "\nnumpy==" not in pins
     assert "\nnumba==" in pins and "\ntorch-geometric==" in pins
 
 
-def test_another_torch_takes_the_place_of_the_pinned_one(script: ModuleType, tmp_path: Path) -> None:
+def test_another_torch_takes_the_place_of_the_pinned_one(tmp_path: Path) -> None:
     _, path = script.constraint_arguments(tmp_path, options(torch="2.4.1"), False)
     lines = Path(path).read_text().splitlines()
     assert [line for line in lines if line.startswith("torch==")] == ["torch==2.4.1"]
 
 
-def test_an_environment_for_more_serves_fewer(script: ModuleType, tmp_path: Path) -> None:
+def test_an_environment_for_more_serves_fewer(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/python").touch()
     stamp = script.stamp_of(options(), None)
@@ -60,7 +50,7 @@ def test_an_environment_for_more_serves_fewer(script: ModuleType, tmp_path: Path
     assert not script.is_current(tmp_path, {**stamp, "torch": "2.5.0"}, ["test"])
 
 
-def test_sizes_are_looked_up(script: ModuleType, tmp_path: Path) -> None:
+def test_sizes_are_looked_up(tmp_path: Path) -> None:
     wheel = tmp_path / "a b.whl"
     wheel.write_bytes(b"x" * 1234)
     assert script.file_size(wheel.as_uri()) == 1234
@@ -68,7 +58,7 @@ def test_sizes_are_looked_up(script: ModuleType, tmp_path: Path) -> None:
     assert script.file_size("http://127.0.0.1:9/none.whl") is None
 
 
-def test_a_download_that_does_not_fit_is_refused(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_download_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(script, "file_size", lambda url: 10**15)
     with pytest.raises(SystemExit, match="are free"):
         script.announce(tmp_path, [("torch", "2.13.0", "file:///none")])

@@ -32,6 +32,7 @@ def run_pytest(folder: Path, source: str, *arguments: str, **environment: str) -
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=240)
 
 
+@pytest.mark.core
 def test_a_leak_fails_the_test(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()

@@ -51,6 +51,7 @@ def test_windows_of_walks_lie_as_pygs() -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.core
 def test_node2vec_is_trained_as_pygs_example_does(num_workers: int) -> None:
     """Two cliques with one edge between them: nodes of one get embeddings that lie together."""
     torch.manual_seed(0)

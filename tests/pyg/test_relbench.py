@@ -10,6 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+
+from tests.helpers.machine import needs
+
+needs("relbench", "torch_frame")
+# ruff: noqa: E402
+
 from relbench.base import Database, Dataset, EntityTask, RecommendationTask, Table, TaskType
 
 with warnings.catch_warnings():  # torch_frame compiles functions in a way that torch calls deprecated

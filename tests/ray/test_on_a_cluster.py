@@ -53,7 +53,7 @@ def end_driver() -> None:
             child.kill()
 
 
-@pytest.mark.ray
+@pytest.mark.packages("ray")
 @pytest.mark.slow(seconds=40)
 @pytest.mark.timeout(2 * PATIENCE_S)
 class TestBuilding:
@@ -250,7 +250,7 @@ sys.meta_path.insert(0, Lacking())
 """
 
 
-@pytest.mark.ray
+@pytest.mark.packages("ray")
 @pytest.mark.slow(seconds=40)
 @pytest.mark.timeout(2 * PATIENCE_S)
 class TestTraining:
@@ -304,7 +304,7 @@ class TestTraining:
             gnnkit.partition(products_like(0.001), 2, out=tmp_path / "store", engine=Ray(address=cluster.address))
 
 
-@pytest.mark.ray
+@pytest.mark.packages("ray")
 @pytest.mark.slow(seconds=20)
 @pytest.mark.timeout(2 * PATIENCE_S)
 def test_a_cluster_without_gnnkit_is_told_what_to_install(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_a_cluster_without_gnnkit_is_told_what_to_install(tmp_path: Path) -> Non
 class TestRefused:
     """What a cluster cannot do is refused before anything starts."""
 
-    @pytest.mark.ray
+    @pytest.mark.packages("ray")
     @pytest.mark.parametrize(
         ("options", "words"),
         [
@@ -341,7 +341,7 @@ class TestRefused:
             gnnkit.partition(products_like(0.0001), 2, **given)
         assert not list(tmp_path.iterdir())
 
-    @pytest.mark.ray
+    @pytest.mark.packages("ray")
     def test_a_store_is_refused(self, tmp_path: Path) -> None:
         store = gnnkit.partition(products_like(0.0001), 2, out=tmp_path / "store")
         with pytest.raises(PlanError, match="is a store, and an engine builds from datasets"):

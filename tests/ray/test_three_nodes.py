@@ -12,7 +12,7 @@ from tests.ray.clusters import PATIENCE_S
 from tests.ray.three_nodes import build_on_three_nodes
 
 
-@pytest.mark.ray
+@pytest.mark.packages("ray")
 @pytest.mark.netns
 @pytest.mark.cgroup
 @pytest.mark.slow(seconds=60)

@@ -45,7 +45,7 @@ def clusters(place: Path) -> list[Path]:
 class TestOwnCluster:
     """A cluster of this machine that a launch starts for itself."""
 
-    @pytest.mark.ray
+    @pytest.mark.packages("ray")
     @pytest.mark.slow(seconds=30)
     @pytest.mark.timeout(2 * PATIENCE_S)
     def test_nothing_is_left_of_it_when_its_driver_is_killed(self, place: Path) -> None:
@@ -77,7 +77,7 @@ def is_alive(pid: int) -> bool:
 class TestExported:
     """Jobs whose launch.sh has Ray start the ranks."""
 
-    @pytest.mark.ray
+    @pytest.mark.packages("ray")
     @pytest.mark.slow(seconds=40)
     @pytest.mark.timeout(2 * PATIENCE_S)
     def test_batches_of_a_job_are_proved_equal_on_a_cluster_of_this_machine(self, tmp_path: Path, place: Path) -> None:
@@ -122,7 +122,7 @@ class TestOptions:
         with pytest.raises(PlanError, match=words):
             Ray(**options)
 
-    @pytest.mark.ray
+    @pytest.mark.packages("ray")
     def test_what_a_cluster_cannot_give_is_refused(self, tmp_path: Path) -> None:
         from torch_geometric.data import Data
 

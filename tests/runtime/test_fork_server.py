@@ -33,6 +33,7 @@ def private_bytes(pid: int) -> int:
     return int(psutil.Process(pid).memory_full_info().uss)
 
 
+@pytest.mark.core
 def test_processes_are_this_ones_children_and_show_what_they_are() -> None:
     with loader_of("Colocated-2") as loader:
         list(loader)

@@ -121,6 +121,7 @@ def check_labels(batch: HeteroData, sampled: dict[str, Any], positive: list[Edge
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(cases())
+@pytest.mark.core
 def test_everything_at_once(case: dict[str, Any]) -> None:
     case = dict(case)
     if all(reference_anchors.is_label(t) for t in case["source"].edges):

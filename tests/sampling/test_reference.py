@@ -86,6 +86,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(cases())
+@pytest.mark.core
 def test_random_typed_graphs(case: dict[str, Any]) -> None:
     check(**case)
 

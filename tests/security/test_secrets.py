@@ -41,6 +41,7 @@ def servers(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.mark.slow
+@pytest.mark.core
 def test_no_process_shows_the_token_or_leaves_it_in_a_core_file(servers: GraphStoreServers, store: Store) -> None:
     """Neither the servers and their workers nor what a loader starts, on whatever way: ``ps``, /proc, ``gcore`` at a crash."""
     backend = GraphStore(address=servers.address, join_timeout_s=ANSWER_S)

@@ -107,6 +107,7 @@ def test_half_open_connections_are_closed(service: Service, said: bytes) -> None
     assert time.monotonic() - began < 15 * slowness()
 
 
+@pytest.mark.core
 def test_a_connection_without_the_token_is_told_so(service: Service) -> None:
     """A token that is nearly right is a wrong one."""
     for guess in (b"", b"0" * 64, TOKEN.encode(), first_line(TOKEN)[12:-2], first_line(TOKEN).strip(), second_line(TOKEN, "x").strip()):

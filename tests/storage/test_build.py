@@ -43,6 +43,7 @@ def has_times(source: ArraySource) -> bool:
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32 - 1), cheap=st.booleans(), memory=st.sampled_from([1, 400, 1 << 26]))
+@pytest.mark.core
 def test_a_store_holds_its_source(seed: int, cheap: bool, memory: int) -> None:
     rng = np.random.default_rng(seed)
     source = random_source(rng, edges_are_cheap=cheap)

@@ -217,6 +217,7 @@ def test_what_is_no_store_is_not_replaced(tmp_path: Path) -> None:
     assert_holds(build_store(source, tmp_path / "empty", BuildOptions()), source)
 
 
+@pytest.mark.core
 def test_an_interrupted_build_leaves_nothing(tmp_path: Path) -> None:
     source = random_source(np.random.default_rng(0))
 

@@ -135,6 +135,7 @@ def numbers(cell: Cell) -> list[int]:
 
 
 @pytest.mark.slow
+@pytest.mark.core
 def test_buttons_act_while_a_cell_runs(front_end: FrontEnd) -> None:
     kernel = front_end.kernel
     shown = kernel.run("loader = make()\nloader.dashboard()")

@@ -228,7 +228,7 @@ def test_nbclient_gets_plain_lines(jupyter_home: Path, tmp_path: Path) -> None:
     check_executed(notebook)
 
 
-@pytest.mark.parametrize("program", ["papermill", "nbconvert"])
+@pytest.mark.parametrize("program", [pytest.param(name, marks=pytest.mark.packages(name)) for name in ("papermill", "nbconvert")])
 def test_batch_runners_get_plain_lines(jupyter_home: Path, tmp_path: Path, program: str) -> None:
     source, target = written_notebook(tmp_path), tmp_path / "out.ipynb"
     arguments = {

@@ -77,6 +77,7 @@ def lists(stores: dict[int, Store]) -> list[list[list[str]]]:
 
 
 @pytest.mark.parametrize("options", [{}, {"device": "cpu", "feature_cache": 900}, {"with_edge": True}])
+@pytest.mark.core
 def test_the_structure_is_on_both_hosts_and_features_are_on_one(stores: dict[int, Store], tmp_path: Path, options: dict[str, Any]) -> None:
     pair = Pair(stores[2], tmp_path, whole_structure=True)
     with ended(pair.hosts):

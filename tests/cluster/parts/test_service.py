@@ -104,6 +104,7 @@ def pair(tmp_path: Path) -> Any:
     ],
     ids=["random", "weighted-out", "cache"],
 )
+@pytest.mark.core
 def test_batches_over_three_hosts(tmp_path: Path, options: dict[str, Any]) -> None:
     whole = typed_store(tmp_path / "whole", **options)
     stores = {host: staged(whole, tmp_path / f"host{host}", (host,)) for host in range(3)}

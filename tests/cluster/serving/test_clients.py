@@ -120,6 +120,7 @@ def test_a_process_that_is_killed_leaves_nothing(home: Path) -> None:
 # Several at once ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.core
 def test_train_valid_and_test_alternate_with_a_second_store_client(servers: GraphStoreServers, store: Store) -> None:
     with (
         joined(servers.address, store) as train,

@@ -67,6 +67,7 @@ def kill(pid: int) -> None:
     assert wait_until(lambda: is_gone(pid))
 
 
+@pytest.mark.core
 def test_a_server_is_killed_in_the_middle_of_an_epoch(servers: GraphStoreServers, store: Store, wanted: list[list[str]]) -> None:
     """Every client in an epoch is told, here and in another process; the other server goes on for both."""
 

@@ -55,6 +55,7 @@ def kill(pid: int) -> None:
 # The handle -------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.core
 def test_serve_returns_at_once_and_tells_when_it_is_ready(store: Store) -> None:
     told: list[Any] = []
     with gnnkit.serve(store.path, 1, progress=False) as servers:

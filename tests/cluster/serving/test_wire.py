@@ -65,6 +65,7 @@ def check(loader: GraphLoader, store: Store, epochs: int = 2, **options: Any) ->
             same(loader.sample(ids, epoch=4, index=2), reference.sample(ids, epoch=4, index=2))
 
 
+@pytest.mark.core
 def test_typed_batches_are_the_same(tmp_path: Path) -> None:
     """Three parts, weights, edges with ids and arrays, walked from sources to targets; the second of three trainers."""
     source: Any = typed_source()

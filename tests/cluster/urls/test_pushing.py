@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
@@ -22,6 +21,7 @@ from tests.helpers.batches import digest
 from tests.helpers.bucket_servers import BUCKET, SECRET, gs_server, s3_server
 from tests.helpers.command import run
 
+pytestmark = pytest.mark.packages("boto3", "flask_cors", "gcp_storage_emulator", "gcsfs", "moto", "s3fs")
 OPTIONS = {"num_neighbors": [4, 3], "batch_size": 128, "seed": 7, "progress": False}
 
 
@@ -42,6 +42,8 @@ class Bucket(dict[str, bytes]):
     """The bucket as a mapping from keys to contents."""
 
     def __init__(self) -> None:
+        import boto3
+
         super().__init__()
         self.client = boto3.client("s3")
 

@@ -40,6 +40,7 @@ def source(seed: int = 3) -> ArraySource:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32 - 1), memory=st.sampled_from([1, 1 << 26]), from_store=st.booleans(), data=st.data())
+@pytest.mark.core
 def test_hosts_build_what_one_builds(seed: int, memory: int, from_store: bool, data: st.DataObject) -> None:
     rng = np.random.default_rng(seed)
     graph = random_source(rng, edges_are_cheap=bool(rng.random() < 0.5))

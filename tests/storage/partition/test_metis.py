@@ -19,8 +19,7 @@ from gnnkit.vendor.metis import HERE_ENTRIES
 from tests.helpers.waiting import wait_until
 from tests.storage.partition.build import clustered_edges, graph_arrays
 
-pytest.importorskip("pymetis")
-
+pytestmark = pytest.mark.packages("pymetis")
 OPTIONS = BuildOptions(num_parts=3, partition="metis")
 
 
