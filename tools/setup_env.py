@@ -161,7 +161,8 @@ def install(env: Path, options: argparse.Namespace, reuse: bool) -> None:
             exact.write("".join(f"{name}=={version}\n" for name, version, _ in items))
             exact.flush()
             # A person watches pip's own bars; a log needs no line per package.
-            pip(env, "install", *([] if sys.stdout.isatty() else ["-q"]), "--no-deps", "-r", exact.name)
+            pip(env, "install", *([] if sys.stdout.isatty() else ["-q"]), "--no-compile", "--no-deps", "-r", exact.name)
+        compile_all(env)
     pip(env, "install", "-q", "--no-deps", "--no-build-isolation", "-e", ".")
     wheels = sorted(str(path) for path in Path(options.wheels).glob("*.whl")) if options.wheels else []
     if wheels:
@@ -174,6 +175,11 @@ def inputs_of(constraints: list[str]) -> str:
     for name in ("pyproject.toml", *constraints):
         digest.update((ROOT / name).read_bytes())
     return digest.hexdigest()
+
+
+def compile_all(env: Path) -> None:
+    """Compiles the installed modules with all processors, where pip would take one; files for newer Pythons are left as they are."""
+    subprocess.run([str(env / "bin/python"), "-m", "compileall", "-qq", "-j", "0", str(env / "lib")])
 
 
 def stamp_of(options: argparse.Namespace, torch: str | None) -> dict[str, object]:

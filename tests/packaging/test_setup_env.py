@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,17 @@ def test_a_download_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(script, "file_size", lambda url: 10**15)
     with pytest.raises(SystemExit, match="are free"):
         script.announce(tmp_path, [("torch", "2.13.0", "file:///none")])
+
+
+def test_what_was_installed_is_compiled_and_what_cannot_be_is_left(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python").symlink_to(sys.executable)
+    (tmp_path / "lib").mkdir()
+    for name, text in {"sound": "x = 1\n", "newer": "def f[T(: pass\n"}.items():
+        (tmp_path / f"lib/{name}.py").write_text(text)
+    script.compile_all(tmp_path)
+    assert [path.name.partition(".")[0] for path in tmp_path.rglob("*.pyc")] == ["sound"]
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("version", [("2.7"), ("none")])
