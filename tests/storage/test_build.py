@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -157,7 +158,6 @@ def test_features_are_stored_narrow_and_labels_are_not(dtype: str, tmp_path: Pat
     if dtype == "float16":
         np.testing.assert_array_equal(stored, x.astype(np.float16))
     else:
-        torch = pytest.importorskip("torch")
         values = torch.from_numpy(stored.view(np.int16)).view(torch.bfloat16).float().numpy()
         np.testing.assert_array_equal(values, torch.from_numpy(x).bfloat16().float().numpy())
     held = build_store(store, tmp_path / "again", BuildOptions(3))
@@ -169,7 +169,6 @@ def test_features_are_stored_narrow_and_labels_are_not(dtype: str, tmp_path: Pat
 @settings(deadline=None)
 @given(st.lists(st.floats(width=32), min_size=1))
 def test_bfloat16_is_what_torch_rounds_to(values: list[float]) -> None:
-    torch = pytest.importorskip("torch")
     array = np.array(values, np.float32)
     theirs = torch.from_numpy(array).bfloat16()
     bits = ELEMENT_TYPES["bfloat16"].encode(array)

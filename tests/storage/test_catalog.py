@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch_geometric.data import Data
 
 from gnnkit import BuildOptions, Store, partition
 from gnnkit.errors import PlanError, StoreError
@@ -210,8 +212,7 @@ def test_partition_takes_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_partition_takes_pyg_graphs(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    data = pytest.importorskip("torch_geometric.data").Data(edge_index=torch.tensor([[0, 1, 2], [1, 2, 0]]), x=torch.eye(3))
+    data = Data(edge_index=torch.tensor([[0, 1, 2], [1, 2, 0]]), x=torch.eye(3))
     store = partition(data, 2, out=tmp_path / "store")
     assert store.schema.num_nodes == 3 and store.schema.num_edges == 3
     (parts,) = store.arrays().nodes.values()

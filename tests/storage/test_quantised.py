@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -439,7 +440,6 @@ def raw(tensor: Any) -> bytes:
     ids=["homogeneous", "typed", "4-bits", "2-bits", "bfloat16", "float16"],
 )
 def test_batches_have_the_numbers_in_every_backend(make: Any, edge_dir: Any, feature_dtype: Any, names: Any, tmp_path: Path) -> None:
-    pytest.importorskip("torch_geometric")
     import gnnkit
 
     source = make()
@@ -507,7 +507,6 @@ def test_lent_loaders(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("feature_dtype", BITS)
 def test_graphlearn_torch_directories_have_floats(tmp_path: Path, feature_dtype: Any) -> None:
-    torch = pytest.importorskip("torch")
     from gnnkit.datasets import GltPartitionSource, write_glt_partitions
 
     source = graph()

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -46,7 +47,6 @@ def timed_source(seed: int, *, chunk_rows: int = 7, edges_are_cheap: bool = True
 
 
 def as_pyg(source: ArraySource) -> Any:
-    torch = pytest.importorskip("torch")
     from torch_geometric.data import HeteroData
 
     data = HeteroData()
@@ -107,7 +107,6 @@ def test_partitioners_that_look_at_the_topology(partition: Any, tmp_path: Path) 
 
 @pytest.mark.parametrize("edge_dir", ["in", "out"])
 def test_a_graph_in_memory_has_the_same_edges_as_a_store(edge_dir: Any, tmp_path: Path) -> None:
-    pytest.importorskip("torch_geometric")
     from gnnkit.datasets import graph_from_pyg
 
     source = timed_source(5)
@@ -127,8 +126,6 @@ def test_a_graph_in_memory_has_the_same_edges_as_a_store(edge_dir: Any, tmp_path
 
 
 def test_batches_of_a_graph_in_memory_and_of_its_store_are_the_same(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("torch_geometric")
     from gnnkit import GraphLoader
 
     source = timed_source(7)
@@ -179,7 +176,6 @@ def test_a_part_elsewhere_has_times_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_graphlearn_torch_directories_keep_times(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     from gnnkit.datasets import GltPartitionSource, write_glt_partitions
 
     source = timed_source(2)
@@ -219,7 +215,6 @@ def test_partition_takes_over_times_and_needs_ids_to_leave_their_order(tmp_path:
     ],
 )
 def test_what_is_no_time_is_refused(arrays: dict[str, Any], time_attr: str, text: str, tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
     from torch_geometric.data import Data
 
     from gnnkit.datasets import graph_from_pyg
