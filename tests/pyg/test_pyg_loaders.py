@@ -28,26 +28,9 @@ import gnnkit
 from gnnkit import Colocated, InProcess
 from gnnkit.errors import PlanError
 from gnnkit.pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, NeighborSampler, ShaDowKHopSampler
-from tests.helpers.graphs import random_edges
 from tests.helpers.machine import ROOT
 from tests.helpers.pyg_batches import flatten
-
-LIKES, LIKED = ("user", "likes", "item"), ("item", "liked", "user")
-
-
-def plain(**more: Any) -> Data:
-    rng = np.random.default_rng(0)
-    edge_index = torch.from_numpy(random_edges(rng, 60, 60, 300))
-    return Data(x=torch.arange(60.0).view(-1, 1), edge_index=edge_index, edge_attr=torch.arange(300), **more)
-
-
-def typed() -> HeteroData:
-    rng = np.random.default_rng(1)
-    data = HeteroData()
-    data["user"].x, data["item"].x = torch.arange(30.0).view(-1, 1), torch.arange(40.0).view(-1, 1)
-    likes = torch.from_numpy(random_edges(rng, 30, 40, 150))
-    data[LIKES].edge_index, data[LIKED].edge_index = likes, likes.flip(0)
-    return data
+from tests.pyg.graphs import LIKED, LIKES, plain, typed
 
 
 def same(left: Any, right: Any) -> bool:

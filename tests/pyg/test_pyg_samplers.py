@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import lightning
-import numpy as np
 import pytest
 import torch
 from torch_geometric import sampler as theirs
-from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.lightning import LightningLinkData, LightningNodeData
 from torch_geometric.loader import LinkLoader, NodeLoader
 from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampling, NodeSamplerInput
@@ -21,32 +19,12 @@ from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampl
 import gnnkit
 from gnnkit.errors import AttributeNotSettable, PlanError
 from gnnkit.pyg import HGTLoader, HGTSampler, LinkNeighborLoader, NeighborLoader, NeighborSampler
-from tests.helpers.graphs import random_edges
 from tests.helpers.pyg_batches import flatten
+from tests.pyg.graphs import LIKES
+from tests.pyg.graphs import plain_with_times as plain
+from tests.pyg.graphs import typed_with_times as typed
 
-LIKES, LIKED = ("user", "likes", "item"), ("item", "liked", "user")
 IDS, LINKS = torch.arange(5, 30), torch.stack([torch.arange(20), torch.arange(20) + 9])
-
-
-def plain() -> Data:
-    edge_index = torch.from_numpy(random_edges(np.random.default_rng(0), 60, 60, 300))
-    return Data(
-        x=torch.arange(60.0).view(-1, 1),
-        edge_index=edge_index,
-        edge_attr=torch.arange(300),
-        time=torch.arange(60),
-        weight=torch.arange(300) % 7,
-        edge_time=torch.arange(300),
-    )
-
-
-def typed() -> HeteroData:
-    data = HeteroData()
-    data["user"].x, data["item"].x = torch.arange(30.0).view(-1, 1), torch.arange(40.0).view(-1, 1)
-    data["user"].time, data["item"].time = torch.arange(30), torch.arange(40)
-    likes = torch.from_numpy(random_edges(np.random.default_rng(1), 30, 40, 150))
-    data[LIKES].edge_index, data[LIKED].edge_index = likes, likes.flip(0)
-    return data
 
 
 def same(left: Any, right: Any) -> bool:
