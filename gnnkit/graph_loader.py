@@ -200,7 +200,7 @@ class GraphLoader(Controls, Shown):
             root: Folder of the datasets as OGB lays them out; None is ``$GNNKIT_HOME`` or the user's cache folder.
             store_dir: Folder of built stores; None is ``<root>/stores`` where it is writable, else in the user's cache folder.
             download: "auto" downloads up to 2 GB, True any size, False nothing.
-            progress: How progress is shown; False shows nothing, "epoch" also shows a bar per epoch.
+            progress: "auto" shows the stages that take long, such as downloads, True a bar for each epoch too, False nothing.
             **options: The loader's and the store's: see ``LoaderOptions`` and ``BuildOptions``.
 
         Raises:

@@ -365,7 +365,7 @@ def init_client(  # noqa: PLR0913
 def join_servers(backend: GraphStore, num_servers: int | None, num_clients: int, rank: int, group_name: str | None, what: str) -> None:
     """Joins the servers of a backend as client ``rank``; see ``init_client``."""
     global _client
-    from gnnkit.ui.progress import make_sink  # rich
+    from gnnkit.ui.progress import make_sink  # IPython's kernel, if there is one
 
     check_free(what)
     client_context(num_servers or 1, num_clients, rank, group_name)  # a rank out of range is found before a server is asked

@@ -435,4 +435,4 @@ def check_names(values: Iterable[str], known: Iterable[str]) -> None:
     check_known(values, names, {**dict.fromkeys(BUILD_OPTIONS, _NOT_BUILT), **_ELSEWHERE, **of_tables})
 
 
-Progress = bool | Literal["auto", "off", "epoch", "widget", "html", "text", "plain"]
+Progress = bool | Literal["auto"]

@@ -5,59 +5,30 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from gnnkit.arguments import checks_calls
 from gnnkit.bounds import check_choice
-from gnnkit.errors import PlanError, near_matches
+from gnnkit.errors import PlanError
 
-RendererName = Literal["widget", "html", "text", "plain"]
 Display = Literal["auto", "text"]
 Tracebacks = Literal["short", "full"]
 PROGRESS_VARIABLE = "GNNKIT_PROGRESS"
+# Words of the environment variable. tqdm's own variable turns progress off with any text.
+_WORDS: dict[str, bool] = {**dict.fromkeys(("1", "true", "yes", "on"), True), **dict.fromkeys(("0", "false", "no", "off"), False)}
 
 
-@dataclass(frozen=True, slots=True)
-class ProgressChoice:
-    """The display that a value of ``progress`` asks for.
-
-    Attributes:
-        enabled: Whether anything is drawn.
-        epochs: Whether epochs are drawn beside the other stages.
-        renderer: The renderer to use, or None for the one that fits.
-    """
-
-    enabled: bool = True
-    epochs: bool = False
-    renderer: RendererName | None = None
-
-
-_WORDS = ["auto", "off", "epoch", *get_args(RendererName)]
-_CHOICES = {
-    **dict.fromkeys(("auto", "true", "1", "yes", "on", ""), ProgressChoice()),
-    **dict.fromkeys(("off", "false", "0", "no", "none"), ProgressChoice(enabled=False)),
-    "epoch": ProgressChoice(epochs=True),
-    **{word: ProgressChoice(renderer=word) for word in get_args(RendererName)},
-}
-
-
-def parse_progress(value: bool | str, *, source: str = "progress") -> ProgressChoice:
-    """Reads one value of ``progress``.
-
-    Args:
-        value: A word in any case, or a bool.
-        source: What to call the value in an error.
+def check_progress(value: object) -> None:
+    """Checks a value of ``progress``.
 
     Raises:
-        PlanError: The value is not one of the known words.
+        PlanError: It is neither a bool nor "auto".
     """
-    word = str(value).strip().lower() if isinstance(value, (bool, str)) else None
-    if word not in _CHOICES:
+    if not isinstance(value, bool) and value != "auto":
         raise PlanError(
-            f"{source} must be True, False or one of {_WORDS}, got {value!r}{near_matches(str(value), _WORDS)}",
-            f"{source}=False draws nothing" if source == "progress" else f"unset {source} to let gnnkit choose",
+            f"progress must be True, False or 'auto', got {value!r}",
+            "tqdm draws it as fits the place (a notebook, a terminal, a log): 'auto' what takes long, True each epoch too, False nothing",
         )
-    return _CHOICES[word]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +41,12 @@ class Options:
         tracebacks: "short" shows gnnkit's errors in IPython as a card or a few lines, "full" as IPython shows all others.
     """
 
-    progress: bool | str = "auto"
+    progress: bool | Literal["auto"] = "auto"
     display: Display = "auto"
     tracebacks: Tracebacks = "short"
 
     def __post_init__(self) -> None:
-        parse_progress(self.progress)
+        check_progress(self.progress)
         check_choice("display", self.display, Display)
         check_choice("tracebacks", self.tracebacks, Tracebacks)
 
@@ -93,9 +64,8 @@ class set_options:
     """Sets options for this process, or for a ``with`` block.
 
     Args:
-        progress: True or "auto" draws progress where and how it fits; False or "off" draws none; "epoch" draws epochs
-            too; "widget", "html", "text" and "plain" choose how. The environment variable ``GNNKIT_PROGRESS`` takes the
-            same words and has the last one.
+        progress: "auto" draws the stages that take long, True each epoch too, False nothing. The environment variable
+            ``GNNKIT_PROGRESS`` says the same.
         display: "auto" or "text": whether objects and errors show an HTML card in notebooks.
         tracebacks: "short" or "full": whether errors of gnnkit, and interrupts of its waits, show in notebooks and IPython what
             happened and what to do, or the whole traceback.
@@ -109,7 +79,9 @@ class set_options:
         ...     pass
     """
 
-    def __init__(self, *, progress: bool | str | None = None, display: Display | None = None, tracebacks: Tracebacks | None = None) -> None:
+    def __init__(
+        self, *, progress: bool | Literal["auto"] | None = None, display: Display | None = None, tracebacks: Tracebacks | None = None
+    ) -> None:
         global _options
         self._before = _options
         given: dict[str, Any] = {"progress": progress, "display": display, "tracebacks": tracebacks}
@@ -123,24 +95,22 @@ class set_options:
         _options = self._before
 
 
-def resolve_progress(value: bool | str, environment: Mapping[str, str] | None = None) -> ProgressChoice:
-    """Joins an argument, the options and the environment: "off" anywhere is off, and the environment's renderer comes first.
+def resolve_progress(value: object, environment: Mapping[str, str] | None = None) -> bool | Literal["auto"]:
+    """Joins an argument, the options and the environment: False anywhere is False, then True anywhere is True.
 
     Args:
         value: The ``progress`` argument.
         environment: Instead of ``os.environ``.
 
     Raises:
-        PlanError: The argument or the environment variable is not one of the known words.
+        PlanError: The argument is neither a bool nor "auto", or ``GNNKIT_PROGRESS`` is none of its words.
     """
     variables = os.environ if environment is None else environment
-    argument = parse_progress(value)
-    variable = parse_progress(variables.get(PROGRESS_VARIABLE, ""), source=PROGRESS_VARIABLE)
-    option = parse_progress(_options.progress)
-    choices = (variable, argument, option)
-    if not all(choice.enabled for choice in choices):
-        return ProgressChoice(enabled=False)
-    return ProgressChoice(
-        epochs=any(choice.epochs for choice in choices),
-        renderer=next((choice.renderer for choice in choices if choice.renderer), None),
-    )
+    check_progress(value)
+    word = variables.get(PROGRESS_VARIABLE, "").strip().lower()
+    if word not in ("", "auto", *_WORDS):
+        raise PlanError(f"{PROGRESS_VARIABLE} must be one of {['auto', *_WORDS]}, got {word!r}", f"unset {PROGRESS_VARIABLE}")
+    choices = (value, _options.progress, _WORDS.get(word, "auto"))
+    if False in choices or variables.get("TQDM_DISABLE"):
+        return False
+    return True in choices or "auto"

@@ -52,20 +52,21 @@ class Shown:
 
 
 def test_bars_move_and_leave_a_line(notebook: OpenNotebook, pace: Pace, screenshot: Callable[..., None], lab: Lab) -> None:
-    opened = notebook('for batch in paced(loader_of(progress="epoch")):\n    pass')
+    opened = notebook("for batch in paced(loader_of(progress=True)):\n    pass")
     opened.start(1)
-    block = opened.cell(1).locator(".gnnkit-progress")
-    bar = block.get_by_role("progressbar")
+    block = opened.cell(1).locator(".widget-hbox")
+    bar = block.locator(".progress-bar")
     for allowed, percent, theme in ((10, 25, "light"), (20, 50, "dark"), (30, 75, "light")):
         pace.allow(allowed)
-        bar.and_(opened.page.locator(f'[aria-valuenow="{percent}.0"]')).wait_for()
+        block.get_by_text(f"epoch 0: {percent}%").wait_for()
+        assert f"width: {percent}%" in str(bar.get_attribute("style"))
         lab.theme(theme)
         assert_readable(block, dark=theme == "dark")
         screenshot(opened.page, theme)
     pace.allow(100)
     opened.finish(1)
     assert bar.count() == 0
-    assert "epoch 0 40 batches in" in " ".join(opened.text(1).split())
+    assert "epoch 0: 100%|██████████| 40/40 [" in opened.text(1)
 
 
 @pytest.mark.slow(seconds=100)

@@ -109,7 +109,7 @@ def test_the_page_has_every_parameter_of_a_constructor(constructor: Any) -> None
         (GraphLoader.from_pyg, "remainder", ["drop", "uneven"]),
         (GraphLoader.from_pyg, "seed_weights", ["balanced"]),
         (GraphLoader.from_tables, "time_unit", ["ms", "ns"]),
-        (GraphLoader.from_store, "progress", ["epoch", "plain"]),
+        (GraphLoader.from_store, "progress", ["auto"]),
         (gnnkit.partition, "partition", ["metis", "ldg"]),
         (gnnkit.tables, "dangling", ["error", "drop"]),
     ],

@@ -73,7 +73,7 @@ PLAIN: dict[str, tuple[dict[str, Any], str, str]] = {
     "unknown option": ({"num_neighbours": [1]}, "'num_neighbours'", "'num_neighbors'"),
     "unknown device": ({"device": "gpu"}, "'gpu'", "'cuda'"),
     "transform": ({"transform": "normalize"}, "'normalize'", "function"),
-    "progress": ({"progress": "loud"}, "'loud'", "plain"),
+    "progress": ({"progress": "loud"}, "'loud'", "True each epoch"),
     "weight that does not exist": ({"weight": "wieght"}, "'wieght'", "edge_attr"),
     "weight of two dimensions": ({"weight": "edge_attr"}, r"\[num_edges, 2\]", "numbers"),
 }

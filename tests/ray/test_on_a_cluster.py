@@ -289,7 +289,7 @@ class TestTraining:
         options |= {"runtime_env": {"env_vars": {"FROM_RAY": "1"}}, "resources": {"licence": 0.5}}
         with GraphLoader.from_plan(planned(tmp_path), progress=False) as loader:
             engine = Ray(**options)
-            with gnnkit.launch(variables, loader, engine=engine, start_timeout_s=PATIENCE_S, progress="plain") as run:
+            with gnnkit.launch(variables, loader, engine=engine, start_timeout_s=PATIENCE_S, progress=True) as run:
                 assert wait_until(lambda: run.status.waits_for, PATIENCE_S), run.error
                 assert "the cluster has 2 CPU (free: " in run.status.waits_for and "waits for" in repr(run)
                 number = cluster.start_node(3, resources={"licence": 2})

@@ -267,13 +267,7 @@ def test_the_place_fits_the_front_end(loader: GraphLoader, monkeypatch: pytest.M
     assert place() == (WidgetPlace, 0.5)
     assert place(watched=False) == (HtmlPlace, 5.0)
     assert place(__vsc_ipynb_file__="x.ipynb") == (HtmlPlace, 1.0)
-    with set_options(progress="widget"):
-        assert place(__vsc_ipynb_file__="x.ipynb") == (WidgetPlace, 0.5)
-    with set_options(progress="html"):
-        assert place() == (HtmlPlace, 1.0)
     with set_options(display="text"):
         assert place() == (HtmlPlace, 1.0)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert place() == (HtmlPlace, 1.0)
-    with set_options(progress="widget"):
-        assert place() == (HtmlPlace, 1.0)

@@ -27,7 +27,7 @@ from gnnkit.ui.dashboard.observer import (
     whole_percents,
 )
 from gnnkit.ui.dashboard.places import board, number, page, process_table, to_block
-from gnnkit.ui.progress import Bar
+from gnnkit.ui.stages import Bar
 from tests.ui.budgets import MAX_HTML_BYTES
 from tests.ui.test_cards import NASTY, Reader
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import logging
 import math
 import os
@@ -20,7 +19,7 @@ from gnnkit.errors import PlanError
 from gnnkit.ui.dashboard.observer import Observer, Snapshot
 from gnnkit.ui.dashboard.places import Actions, HtmlPlace, WidgetPlace, to_block, to_bundle
 from gnnkit.ui.kernel import CellPort, renders_live, renders_widgets, running_shell, takes_clicks
-from gnnkit.ui.options import get_options, resolve_progress
+from gnnkit.ui.options import get_options
 
 if TYPE_CHECKING:
     from gnnkit.loader.pipeline import Pipeline
@@ -292,13 +291,11 @@ class Dashboard:
 
 
 def _place(shell: Any, interval_s: float, actions: Actions) -> HtmlPlace:
-    """The best that the front end is known to show; the words for progress choose it too."""
+    """The best that the front end is known to show."""
     port = CellPort(shell)
     if not renders_live(shell):
         return HtmlPlace(port, max(interval_s, _UNWATCHED_EVERY_S))
-    wanted = resolve_progress("auto").renderer
-    fits = renders_widgets(shell) if wanted is None else wanted == "widget" and importlib.util.find_spec("ipywidgets") is not None
-    if fits and get_options().display != "text":
+    if renders_widgets(shell) and get_options().display != "text":
         return WidgetPlace(port, interval_s, actions)
     return HtmlPlace(port, max(interval_s, _HTML_EVERY_S))
 

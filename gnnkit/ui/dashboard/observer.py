@@ -17,7 +17,7 @@ from gnnkit.loader.advice.measuring import PARTS
 from gnnkit.printable import clean
 from gnnkit.runtime.runs import tail
 from gnnkit.ui.objects import sampled_on
-from gnnkit.ui.progress import SHOWN_AFTER_S, Bar, rank_of_stage
+from gnnkit.ui.stages import SHOWN_AFTER_S, Bar, rank_of_stage
 from gnnkit.units import format_duration
 
 if TYPE_CHECKING:

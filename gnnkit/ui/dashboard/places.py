@@ -27,8 +27,8 @@ from gnnkit.ui.dashboard.observer import (
 )
 from gnnkit.ui.kernel import WIDGET_MIME, CellPort
 from gnnkit.ui.options import get_options
-from gnnkit.ui.progress import bar_details, percent_of
-from gnnkit.units import format_bytes, format_duration, format_percent, format_quantity, format_short
+from gnnkit.ui.stages import Bar
+from gnnkit.units import format_bytes, format_duration, format_percent, format_quantity, format_rate, format_short
 
 if TYPE_CHECKING:
     from gnnkit.loader.pipeline import Pipeline
@@ -46,6 +46,50 @@ def number(value: float) -> str:
     if 0 < value < 99.95:
         return f"{value:.1f}" if value >= 0.995 else f"{value:.2f}"
     return format_short(round(value))
+
+
+def percent_of(bar: Bar) -> str | None:
+    """The finished share of a stage in percent, as a page has it; None where no total is known."""
+    return None if bar.fraction is None else f"{bar.fraction * 100:.1f}"
+
+
+def bar_details(bar: Bar) -> list[str]:
+    """Facts about an open stage, in the order in which they are printed.
+
+    With a total: percent, amounts, rate and time left; without one: amount, rate and time spent. What else was said of it comes last.
+    """
+    if bar.fraction is None or bar.total is None:
+        amounts = [format_quantity(bar.done, clean(bar.unit, 20))] if bar.done > 0 else []
+        return [*amounts, *_rate(bar), format_duration(bar.elapsed_s), *_note(bar)]
+    return [
+        format_percent(bar.fraction),
+        _amounts(bar.done, bar.total, bar.unit),
+        *_rate(bar),
+        *([f"{format_duration(max(math.ceil(bar.eta_s), 1))} left"] if bar.eta_s is not None else []),
+        *_note(bar),
+    ]
+
+
+def _amounts(done: float, total: float, unit: str) -> str:
+    whole = format_quantity(total, clean(unit, 20))
+    part = format_quantity(min(done, total), "B") if unit == "B" else format_short(min(done, total))
+    # "0.31 GB of 1.48 GB" repeats its unit unless it is the same one.
+    if unit == "B" and part.split()[-1:] == whole.split()[-1:]:
+        part = part.split()[0]
+    return f"{part} of {whole}"
+
+
+def _note(bar: Bar) -> list[str]:
+    return [clean(bar.note, 80)] if bar.note else []
+
+
+def _rate(bar: Bar) -> list[str]:
+    few = bar.unit != "B" and (bar.done if bar.total is None else bar.total) < _FEW
+    return [] if bar.rate is None or few else [format_rate(bar.rate, clean(bar.unit, 20))]
+
+
+# Of fewer things than this (kernels, processes, parts) it says more how many are done than how many are done in a second.
+_FEW = 100
 
 
 def stage_details(stage: StageRow) -> list[str]:
