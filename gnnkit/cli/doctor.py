@@ -168,8 +168,8 @@ PROBE_TIMEOUT_S = 120.0
 _GLT_PROBE = "import dataclasses, json; from gnnkit.vendor.glt import status; print(json.dumps(dataclasses.asdict(status())))"
 _GLT_MEANS = {
     "native": "everything of gnnkit works, GLT's own loaders and sampling on GPUs too",
-    "python-only": "everything of gnnkit works but GLT's own loaders, which need its native library",
-    "absent": "everything of gnnkit works but gnnkit.distributed's loaders and what else is GLT's own",
+    "unfit": "everything of gnnkit works but Glt() and GLT's own samplers, which need its native library",
+    "absent": "everything of gnnkit works but Glt() and GLT's own samplers",
 }
 
 
@@ -238,7 +238,7 @@ def glt_row(found: GltStatus | str) -> Check:
     name = "torch/GLT pairing"
     if isinstance(found, str):
         return Check(name, f"unknown: {found}", "warning", "pip install --force-reinstall --no-deps graphlearn-torch==0.2.4")
-    what = f"{found.kind.replace('-', ' ')}: {_GLT_MEANS[found.kind]}"
+    what = f"{found.kind}: {_GLT_MEANS[found.kind]}"
     version = f"; graphlearn-torch {found.version} on torch {_installed('torch') or 'none'}" if found.kind != "absent" else ""
     reason = "" if found.kind == "native" else f" ({found.reason})"
     return Check(name, f"{what}{version}{reason}", "ok", found.fix)

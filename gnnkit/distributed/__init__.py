@@ -5,8 +5,9 @@
     runtime = resolve_runtime()
     dataset = DistDataset.from_store(store, partition_idx=runtime.node_rank)
 
-Names that are graphlearn-torch's own (``SamplingConfig``, ``MpDistSamplingWorkerOptions``, ...) are imported from it when they are
-used, and say what to install where it is missing. Which name is what: ``docs/coming-from.md``.
+Nothing of it needs graphlearn-torch but that library's own samplers, channels and RPC (``DistNeighborSampler``, ``ShmChannel``,
+``init_rpc``, ...), which are imported from it when they are used, and say what to install where it is missing. Which name is what:
+``docs/coming-from.md``.
 """
 
 from __future__ import annotations
@@ -16,59 +17,32 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-# Graphlearn-torch's own: modules of graphlearn_torch, and the names that are taken from them as they are.
+# What graphlearn-torch's native library is behind: modules of graphlearn_torch, and the names that are taken from them as they are.
 _GLT_MODULES = {
-    "channel": ("ChannelBase", "SampleMessage", "ShmChannel"),
-    "data": ("DeviceGroup", "Feature", "Graph"),
-    "distributed": (
-        "CollocatedDistSamplingWorkerOptions",
-        "ConcurrentEventLoop",
-        "DistCollocatedSamplingProducer",
-        "DistLoader",
-        "DistMpSamplingProducer",
-        "DistNeighborSampler",
-        "MpDistSamplingWorkerOptions",
-        "RpcCalleeBase",
-        "RpcDataPartitionRouter",
-        "all_gather",
-        "barrier",
-        "global_all_gather",
-        "global_barrier",
-        "init_rpc",
-        "init_worker_group",
-        "rpc_is_initialized",
-        "rpc_register",
-        "rpc_request",
-        "rpc_request_async",
-        "rpc_sync_data_partitions",
-        "shutdown_rpc",
-    ),
-    "distributed.dist_feature": ("RpcFeatureLookupCallee",),
-    "distributed.dist_neighbor_sampler": ("PartialNeighborOutput", "RpcSamplingCallee", "RpcSubGraphCallee"),
-    "distributed.dist_sampling_producer": ("MP_STATUS_CHECK_INTERVAL", "MpCommand"),
-    "distributed.dist_server": ("SERVER_EXIT_STATUS_CHECK_INTERVAL",),
-    "distributed.rpc": ("get_rpc_current_group_worker_names", "get_rpc_worker_names"),
-    "sampler": ("EdgeSamplerInput", "NodeSamplerInput", "RemoteSamplerInput", "SamplingConfig", "SamplingType"),
-    "typing": ("Split",),
+    "channel": "ShmChannel",
+    "data": "DeviceGroup Feature Graph",
+    "distributed": "ConcurrentEventLoop DistCollocatedSamplingProducer DistMpSamplingProducer DistNeighborSampler RpcCalleeBase "
+    "RpcDataPartitionRouter all_gather barrier global_all_gather global_barrier init_rpc rpc_is_initialized rpc_register rpc_request "
+    "rpc_request_async rpc_sync_data_partitions shutdown_rpc",
+    "distributed.dist_feature": "RpcFeatureLookupCallee",
+    "distributed.dist_neighbor_sampler": "PartialNeighborOutput RpcSamplingCallee RpcSubGraphCallee",
+    "distributed.dist_sampling_producer": "MP_STATUS_CHECK_INTERVAL MpCommand",
+    "distributed.dist_server": "SERVER_EXIT_STATUS_CHECK_INTERVAL",
+    "distributed.rpc": "get_rpc_current_group_worker_names get_rpc_worker_names",
+    "sampler": "RemoteSamplerInput",
 }
-# Modules whose names need graphlearn-torch.
-_OVER_GLT = frozenset(f"{__name__}.{module}" for module in ("base_loader", "glt_records", "loaders"))
 # Ours: names, and the modules they live in; importing this package imports none of them.
 _STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text())
 _HOMES = {
     name.name: home.module for home in _STUB.body if isinstance(home, ast.ImportFrom) for name in home.names if home.module != "typing"
 }
-_GLT_HOMES = {name: f"{module}.{name}" for module, names in _GLT_MODULES.items() for name in names}
+_GLT_HOMES = {name: f"{module}.{name}" for module, names in _GLT_MODULES.items() for name in names.split()}
 
 __all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        if _HOMES[name] in _OVER_GLT:
-            from gnnkit.vendor import glt  # metadata
-
-            glt.load(name)  # its error names what was asked for
         value = getattr(import_module(str(_HOMES[name])), name)
         globals()[name] = value
         return value

@@ -21,12 +21,23 @@ from gnnkit.distributed.dist_server import get_server as get_server
 from gnnkit.distributed.dist_server import init_server as init_server
 from gnnkit.distributed.dist_server import request_server as request_server
 from gnnkit.distributed.dist_server import wait_and_shutdown_server as wait_and_shutdown_server
-from gnnkit.distributed.glt_records import RemoteDistSamplingWorkerOptions as RemoteDistSamplingWorkerOptions
+from gnnkit.distributed.glt_classes import ChannelBase as ChannelBase
+from gnnkit.distributed.glt_classes import CollocatedDistSamplingWorkerOptions as CollocatedDistSamplingWorkerOptions
+from gnnkit.distributed.glt_classes import DistLoader as DistLoader
+from gnnkit.distributed.glt_classes import EdgeSamplerInput as EdgeSamplerInput
+from gnnkit.distributed.glt_classes import MpDistSamplingWorkerOptions as MpDistSamplingWorkerOptions
+from gnnkit.distributed.glt_classes import NegativeSampling as NegativeSampling
+from gnnkit.distributed.glt_classes import NodeSamplerInput as NodeSamplerInput
+from gnnkit.distributed.glt_classes import RemoteDistSamplingWorkerOptions as RemoteDistSamplingWorkerOptions
+from gnnkit.distributed.glt_classes import SamplingConfig as SamplingConfig
+from gnnkit.distributed.glt_classes import SamplingType as SamplingType
+from gnnkit.distributed.glt_classes import Split as Split
 from gnnkit.distributed.graph_client import DistContext as DistContext
 from gnnkit.distributed.graph_client import DistRole as DistRole
 from gnnkit.distributed.graph_client import get_context as get_context
 from gnnkit.distributed.graph_client import get_sampler_pool as get_sampler_pool
 from gnnkit.distributed.graph_client import init_client as init_client
+from gnnkit.distributed.graph_client import init_worker_group as init_worker_group
 from gnnkit.distributed.graph_client import shutdown_client as shutdown_client
 from gnnkit.distributed.graph_types import DEFAULT_HOMOGENEOUS_EDGE_TYPE as DEFAULT_HOMOGENEOUS_EDGE_TYPE
 from gnnkit.distributed.graph_types import DEFAULT_HOMOGENEOUS_NODE_TYPE as DEFAULT_HOMOGENEOUS_NODE_TYPE
@@ -58,6 +69,7 @@ from gnnkit.distributed.resolve import DistributedRuntimeInfo as DistributedRunt
 from gnnkit.distributed.resolve import GraphStoreInfo as GraphStoreInfo
 from gnnkit.distributed.resolve import get_graph_store_info as get_graph_store_info
 from gnnkit.distributed.resolve import resolve_runtime as resolve_runtime
+from gnnkit.distributed.sample_message import SampleMessage as SampleMessage
 from gnnkit.distributed.splitters import DistNodeAnchorLinkSplitter as DistNodeAnchorLinkSplitter
 from gnnkit.distributed.splitters import DistNodeSplitter as DistNodeSplitter
 from gnnkit.distributed.splitters import select_ssl_positive_label_edges as select_ssl_positive_label_edges
@@ -71,5 +83,5 @@ from gnnkit.distributed.store_views import build_partition_book as build_partiti
 from gnnkit.distributed.store_views import get_ids_on_rank as get_ids_on_rank
 from gnnkit.distributed.store_views import get_total_ids as get_total_ids
 
-# Graphlearn-torch's own names.
+# The names of graphlearn-torch's native library.
 def __getattr__(name: str) -> Any: ...

@@ -24,8 +24,17 @@ from gnnkit.bounds import check_seconds
 from gnnkit.distributed import dist_server
 from gnnkit.distributed.dataset import DistDataset
 from gnnkit.distributed.dist_server import RemoteDistDataset
+from gnnkit.distributed.glt_classes import (
+    ChannelBase,
+    CollocatedDistSamplingWorkerOptions,
+    DistLoader,
+    EdgeSamplerInput,
+    MpDistSamplingWorkerOptions,
+    NodeSamplerInput,
+    SamplingConfig,
+)
 from gnnkit.distributed.glt_records import create_graph_store_worker_options
-from gnnkit.distributed.graph_client import check_rank
+from gnnkit.distributed.graph_client import check_rank, init_worker_group, worker_group
 from gnnkit.distributed.loader_options import (
     KHopNeighborSamplerOptions,
     PPRSamplerOptions,
@@ -34,7 +43,6 @@ from gnnkit.distributed.loader_options import (
     check_worker_options,
     create_colocated_worker_options,
     create_sampling_config,
-    is_collocated,
     placed_store,
     plan_on,
     served_backend_of,
@@ -60,12 +68,10 @@ if TYPE_CHECKING:
     from torch.futures import Future
     from torch_geometric.data import Data, HeteroData
 
-
-_ChannelBase: Any = glt.attribute("channel.ChannelBase", "a channel")
 _MS = 1000
 
 
-class ConnectionChannel(_ChannelBase):  # type: ignore[misc]
+class ConnectionChannel(ChannelBase):
     """Hands out the batches of loaders as messages: one of each in turn, without those that have no more.
 
     It has no memory and no process of its own. Iterating a loader elsewhere advances the same epochs.
@@ -295,7 +301,7 @@ class DistSamplingProducer:
 _ANSWER_WAIT_S = 600.0
 
 
-class RemoteReceivingChannel(_ChannelBase):  # type: ignore[misc]
+class RemoteReceivingChannel(ChannelBase):
     """Fetches from each server ahead of need, and hands out whatever comes first.
 
     An answer to a request of an earlier epoch is dropped. An error is raised in its turn; what comes after it can still be received.
@@ -529,7 +535,7 @@ def check_arguments(dataset: Any, sampler_input: Any, worker_options: Any, produ
     """
     check_worker_options(worker_options, on_servers=isinstance(dataset, RemoteDistDataset))
     check_seconds("process_start_gap_seconds", process_start_gap_seconds, 0)
-    kinds = glt.attribute("sampler.NodeSamplerInput"), glt.attribute("sampler.EdgeSamplerInput")
+    kinds = NodeSamplerInput, EdgeSamplerInput
     if isinstance(dataset, RemoteDistDataset):
         count = dataset.cluster_info.num_storage_nodes
         is_list = isinstance(sampler_input, list) and len(sampler_input) == count
@@ -549,7 +555,7 @@ def check_arguments(dataset: Any, sampler_input: Any, worker_options: Any, produ
         )
     if isinstance(producer, DistSamplingProducer) and dataset is not None:
         stored(dataset)
-    context = glt.attribute("distributed.get_context")()
+    context = worker_group()
     if context is not None and not context.is_worker():
         raise PlanError(
             f"this process is a {context.role.name.lower()} in graphlearn-torch's group {context.group_name!r}, and no worker",
@@ -567,10 +573,10 @@ def initialize_colocated_sampling_worker(
     device: torch.device,
     num_cpu_threads: int | None,
 ) -> None:
-    """Enters this process into graphlearn-torch's worker group of its local rank, which spans the nodes.
+    """Enters this process into the worker group of its local rank, which spans the nodes.
 
     That is all it does: it changes neither the threads nor the affinity of this process, starts no RPC, and listens nowhere. What
-    gnnkit samples with lives in processes of its own and needs none of it; graphlearn-torch's ``get_context()`` knows the group then.
+    gnnkit samples with lives in processes of its own and needs none of it; ``get_context()`` knows the group then.
 
     Args:
         local_rank: This process among those of its node.
@@ -582,13 +588,11 @@ def initialize_colocated_sampling_worker(
         num_cpu_threads: Taken and not used: GiGL's torch threads, ``DEFAULT_NUM_CPU_THREADS`` by default.
 
     Raises:
-        PlanError: A rank is not below its size, or graphlearn-torch is not installed.
+        PlanError: A rank is not below its size.
     """
     check_rank("local_rank", local_rank, local_world_size)
     check_rank("node_rank", node_rank, node_world_size)
-    glt.attribute("distributed.init_worker_group", "initialize_colocated_sampling_worker")(
-        node_world_size, node_rank, f"gnnkit-sampling-{local_rank}"
-    )
+    init_worker_group(node_world_size, node_rank, f"gnnkit-sampling-{local_rank}")
 
 
 # What a loader of graphlearn-torch's has of its configuration.
@@ -597,16 +601,14 @@ _OF_CONFIG = (
     *("with_edge", "with_weight", "collect_features", "edge_dir"),
 )
 
-_DistLoader: Any = glt.attribute("distributed.DistLoader", "BaseDistLoader")
 
-
-class BaseDistLoader(ProcessBound, _DistLoader):  # type: ignore[misc]
+class BaseDistLoader(ProcessBound, DistLoader):
     """Iterates over the batches of a producer.
 
-    It *is a* ``graphlearn_torch.distributed.DistLoader`` and has its attributes, but starts no sampler, no RPC and no process of
-    graphlearn-torch's. Every iteration is the next epoch, also when the one before was abandoned; a newer iteration ends the one that
-    is under way, whose iterator then says so. Batches are those of ``gnnkit.GraphLoader`` for the same seeds, with graphlearn-torch's
-    names ``node``, ``edge`` and ``batch`` beside PyG's.
+    Wherever graphlearn-torch is imported it *is a* ``graphlearn_torch.distributed.DistLoader``, and it has the attributes of one; but it
+    starts no sampler, no RPC and no process of graphlearn-torch's. Every iteration is the next epoch, also when the one before was
+    abandoned; a newer iteration ends the one that is under way, whose iterator then says so. Batches are those of ``gnnkit.GraphLoader``
+    for the same seeds, with graphlearn-torch's names ``node``, ``edge`` and ``batch`` beside PyG's.
 
     Args:
         dataset: A dataset of a store; or a ``RemoteDistDataset``, whose servers sample.
@@ -713,7 +715,7 @@ class BaseDistLoader(ProcessBound, _DistLoader):  # type: ignore[misc]
         self.to_device = torch.device("cpu") if device is None else device
         self._num_recv = self._epoch = 0
         self._is_remote_worker = isinstance(dataset, RemoteDistDataset)
-        self._is_collocated_worker = not self._is_remote_worker and is_collocated(worker_options)
+        self._is_collocated_worker = isinstance(worker_options, CollocatedDistSamplingWorkerOptions)
         self._is_mp_worker = not self._is_remote_worker and not self._is_collocated_worker
         self._with_channel = not self._is_collocated_worker
         counts = batch_counts(sampler_input if self._is_remote_worker else [sampler_input], config)
@@ -825,7 +827,9 @@ class BaseDistLoader(ProcessBound, _DistLoader):  # type: ignore[misc]
         timeout_s = float(self.worker_options.rpc_timeout)
         try:
             return self._channel.recv(timeout_ms=int(timeout_s * 1000))
-        except glt.attribute("channel.QueueTimeoutError") as error:  # of graphlearn-torch's own channels
+        except Exception as error:
+            if not isinstance(error, glt.imported("channel.QueueTimeoutError") or ()):
+                raise
             raise BatchTimeout(
                 f"no batch within {timeout_s:g} s from {type(self._producer).__name__}", "raise rpc_timeout, or see whether it still runs"
             ) from error
@@ -866,7 +870,7 @@ def dist_loader_over(loader: Pipeline) -> BaseDistLoader:
     """A loader with graphlearn-torch's surface over the connection of an open one; see ``GraphLoader.dist_loader``.
 
     Raises:
-        PlanError: It does not sample nodes hop by hop, or graphlearn-torch is not installed.
+        PlanError: It does not sample nodes hop by hop.
     """
     if not isinstance(loader.plan.inputs, InputNodes) or not isinstance(loader.plan.sampling, NeighborSampling):
         raise PlanError(
@@ -894,7 +898,7 @@ def dist_loader_over(loader: Pipeline) -> BaseDistLoader:
     return lent
 
 
-def _config(plan: LoaderPlan, schema: DatasetSchema) -> Any:
+def _config(plan: LoaderPlan, schema: DatasetSchema) -> SamplingConfig:
     batching, sampling = plan.batching, plan.sampling
     assert isinstance(sampling, NeighborSampling), "nothing else is lent"
     fan_outs = {edge_type: list(fan_out) for edge_type, fan_out in sampling.num_neighbors.items()}
@@ -909,8 +913,8 @@ def _options(plan: LoaderPlan) -> Any:
     backend = backend_from_json(plan.backend)
     timeout_s = plan.runtime.batch_timeout_s
     if not isinstance(backend, Colocated):
-        return glt.attribute("distributed.CollocatedDistSamplingWorkerOptions")(_LOOPBACK, 0, rpc_timeout=timeout_s)
-    return glt.attribute("distributed.MpDistSamplingWorkerOptions")(
+        return CollocatedDistSamplingWorkerOptions(_LOOPBACK, 0, rpc_timeout=timeout_s)
+    return MpDistSamplingWorkerOptions(
         num_workers=backend.num_workers if isinstance(backend.num_workers, int) else 1,
         worker_devices="cpu",
         worker_concurrency=backend.worker_concurrency,
@@ -921,9 +925,9 @@ def _options(plan: LoaderPlan) -> Any:
     )
 
 
-def _seeds(loader: Pipeline, *, homogeneous: bool) -> Any:
+def _seeds(loader: Pipeline, *, homogeneous: bool) -> NodeSamplerInput:
     """The seeds of all ranks: what is dealt to this one is decided batch by batch."""
     inputs = loader.batches.written_out()
     assert isinstance(inputs, InputNodes), "only loaders of nodes are lent"
     whole = np.arange(loader.batches.num_seeds) if inputs.ids is None else np.array(inputs.ids, np.int64)
-    return glt.attribute("sampler.NodeSamplerInput")(torch.from_numpy(whole), None if homogeneous else inputs.node_type)
+    return NodeSamplerInput(torch.from_numpy(whole), None if homogeneous else inputs.node_type)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
@@ -14,20 +13,18 @@ from numpy.typing import NDArray
 
 from gnnkit.bounds import is_whole
 from gnnkit.distributed.dist_server import ABLPInputNodes
-from gnnkit.distributed.graph_client import get_context
+from gnnkit.distributed.glt_classes import EdgeSamplerInput, NodeSamplerInput, RemoteDistSamplingWorkerOptions
 from gnnkit.distributed.graph_types import (
-    even_bounds,
     message_passing_to_negative_label,
     message_passing_to_positive_label,
     shard_nodes_by_process,
 )
-from gnnkit.distributed.loader_options import check_prefetch, stored
+from gnnkit.distributed.loader_options import stored
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.loader.inputs import LinkOptions, label_type, looks_like_mask, resolve_input_links, to_rows
 from gnnkit.plan import AnchorLabels, InputAnchors, InputNodes, LabelLists, LabelOutput
 from gnnkit.runtime.batches import edges_of_part
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeType, NodeType, opposite_label_types
-from gnnkit.vendor import glt
 
 if TYPE_CHECKING:
     from gnnkit.distributed.dataset import DistDataset
@@ -35,53 +32,6 @@ if TYPE_CHECKING:
     from gnnkit.distributed.resolve import DistributedRuntimeInfo
     from gnnkit.plan import InputLinks, Sampling
     from gnnkit.runtime.graph_memory import GraphHandle
-
-
-_RemoteOptions: Any = glt.attribute("distributed.RemoteDistSamplingWorkerOptions", "RemoteDistSamplingWorkerOptions")
-_EdgeSamplerInput: Any = glt.attribute("sampler.EdgeSamplerInput", "DistLinkNeighborLoader")
-_NodeSamplerInput: Any = glt.attribute("sampler.NodeSamplerInput", "DistABLPLoader")
-
-
-class RemoteDistSamplingWorkerOptions(_RemoteOptions):  # type: ignore[misc]
-    """Graphlearn-torch's options for sampling on servers; it is a class of its own, which knows the servers that gnnkit has joined.
-
-    Args:
-        server_rank: The server that samples, or several. None takes this client's share of them, as graphlearn-torch deals them: of 4
-            servers and 2 clients the first has 0 and 1, of 2 servers and 5 clients the third has 0.
-        num_workers: Servers have workers already; with ``worker_concurrency`` it says how many batches are sampled ahead.
-        worker_devices: Taken and not used: servers sample on the CPU.
-        worker_concurrency: See ``num_workers``.
-        master_addr: Taken and not used: nothing listens there.
-        master_port: Likewise.
-        num_rpc_threads: Likewise.
-        rpc_timeout: Seconds that one wait for a batch may take.
-        buffer_size: The most memory for batches under way.
-        prefetch_size: Batches that are asked for ahead.
-        worker_key: Trainers that give the same one divide the batches of the same seeds among themselves: a batch goes to the trainer that
-            asks first, so of few batches one trainer may get all.
-        **options: Further options of graphlearn-torch's class.
-
-    Raises:
-        PlanError: ``server_rank`` is None, and this process has joined no servers.
-        ValueError: As graphlearn-torch's class.
-    """
-
-    __signature__ = inspect.signature(_RemoteOptions)
-
-    def __init__(self, server_rank: int | Sequence[int] | None = None, *args: Any, **options: Any) -> None:
-        super().__init__(_own_servers() if server_rank is None else server_rank, *args, **options)
-
-
-def _own_servers() -> list[int]:
-    """This client's servers, dealt in order: the first clients have one more; too few are dealt again."""
-    current = get_context()
-    if current is None or not current.is_client():
-        raise PlanError("server_rank is None, and this process has joined no servers", "call init_client() first, or name the servers")
-    servers, clients, rank = current.num_servers(), current.world_size, current.rank
-    if clients >= servers:
-        return [rank % servers]
-    bounds = even_bounds(servers, clients)
-    return list(range(bounds[rank], bounds[rank + 1]))
 
 
 def create_graph_store_worker_options(
@@ -107,9 +57,8 @@ def create_graph_store_worker_options(
         prefetch_size: Batches requested ahead from each server, at most ``num_workers * worker_concurrency``.
 
     Raises:
-        PlanError: A value is unusable, or graphlearn-torch is not installed.
+        PlanError: A value is unusable.
     """
-    check_prefetch(prefetch_size, num_workers * worker_concurrency)
     info = dataset.cluster_info
     if not 0 <= compute_rank < info.compute_cluster_world_size:
         raise PlanError(f"there is no compute_rank {compute_rank} of {info.compute_cluster_world_size}")
@@ -251,7 +200,7 @@ def server_nodes(dataset: RemoteDistDataset, input_nodes: Any, servers: Sequence
     found = given_by_server(by_server, servers, count, _is_list_of_seeds)
     check_servers(found, count, _WAY)
     by_rank = [_ids_on(server, found[server], node_type, dataset) if server in found else to_seeds([]) for server in range(count)]
-    return [_NodeSamplerInput(ids, node_type) for ids in by_rank], plain
+    return [NodeSamplerInput(ids, node_type) for ids in by_rank], plain
 
 
 def given_by_server(given: Any, servers: Sequence[int], num_servers: int, is_list: Callable[[Any], bool]) -> Any:
@@ -324,13 +273,13 @@ def check_servers(by_server: Any, num_servers: int, way: str, what: str = "input
 def local_nodes(dataset: DistDataset, input_nodes: Any, runtime: DistributedRuntimeInfo) -> tuple[Any, bool]:
     """This process's seeds as a ``NodeSamplerInput``, and whether batches are plain; see ``resolve_seeds``."""
     node_type, ids, plain = resolve_seeds(input_nodes, dataset, runtime)
-    return _NodeSamplerInput(ids, node_type), plain
+    return NodeSamplerInput(ids, node_type), plain
 
 
 _LINKS_WAY = "servers that are left out have none"
 
 
-class LinkSamplerInput(_EdgeSamplerInput):  # type: ignore[misc]
+class LinkSamplerInput(EdgeSamplerInput):
     """Graphlearn-torch's record of links, with what else is said about them.
 
     Args:
@@ -458,7 +407,7 @@ def _to_pairs(links: Any) -> torch.Tensor:
 _ANCHORS_WAY = "dataset.fetch_ablp_input(split, rank, world_size) gives anchors by server"
 
 
-class AnchorSamplerInput(_NodeSamplerInput):  # type: ignore[misc]
+class AnchorSamplerInput(NodeSamplerInput):
     """Graphlearn-torch's record of seeds, with their labels.
 
     Args:
@@ -468,6 +417,8 @@ class AnchorSamplerInput(_NodeSamplerInput):  # type: ignore[misc]
         cap: See ``InputAnchors``.
         output: See ``InputAnchors``.
     """
+
+    input_type: NodeType
 
     def __init__(
         self, node: torch.Tensor, input_type: NodeType, labels: tuple[AnchorLabels, ...], cap: int | None, output: LabelOutput

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from gnnkit.cluster.serving.connection import end_visit, join_folder
 from gnnkit.distributed.process_group import meeting_address
 from gnnkit.errors import LoaderClosed, PlanError, WorkerDied
 from gnnkit.events import EventSink, ignore_events
+from gnnkit.vendor import glt
 
 if TYPE_CHECKING:
     import torch
@@ -109,11 +109,12 @@ def client_context(num_servers: int, num_clients: int, rank: int, group_name: st
 
 _lock = threading.Lock()
 _current: DistContext | None = None
+_group: DistContext | None = None
 
 
 def get_context() -> DistContext | None:
     """Returns this process's role since ``init_server``, ``init_client``, ``initialize`` or ``init_worker_group``; None before."""
-    return _current or _worker_group()
+    return _current or worker_group()
 
 
 def check_free(what: str) -> None:
@@ -146,12 +147,29 @@ def leave() -> None:
         _current = None
 
 
-def _worker_group() -> DistContext | None:
-    """The group that graphlearn-torch's ``init_worker_group`` made, where graphlearn-torch has been used."""
-    package = sys.modules.get("graphlearn_torch")
-    theirs = None if package is None or not hasattr(package, "distributed") else package.distributed.get_context()
+def init_worker_group(world_size: int, rank: int, group_name: str | None = None) -> None:
+    """Enters this process into a group of trainers that sample for themselves; nothing is started, and no process is met.
+
+    Args:
+        world_size: Number of processes.
+        rank: This process.
+        group_name: Name of the group.
+
+    Raises:
+        PlanError: The rank is not below the size.
+    """
+    global _group
+    _group = DistContext(DistRole.WORKER, group_name or "_default_worker", world_size, rank, world_size, rank)
+    if glt.status().kind == "native":  # its own loaders look for a group of theirs
+        glt.attribute("distributed.init_worker_group")(world_size, rank, group_name)
+
+
+def worker_group() -> DistContext | None:
+    """The group that ``init_worker_group`` made, or what graphlearn-torch's own functions made of a process that has imported it."""
+    ask = glt.imported("distributed.get_context")
+    theirs = None if ask is None else ask()
     if theirs is None:
-        return None
+        return _group
     role = DistRole(theirs.role.value)
     return DistContext(role, theirs.group_name, theirs.world_size, theirs.rank, theirs.global_world_size, theirs.global_rank)
 

@@ -14,6 +14,14 @@ from gnnkit.backends.colocated import Colocated
 from gnnkit.backends.inprocess import InProcess
 from gnnkit.bounds import whole_number
 from gnnkit.distributed.dataset import DistDataset
+from gnnkit.distributed.glt_classes import (
+    DEFAULT_MB_PER_WORKER,
+    CollocatedDistSamplingWorkerOptions,
+    MpDistSamplingWorkerOptions,
+    RemoteDistSamplingWorkerOptions,
+    SamplingConfig,
+    SamplingType,
+)
 from gnnkit.distributed.graph_client import joined
 from gnnkit.distributed.graph_types import patch_fanout_for_sampling
 from gnnkit.distributed.resolve import DistributedRuntimeInfo
@@ -26,7 +34,6 @@ from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.samplers import PPR
 from gnnkit.schema import EdgeType
 from gnnkit.storage.store import Store
-from gnnkit.vendor import glt
 
 if TYPE_CHECKING:
     from gnnkit.backends.graph_store import GraphStore
@@ -127,8 +134,8 @@ def create_sampling_config(
     *,
     with_weight: bool = False,
     seed: int | None = None,
-) -> Any:
-    """Makes the ``graphlearn_torch.sampler.SamplingConfig`` of a node loader.
+) -> SamplingConfig:
+    """Makes the ``SamplingConfig`` of a node loader.
 
     Features are collected; edge ids are where edges have features, and cost time and memory where they have none. The same
     arguments give equal configurations on every rank.
@@ -143,13 +150,12 @@ def create_sampling_config(
         seed: Random seed; None leaves it to the loader.
 
     Raises:
-        PlanError: ``num_neighbors`` does not fit the dataset, ``batch_size`` is no whole number of at least 1, or
-            graphlearn-torch is not installed.
+        PlanError: ``num_neighbors`` does not fit the dataset, or ``batch_size`` is no whole number of at least 1.
     """
     batch_size = whole_number("batch_size", batch_size, 1, hint="1024 is a usual choice")
     fan_outs = patch_fanout_for_sampling(dataset_schema.edge_types, num_neighbors)
-    return glt.attribute("sampler.SamplingConfig", "create_sampling_config")(
-        sampling_type=glt.attribute("sampler.SamplingType").NODE,
+    return SamplingConfig(
+        sampling_type=SamplingType.NODE,
         num_neighbors=fan_outs,
         batch_size=batch_size,
         shuffle=shuffle,
@@ -170,8 +176,6 @@ _REMOTE = "use RemoteDistSamplingWorkerOptions, or leave worker_options out"
 # Graphlearn-torch's RPC was seen to slow down beyond so many threads.
 _MOST_RPC_THREADS = 16
 _RPC_TIMEOUT_S = 600
-# What graphlearn-torch puts in place of a channel_size that is left out.
-_DEFAULT_MB_PER_WORKER = 64
 
 
 def create_colocated_worker_options(
@@ -183,7 +187,7 @@ def create_colocated_worker_options(
     master_port: int,
     channel_size: int | str | None,
     pin_memory: bool,
-) -> Any:
+) -> MpDistSamplingWorkerOptions:
     """Makes the ``MpDistSamplingWorkerOptions`` of a colocated loader.
 
     Args:
@@ -196,13 +200,13 @@ def create_colocated_worker_options(
         pin_memory: Kept in the record: a loader's device decides it.
 
     Raises:
-        PlanError: A value is unusable, or graphlearn-torch is not installed.
+        PlanError: A value is unusable.
     """
     if not isinstance(num_workers, int):
         raise PlanError(f"num_workers must be a whole number of at least 1, got {num_workers!r}")
     # Checks the values, under the names that the caller gave.
     Colocated(num_workers=num_workers, worker_concurrency=worker_concurrency, channel_size=channel_size)
-    return _class("Mp", "create_colocated_worker_options")(
+    return MpDistSamplingWorkerOptions(
         num_workers=num_workers,
         worker_devices=[torch.device("cpu")] * num_workers,
         worker_concurrency=worker_concurrency,
@@ -215,30 +219,6 @@ def create_colocated_worker_options(
     )
 
 
-def check_prefetch(prefetch_size: int, capacity: int) -> int:
-    """``prefetch_size``, once it is known to fit.
-
-    Raises:
-        PlanError: It does not.
-    """
-    if not 1 <= prefetch_size <= capacity:
-        raise PlanError(
-            f"prefetch_size must be between 1 and num_workers * worker_concurrency = {capacity}, got {prefetch_size}",
-            "raise worker_concurrency, or lower prefetch_size",
-        )
-    return prefetch_size
-
-
-def is_collocated(options: Any) -> bool:
-    """Whether the options are those for sampling in the trainer's own process."""
-    return isinstance(options, _class("Collocated"))
-
-
-def is_remote(options: Any) -> bool:
-    """Whether the options are those for sampling on servers."""
-    return isinstance(options, _class("Remote"))
-
-
 def check_worker_options(options: Any, *, on_servers: bool) -> None:
     """Makes sure that a loader can be made with the options.
 
@@ -249,11 +229,11 @@ def check_worker_options(options: Any, *, on_servers: bool) -> None:
     Raises:
         PlanError: They are for the other kind of loader, or of no kind of options.
     """
-    if not isinstance(options, (_class("Mp"), _class("Collocated"), _class("Remote"))):
+    if not isinstance(options, (MpDistSamplingWorkerOptions, CollocatedDistSamplingWorkerOptions, RemoteDistSamplingWorkerOptions)):
         raise PlanError(
             f"worker_options must be options of sampling workers, got a {type(options).__name__}", _REMOTE if on_servers else _LOCAL
         )
-    if is_remote(options) != on_servers:
+    if isinstance(options, RemoteDistSamplingWorkerOptions) != on_servers:
         where = "the dataset is on servers" if on_servers else "the dataset is not on servers"
         raise PlanError(f"worker_options is a {type(options).__name__}, and {where}", _REMOTE if on_servers else _LOCAL)
 
@@ -267,7 +247,7 @@ def served_backend_of(options: Any) -> GraphStore:
     Raises:
         PlanError: It has joined none, or a value is unusable.
     """
-    size = None if options.buffer_size == f"{options.num_workers * _DEFAULT_MB_PER_WORKER}MB" else options.buffer_size
+    size = None if options.buffer_size == f"{options.num_workers * DEFAULT_MB_PER_WORKER}MB" else options.buffer_size
     return replace(joined().backend, worker_concurrency=options.worker_concurrency, channel_size=size)
 
 
@@ -282,21 +262,16 @@ def backend_of(options: Any, max_concurrent_producer_inits: int | None = None) -
         PlanError: They are for servers, or a value is unusable.
     """
     check_worker_options(options, on_servers=False)
-    if is_collocated(options):
+    if isinstance(options, CollocatedDistSamplingWorkerOptions):
         return InProcess()
     # No user has asked for graphlearn-torch's own default, and large batches do not fit into it.
-    chosen = None if options.channel_size == f"{options.num_workers * _DEFAULT_MB_PER_WORKER}MB" else options.channel_size
+    chosen = None if options.channel_size == f"{options.num_workers * DEFAULT_MB_PER_WORKER}MB" else options.channel_size
     return Colocated(
         num_workers=options.num_workers,
         worker_concurrency=options.worker_concurrency,
         channel_size=chosen,
         max_concurrent_producer_inits=max_concurrent_producer_inits,
     )
-
-
-def _class(kind: str, what: str | None = None) -> type:
-    found: type = glt.attribute(f"distributed.{kind}DistSamplingWorkerOptions", what)
-    return found
 
 
 def placed_store(dataset: DistDataset, runtime: DistributedRuntimeInfo | None) -> tuple[Store, Placement | None]:
@@ -343,8 +318,8 @@ def plan_on(
     Raises:
         PlanError: Something does not fit the store, or is not there yet.
     """
-    kinds, of_links = glt.attribute("sampler.SamplingType"), hasattr(sampler_input, "links")
-    fitting = (kinds.LINK,) if of_links else (kinds.NODE, kinds.SUBGRAPH)
+    of_links = hasattr(sampler_input, "links")
+    fitting = (SamplingType.LINK,) if of_links else (SamplingType.NODE, SamplingType.SUBGRAPH)
     if config.sampling_type not in fitting or (config.with_neg and not of_links):
         raise PlanError(f"sampling_type is {config.sampling_type}, and the seeds are {'links' if of_links else 'nodes'}")
     if config.edge_dir != store.edge_dir:
@@ -381,8 +356,7 @@ def _sampling(store: Store, config: Any, options: SamplerOptions | None) -> Samp
     if isinstance(options, PPRSamplerOptions):
         return options.sampling(store.schema, edge_dir=store.edge_dir, weight=weight, time_attr=None, with_edge=with_edge)
     fan_outs = resolve_fan_outs(_with_labels(config.num_neighbors, store), store.schema)
-    induced = config.sampling_type is glt.attribute("sampler.SamplingType").SUBGRAPH
-    subgraph_type: SubgraphType = "induced" if induced else "directional"
+    subgraph_type: SubgraphType = "induced" if config.sampling_type == SamplingType.SUBGRAPH else "directional"
     return NeighborSampling(fan_outs, False, store.edge_dir, weight, with_edge, subgraph_type=subgraph_type)
 
 

@@ -15,6 +15,12 @@ from gnnkit.distributed.base_loader import BaseDistLoader, ConnectionChannel, Di
 from gnnkit.distributed.dataset import DistDataset
 from gnnkit.distributed.dataset_values import trainers
 from gnnkit.distributed.dist_server import ABLPInputNodes, DistServer, RemoteDistDataset
+from gnnkit.distributed.glt_classes import (
+    CollocatedDistSamplingWorkerOptions,
+    NegativeSampling,
+    RemoteDistSamplingWorkerOptions,
+    SamplingType,
+)
 from gnnkit.distributed.glt_records import (
     AnchorSamplerInput,
     local_anchors,
@@ -27,10 +33,8 @@ from gnnkit.distributed.glt_records import (
 )
 from gnnkit.distributed.loader_options import (
     SamplerOptions,
-    check_prefetch,
     check_worker_options,
     create_colocated_worker_options,
-    is_remote,
     sampler_options_of,
     stored,
 )
@@ -43,7 +47,6 @@ from gnnkit.plan import ExcludeEdges, LabelOutput
 from gnnkit.sampling.collate import BatchContents
 from gnnkit.sampling.subgraph import BatchKey, EdgeKey, NodeKey
 from gnnkit.schema import EdgeDir, EdgeType, NodeType
-from gnnkit.vendor import glt
 
 # Ids, or ids by server.
 Seeds: TypeAlias = Union["torch.Tensor", Mapping[int, "torch.Tensor"]]
@@ -82,7 +85,7 @@ def dataset_of(dataset: Any, data: Any, worker_options: Any) -> DistDataset | Re
         PlanError: It is missing, given twice, or a dataset of no store, of which none can be made.
         GnnkitError: See ``store_of_parts``.
     """
-    if dataset is None and data is None and worker_options is not None and is_remote(worker_options):
+    if dataset is None and data is None and isinstance(worker_options, RemoteDistSamplingWorkerOptions):
         return RemoteDistDataset.joined()
     found: AnyDataset = one_of("dataset", dataset, "data", data, _DATASETS)
     if isinstance(found, DistDataset):
@@ -99,7 +102,7 @@ def servers_of(dataset: RemoteDistDataset, worker_options: Any) -> list[int]:
         PlanError: The options name a server that does not exist, or one twice.
     """
     count = dataset.cluster_info.num_storage_nodes
-    named = worker_options.server_rank if worker_options is not None and is_remote(worker_options) else range(count)
+    named = worker_options.server_rank if isinstance(worker_options, RemoteDistSamplingWorkerOptions) else range(count)
     servers = [named] if isinstance(named, int) else list(named)
     if not servers or len(set(servers)) < len(servers) or not set(servers) <= set(range(count)):
         raise PlanError(f"server_rank is {named!r}, and there are {count} servers", "name each server once, from 0")
@@ -130,15 +133,14 @@ def worker_options_of(dataset: DistDataset | RemoteDistDataset, given: Any, own:
     count, concurrency = named.get("num_workers", 1), named.get("worker_concurrency", _WORKER_CONCURRENCY)
     if isinstance(dataset, RemoteDistDataset):
         count, concurrency = whole_number("num_workers", count, 1), whole_number("worker_concurrency", concurrency, 1)
-        prefetch = check_prefetch(named.get("prefetch_size", min(_PREFETCH_SIZE, count * concurrency)), count * concurrency)
-        size = named.get("channel_size")
+        prefetch, size = named.get("prefetch_size", min(_PREFETCH_SIZE, count * concurrency)), named.get("channel_size")
         return remote_options(
             dataset.cluster_info, 0, num_workers=count, worker_concurrency=concurrency, buffer_size=size, prefetch_size=prefetch
         )
     if count == 0 and not isinstance(count, bool):
         if len(named) > 1:
             raise PlanError(f"num_workers=0 samples in this process, and {list(named)[1:]} are about others", "leave them out")
-        return glt.attribute("distributed.CollocatedDistSamplingWorkerOptions")(master_ip_address, 0)
+        return CollocatedDistSamplingWorkerOptions(master_ip_address, 0)
     return create_colocated_worker_options(
         dataset_num_partitions=dataset.num_partitions,
         num_workers=count,
@@ -264,7 +266,7 @@ class DistNeighborLoader(BaseDistLoader):
             producer: Any = None
             if not isinstance(found, RemoteDistDataset):
                 producer = DistSamplingProducer(found, seeds, config, workers, ConnectionChannel(workers), options)
-            elif is_joined and workers.worker_key is not None and config.sampling_type is glt.attribute("sampler.SamplingType").NODE:
+            elif is_joined and workers.worker_key is not None and config.sampling_type == SamplingType.NODE:
                 producer = DistServer.create_sampling_producer  # trainers whose options have the same key divide the batches
             super().__init__(
                 found,
@@ -298,7 +300,7 @@ def _show_options(loader: type[DistNeighborLoader], *without: str) -> None:
     own = inspect.signature(loader.__init__).parameters
     others = [p for name, p in inspect.signature(DistNeighborLoader.__init__).parameters.items() if name not in (*own, *without)]
     parameters = [p for p in [*own.values()][1:] if p.kind is not p.VAR_KEYWORD] + others
-    loader.__signature__ = inspect.Signature(parameters)
+    loader.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
 
 
 class DistLinkNeighborLoader(DistNeighborLoader):
@@ -346,10 +348,11 @@ class DistLinkNeighborLoader(DistNeighborLoader):
         self._said = {"edge_label": edge_label, "neg_sampling": neg_sampling, "neg_strict": neg_strict, "exclude_edges": exclude_edges}
         super().__init__(data, num_neighbors, edge_label_index, batch_size=batch_size, **options)
         if not hasattr(neg_sampling, "is_binary"):  # a word: the attribute is an object, as graphlearn-torch's
-            self.neg_sampling = glt.attribute("sampler.NegativeSampling").cast(neg_sampling)
+            given = neg_sampling if isinstance(neg_sampling, Mapping) else {"mode": neg_sampling}
+            self.neg_sampling = None if neg_sampling is None else NegativeSampling(**given)
 
     def _complete(self, config: Any) -> None:
-        config.sampling_type, config.with_neg = glt.attribute("sampler.SamplingType").LINK, self.neg_sampling is not None
+        config.sampling_type, config.with_neg = SamplingType.LINK, self.neg_sampling is not None
 
     def _seeds(self, dataset: AnyDataset, edge_label_index: Any, servers: list[int], runtime: DistributedRuntimeInfo) -> tuple[Any, bool]:
         if isinstance(dataset, RemoteDistDataset):
@@ -478,7 +481,7 @@ class DistSubGraphLoader(DistNeighborLoader):
         )
 
     def _complete(self, config: Any) -> None:
-        config.sampling_type = glt.attribute("sampler.SamplingType").SUBGRAPH
+        config.sampling_type = SamplingType.SUBGRAPH
 
 
 _show_options(DistSubGraphLoader, "dataset", "more")

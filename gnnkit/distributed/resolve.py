@@ -9,9 +9,8 @@ from typing import Any
 from gnnkit.bounds import keep_whole_number
 from gnnkit.cluster.hosts import environment_int, exchange, group_ranks, own_facts
 from gnnkit.distributed import process_group
-from gnnkit.distributed.graph_client import check_rank, get_context
+from gnnkit.distributed.graph_client import check_rank, get_context, worker_group
 from gnnkit.errors import PlanError
-from gnnkit.vendor import glt
 
 
 @dataclass(frozen=True)
@@ -374,10 +373,10 @@ def runtime_of(context: Any, local_rank: int | None, local_world_size: int | Non
     """
     if context is not None or process_group.is_initialized() or environment_int("WORLD_SIZE") is not None:
         return resolve_runtime(context, local_rank, local_world_size)
-    group = glt.attribute("distributed.get_context", "DistNeighborLoader")()
+    group = worker_group()
     rank, world_size = (0, 1) if group is None else (group.rank, group.world_size)
     which = inputs[-1] if isinstance(inputs, tuple) else inputs
     if local_rank is local_world_size is None and which is not None and not isinstance(which, str):
-        # Graphlearn-torch's group says nothing of hosts, and nothing is dealt.
+        # A worker group says nothing of hosts, and nothing is dealt.
         local_rank, local_world_size = rank, world_size
     return resolve_runtime(None, local_rank, local_world_size, rank=rank, world_size=world_size)

@@ -159,8 +159,6 @@ def imported_distributions(source: str) -> list[str]:
             modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             modules |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    if any(f"{module}.".startswith("gnnkit.distributed.") for module in modules):
-        modules.add("graphlearn_torch")  # of whose classes some of those are
     packages = {module.partition(".")[0] for module in modules}
     found = {str(canonicalize_name(name)) for package in packages for name in distributions_of().get(package, [])[:1]}
     return sorted(found)

@@ -134,11 +134,11 @@ def test_missing_packages(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     ("kind", "words"),
     [
         ("native", ["native: ", "GLT's own loaders and sampling on GPUs too", "0.2.4 on torch 1.0"]),
-        ("python-only", ["python only: ", "but GLT's own loaders", "(it does not fit)"]),
-        ("absent", ["absent: ", "but gnnkit.distributed", "(it does not fit)"]),
+        ("unfit", ["unfit: ", "but Glt() and GLT's own samplers, which need", "0.2.4 on torch 1.0", "(it does not fit)"]),
+        ("absent", ["absent: ", "but Glt() and GLT's own samplers", "(it does not fit)"]),
     ],
 )
-def test_glt_is_said_to_be_native_python_only_or_absent(monkeypatch: pytest.MonkeyPatch, kind: Any, words: list[str]) -> None:
+def test_glt_is_said_to_be_native_unfit_or_absent(monkeypatch: pytest.MonkeyPatch, kind: Any, words: list[str]) -> None:
     versions(monkeypatch)
     found = GltStatus(kind, "0.2.4", "it does not fit", "" if kind == "native" else "pip install it")
     row = doctor.glt_row(found)

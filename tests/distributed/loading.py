@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 
@@ -16,9 +14,6 @@ from gnnkit import Store
 from gnnkit.datasets import PyGSource
 from gnnkit.distributed import DistDataset, message_passing_to_negative_label, message_passing_to_positive_label
 
-needs_glt = pytest.mark.skipif(
-    importlib.util.find_spec("graphlearn_torch") is None, reason="graphlearn-torch is not installed; to enable: Python 3.10 or 3.11"
-)
 NUM_NODES = 40
 TO = ("node", "to", "node")
 POSITIVE, NEGATIVE = message_passing_to_positive_label(TO), message_passing_to_negative_label(TO)

@@ -26,10 +26,10 @@ from gnnkit.distributed import (
     shutdown_client,
 )
 from gnnkit.errors import PlanError
-from tests.distributed.loading import NEGATIVE, POSITIVE, TO, dataset_of, needs_glt, ring, stored
+from tests.distributed.loading import NEGATIVE, POSITIVE, TO, dataset_of, ring, stored
 from tests.distributed.social import NUM_USERS, TO_STORY, social
 
-pytestmark = [needs_glt, pytest.mark.filterwarnings("ignore:labels as a dict:FutureWarning")]
+pytestmark = [pytest.mark.filterwarnings("ignore:labels as a dict:FutureWarning")]
 DEADLINE_S = 120
 EDGES = [(10, 11), (10, 12), (11, 13), (11, 17), (15, 13), (15, 14), (16, 12), (16, 14)]
 GOOD, BAD = [(10, 15), (15, 16)], [(10, 13), (10, 16), (11, 14), (15, 17)]

@@ -16,12 +16,12 @@ from torch_geometric.data import Data
 
 from gnnkit.distributed import DatasetSchema, DistDataset, DistributedRuntimeInfo, FeatureInfo, KHopNeighborSamplerOptions
 from gnnkit.errors import BatchTimeout, LoaderClosed, PlanError, SamplingError
-from tests.distributed.loading import NUM_NODES, dataset_of, needs_glt, pygs_own, ring, seeds_of, typed_ring
+from tests.distributed.loading import NUM_NODES, dataset_of, pygs_own, ring, seeds_of, typed_ring
 from tests.helpers.batches import same
 from tests.helpers.devices import pretend_copies_overlap
-from tests.helpers.glt import of_glt
+from tests.helpers.glt import needs_glt, of_glt
 
-pytestmark = [pytest.mark.slow, needs_glt]
+pytestmark = pytest.mark.slow
 ALONE = DistributedRuntimeInfo(1, 0, 0, 1, 0, 1, "127.0.0.1")
 OPTIONS = {"worker_concurrency": 2, "master_ip_address": "127.0.0.1", "master_port": 1, "channel_size": "1MB", "pin_memory": False}
 
@@ -89,9 +89,7 @@ def test_gigls_recipe(dataset: DistDataset) -> None:
 
 def judged(loader: Any) -> list[tuple[Any, Any]]:
     """Every batch of an epoch, ours and what graphlearn-torch's own loader makes of the same message."""
-    from gnnkit.distributed import DistLoader
-
-    found = []
+    found, theirs = [], of_glt("distributed.DistLoader")
     iter(loader)
     while True:
         try:
@@ -99,10 +97,11 @@ def judged(loader: Any) -> list[tuple[Any, Any]]:
         except StopIteration:
             return found
         before = {name: value.clone() for name, value in message.items()}
-        found.append((loader._collate_fn(message), DistLoader._collate_fn(loader, message)))
+        found.append((loader._collate_fn(message), theirs._collate_fn(loader, message)))
         assert before.keys() == message.keys() and all(torch.equal(before[name], value) for name, value in message.items())
 
 
+@needs_glt
 def test_graphlearn_torchs_own_collate_reads_the_same_from_our_messages(dataset: DistDataset, typed: DistDataset) -> None:
     plain, hetero = recipe(dataset), recipe(typed, input_type="item")
     for ours, theirs in judged(plain):
@@ -190,6 +189,10 @@ def test_any_producer_will_do(dataset: DistDataset) -> None:
     with pytest.raises(SamplingError, match="once"):
         next(batches)
     assert len(list(batches)) == len(messages) - 1, "the others of the epoch come, and no more are waited for"
+
+
+@needs_glt
+def test_a_channel_of_graphlearn_torchs_that_is_silent(dataset: DistDataset) -> None:
     silent = recipe(dataset, producer=Replay([]))
     with pytest.raises(BatchTimeout, match="600 s from Replay"):
         next(iter(silent))
@@ -217,7 +220,7 @@ def test_a_message_with_only_what_graphlearn_torch_sends(typed: DistDataset) -> 
 
 
 def test_arguments_that_do_not_go_together(dataset: DistDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gnnkit.distributed import BaseDistLoader, DistRole, DistSamplingProducer
+    from gnnkit.distributed import BaseDistLoader, DistSamplingProducer
 
     producer = Replay([])
     for changes, said in (
@@ -238,10 +241,14 @@ def test_arguments_that_do_not_go_together(dataset: DistDataset, monkeypatch: py
         DistSamplingProducer(dataset, None, None, None, BaseDistLoader.create_colocated_channel(None)).produce_all()
     with pytest.raises(LoaderClosed, match="no producer"):
         BaseDistLoader.create_colocated_channel(None).recv()
-    context = SimpleNamespace(is_worker=lambda: False, role=DistRole.SERVER, group_name="storage")
-    monkeypatch.setattr("graphlearn_torch.distributed.get_context", lambda: context)
+
+
+@needs_glt
+def test_a_server_of_graphlearn_torchs_makes_no_loader(dataset: DistDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = of_glt("distributed.dist_context")
+    monkeypatch.setattr(module, "_dist_context", module.DistContext(module.DistRole.SERVER, "storage", 1, 0, 2, 0))
     with pytest.raises(PlanError, match="is a server in graphlearn-torch's group 'storage'"):
-        recipe(dataset, producer=producer)
+        recipe(dataset, producer=Replay([]))
 
 
 def test_the_gap_is_waited_for_by_local_rank(dataset: DistDataset) -> None:
@@ -304,18 +311,16 @@ def test_options_of_a_graph_store() -> None:
 
 
 def test_entering_a_worker_group_leaves_the_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gnnkit.distributed import DEFAULT_NUM_CPU_THREADS, BaseDistLoader, get_context, rpc_is_initialized
+    from gnnkit.distributed import DEFAULT_NUM_CPU_THREADS, BaseDistLoader, get_context, graph_client
 
-    module = __import__("graphlearn_torch.distributed.dist_context", fromlist=["_dist_context"])
-    monkeypatch.setattr(module.DistContext, "__doc__", None)
-    monkeypatch.setattr(module, "_dist_context", None)
+    monkeypatch.setattr(graph_client, "_group", None)
     before = (torch.get_num_threads(), torch.get_num_interop_threads(), os.sched_getaffinity(0), threading.active_count(), dict(os.environ))
     arguments: dict[str, Any] = {"local_world_size": 2, "node_rank": 1, "node_world_size": 3, "master_ip_address": "10.0.0.1"}
     arguments |= {"device": torch.device("cpu"), "num_cpu_threads": DEFAULT_NUM_CPU_THREADS}
     BaseDistLoader.initialize_colocated_sampling_worker(local_rank=1, **arguments)
     after = (torch.get_num_threads(), torch.get_num_interop_threads(), os.sched_getaffinity(0), threading.active_count(), dict(os.environ))
     context = get_context()
-    assert before == after and not rpc_is_initialized()
+    assert before == after
     assert context.is_worker() and (context.rank, context.world_size) == (1, 3)
     with pytest.raises(PlanError, match="local_rank must be between 0 and 1, got 2"):
         BaseDistLoader.initialize_colocated_sampling_worker(local_rank=2, **arguments)

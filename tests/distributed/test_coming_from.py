@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import re
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,7 @@ import pytest
 
 import gnnkit
 import gnnkit.distributed
-from gnnkit.errors import PlanError
-from tests.helpers.glt import is_native, of_glt
+from tests.helpers.glt import needs_glt, of_glt
 from tests.helpers.machine import ROOT
 
 PAGE = ROOT / "docs/development/names.md"
@@ -51,19 +50,11 @@ def by_position(value: Any) -> list[str]:
 
 
 def glts_own(how: str) -> bool:
-    return how.startswith("GLT's own")
+    return how.startswith("GLT's own, native")
 
 
-def needs_it(theirs: str, how: str) -> bool:
-    """Whether a name is GLT's, or ours on a class of GLT's."""
-    return glts_own(how) or how.startswith("ours, on GLT's") or theirs.startswith("BaseDistLoader.")
-
-
-needs_glt = pytest.mark.skipif(
-    importlib.util.find_spec("graphlearn_torch") is None, reason="graphlearn-torch is not installed; to enable: Python 3.10 or 3.11"
-)
 EXISTING = [
-    pytest.param(theirs, here, how, marks=[needs_glt] if needs_it(theirs, how) else [], id=theirs.partition("(")[0])
+    pytest.param(theirs, here, how, marks=[needs_glt] if glts_own(how) else [], id=theirs.partition("(")[0])
     for theirs, here, how in rows()
     if here.startswith("`")
 ]
@@ -75,7 +66,11 @@ def test_what_is_said_to_exist_does(theirs: str, here: str, how: str) -> None:
     match = HERE.match(here)
     assert match, f"not the name of something in gnnkit: {here}"
     path, own_arguments = match.groups()
-    value = resolve(path)
+    if glts_own(how):
+        name, *attributes = path.split(".")[2:]
+        value = reduce(getattr, attributes, of_glt(gnnkit.distributed._GLT_HOMES[name]))
+    else:
+        value = resolve(path)
     for name in arguments(own_arguments):
         assert name in parameters(value), f"{path} has no argument {name}"
     named = CALL.match(theirs)
@@ -127,16 +122,6 @@ def test_every_public_name_has_a_row() -> None:
     own = {"PartitionBook", "worker_seed_ranges"}
     assert set(gnnkit.distributed.__all__) - own == listed - set(gnnkit.distributed._GLT_HOMES)
     assert set(gnnkit.distributed._GLT_HOMES) <= listed
-
-
-@needs_glt
-def test_what_needs_the_native_library_says_so() -> None:
-    if is_native():
-        channel = gnnkit.distributed.ShmChannel(2, "1MB")
-        assert channel.empty()
-        return
-    with pytest.raises(PlanError, match="needs graphlearn-torch's native library"):
-        gnnkit.distributed.ShmChannel(2, "1MB")
 
 
 @needs_glt

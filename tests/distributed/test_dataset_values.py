@@ -21,12 +21,12 @@ from gnnkit.distributed import DistDataset, RangePartitionBook, init_client, ini
 from gnnkit.distributed.dataset_values import Meeting, store_of_parts
 from gnnkit.errors import DatasetError, GnnkitError, PlanError
 from gnnkit.runtime.process_status import pid_space
-from tests.distributed.loading import NUM_NODES, needs_glt, ring, seeds_of, stored, typed_ring
+from tests.distributed.loading import NUM_NODES, ring, seeds_of, stored, typed_ring
 from tests.helpers.batches import same
-from tests.helpers.glt import of_glt
+from tests.helpers.glt import needs_glt, of_glt
 from tests.helpers.ports import free_port
 
-pytestmark = [pytest.mark.slow, needs_glt]
+pytestmark = pytest.mark.slow
 EVERYTHING = torch.arange(NUM_NODES)
 DEADLINE_S = 120
 
@@ -109,7 +109,7 @@ def topology(layout: str) -> tuple[Any, Any]:
     return edges, (indptr, edges[1]) if layout == "CSR" else edges
 
 
-@pytest.mark.parametrize("how", ["constructor", "CSR", "features by index"])
+@pytest.mark.parametrize("how", [pytest.param("constructor", marks=needs_glt), "CSR", "features by index"])
 def test_every_way_of_giving_values(how: str) -> None:
     edges, given = topology("CSR" if how == "CSR" else "COO")
     x, order = torch.arange(float(NUM_NODES))[:, None], torch.randperm(NUM_NODES, generator=torch.Generator().manual_seed(1))
@@ -206,7 +206,8 @@ wait_and_shutdown_server()
 def test_what_cannot_be_is_said(tmp_path: Path) -> None:
     edges, _ = topology("COO")
     book = (torch.arange(NUM_NODES) % 2).long()
-    part = DistDataset(2, 1, of_glt("data.Graph")(of_glt("data.Topology")(edge_index=edges), "CPU"), node_pb=book)
+    part = DistDataset(2, 1, node_pb=book)
+    part.init_graph(edges[:, ::2], graph_mode="CPU")
     for wrong, message in ((DistDataset(), "without a graph"), (part, "part 1 of 2 as values, and the other parts are elsewhere")):
         with pytest.raises(PlanError, match=message):
             make(wrong, input_nodes=EVERYTHING)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import pickle
 from dataclasses import dataclass, field
 from typing import Any
@@ -189,9 +188,6 @@ def test_sampler_options_are_open() -> None:
 FLOATS = FeatureInfo(3, torch.float32)
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("graphlearn_torch") is None, reason="graphlearn-torch is not installed; to enable: Python 3.10 or 3.11"
-)
 @pytest.mark.parametrize(
     ("schema", "with_edge"),
     [

@@ -1,13 +1,12 @@
-"""What of graphlearn-torch is handed on as it is, used as its documents use it, with and without its native library."""
+"""Classes that graphlearn-torch has too, beside its own; and what is handed on as it is where its native library fits."""
 
 from __future__ import annotations
 
-import asyncio
+import copy
 import json
 import os
+import pickle
 import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +15,118 @@ import torch
 
 from gnnkit import distributed as glt
 from gnnkit.datasets import write_glt_partitions
+from gnnkit.distributed import glt_classes
 from gnnkit.errors import PlanError
-from tests.distributed.loading import NUM_NODES, needs_glt, ring, stored
-from tests.helpers.glt import is_native, of_glt
+from tests.distributed.loading import ring, stored
+from tests.helpers.glt import is_native, needs_glt, of_glt
 from tests.helpers.machine import ROOT
 from tests.helpers.ports import free_port
 
-pytestmark = [pytest.mark.slow, needs_glt]
 DEADLINE_S = 120
+ADDRESS: dict[str, Any] = {"master_addr": "10.0.0.1", "master_port": 7}
+CONFIG: dict[str, Any] = {"num_neighbors": [2, 1], "batch_size": 4, "shuffle": True, "drop_last": False, "with_edge": True}
+CONFIG |= {"collect_features": True, "with_neg": False, "with_weight": False, "edge_dir": "in", "seed": 3}
+IDS, ENDS = torch.tensor([3, 1, 2]), torch.tensor([4, 5, 6])
+# Where graphlearn-torch has a class, and arguments.
+SHARED: dict[str, tuple[str, dict[str, Any]]] = {
+    "NodeSamplerInput": ("sampler", {"node": IDS, "input_type": "user"}),
+    "EdgeSamplerInput": ("sampler", {"row": IDS, "col": ENDS, "label": ENDS}),
+    "NegativeSampling": ("sampler", {"mode": "triplet", "amount": 2.0}),
+    "SamplingConfig": ("sampler", {"sampling_type": glt.SamplingType.LINK, **CONFIG}),
+    "CollocatedDistSamplingWorkerOptions": ("distributed", {**ADDRESS, "rpc_timeout": 60}),
+    "MpDistSamplingWorkerOptions": ("distributed", {**ADDRESS, "num_workers": 2, "worker_devices": torch.device("cpu")}),
+    "RemoteDistSamplingWorkerOptions": ("distributed", {**ADDRESS, "server_rank": [1, 0], "worker_concurrency": 40, "worker_key": "key"}),
+}
 
 
-def test_an_event_loop_runs_tasks() -> None:
-    loop, found = glt.ConcurrentEventLoop(2), []
+def fields(record: Any) -> dict[str, Any]:
+    """A record's fields, in words."""
+    return {name: str(getattr(value, "value", value)) for name, value in vars(record).items()}
 
-    async def doubled(number: int) -> int:
-        await asyncio.sleep(0)
-        return 2 * number
 
-    loop.start_loop()
-    for number in range(5):
-        loop.add_task(doubled(number), callback=found.append)
-    loop.wait_all()
-    assert sorted(found) == [0, 2, 4, 6, 8] and loop.run_task(doubled(21)) == 42
-    loop.shutdown_loop()
+@needs_glt
+@pytest.mark.parametrize("name", SHARED)
+def test_records_are_graphlearn_torchs_and_theirs_are_ours(name: str) -> None:
+    module, given = SHARED[name]
+    their_class, our_class = of_glt(f"{module}.{name}"), getattr(glt, name)
+    theirs, ours = their_class(**given), our_class(**given)
+    assert fields(ours) == fields(theirs)
+    assert isinstance(ours, their_class) and isinstance(theirs, our_class) and type(ours) is our_class
+    assert not any(isinstance(each, getattr(glt, other)) for other in SHARED if other != name for each in (ours, theirs))
+    for again in (pickle.loads(pickle.dumps(ours)), copy.deepcopy(ours), ours.__class__(**given)):
+        assert type(again) is our_class and fields(again) == fields(ours)
+    own = type("Own", (our_class,), {})(**given)
+    assert isinstance(own, their_class) and own.__class__.__name__ == "Own" and not isinstance(theirs, type(own))
+
+
+def test_records_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes, links = glt.NodeSamplerInput(IDS, "user"), glt.EdgeSamplerInput(IDS, ENDS, None, None, glt.NegativeSampling("binary"))
+    assert (len(nodes), len(links)) == (3, 3) and nodes[[2, 0]].node.tolist() == [2, 3] and nodes[[0]].input_type == "user"
+    some = links[torch.tensor([1])].share_memory()
+    assert (some.row.tolist(), some.col.tolist(), some.label) == ([1], [5], None) and some.row.is_shared() and some.neg_sampling.is_binary()
+    assert nodes.to("meta").node.is_meta and not nodes.node.is_meta
+    options = glt.MpDistSamplingWorkerOptions(2, **ADDRESS)
+    assert (options.channel_size, options.channel_capacity, options.worker_devices) == ("128MB", 8, None)
+    monkeypatch.setenv("MASTER_ADDR", "10.0.0.2"), monkeypatch.setenv("MASTER_PORT", "70")
+    options = glt.CollocatedDistSamplingWorkerOptions()
+    assert (options.master_addr, options.master_port, options.num_workers, options.worker_concurrency) == ("10.0.0.2", 71, 1, 1)
+    monkeypatch.delenv("MASTER_PORT")
+    for wrong, said in (
+        (lambda: glt.MpDistSamplingWorkerOptions(), "master_port None"),
+        (lambda: glt.MpDistSamplingWorkerOptions(2, [torch.device("cpu")], **ADDRESS), "worker_devices are 1, and num_workers is 2"),
+        (
+            lambda: glt.RemoteDistSamplingWorkerOptions(0, prefetch_size=5, **ADDRESS),
+            "prefetch_size must be between 1 and .* = 4, got 5",
+        ),
+        (lambda: glt.RemoteDistSamplingWorkerOptions(**ADDRESS), "server_rank is None"),
+        (lambda: glt.NegativeSampling("triplets"), "did you mean 'triplet'"),
+        (lambda: glt.NegativeSampling("triplet", 1.5), "a whole one"),
+        (lambda: glt.init_worker_group(2, 2), "rank must be between 0 and 1"),
+    ):
+        with pytest.raises(PlanError, match=said):
+            wrong()
+    with pytest.raises(TypeError, match="abstract"):
+        glt.ChannelBase()
+    with pytest.raises(PlanError, match="base of loaders"):
+        glt.DistLoader(None, nodes)
+
+
+@needs_glt
+@pytest.mark.parametrize("name", ["SamplingType", "NegativeSamplingMode"])
+def test_members_are_those_of_graphlearn_torch(name: str) -> None:
+    ours, theirs = getattr(glt_classes, name), of_glt(f"sampler.{name}")
+    for member in theirs:
+        assert ours(member.value) == member == ours[member.name] and member in set(ours) and ours(member.value) in [member]
+    assert len(ours) == len(theirs) and list(ours)[0] != list(theirs)[1]
+    assert [(split.name, split.value) for split in glt.Split] == [(split.name, split.value) for split in of_glt("typing.Split")]
+
+
+@needs_glt
+def test_loaders_and_channels_are_graphlearn_torchs(tmp_path: Path) -> None:
+    dataset = glt.DistDataset.from_store(stored(ring(), tmp_path))
+    options = of_glt("distributed.CollocatedDistSamplingWorkerOptions")("127.0.0.1", 1)
+    loader = glt.DistNeighborLoader(dataset, [2], torch.arange(10), batch_size=5, worker_options=options)
+    assert isinstance(loader, glt.DistLoader) and isinstance(loader, of_glt("distributed.DistLoader"))
+    assert isinstance(loader._channel, of_glt("channel.ChannelBase"))
+    assert [batch.batch.tolist() for batch in loader] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+    loader.shutdown()
+    seeds, record = of_glt("sampler.NodeSamplerInput")(torch.arange(10)), of_glt("sampler.SamplingConfig")
+    config = record(of_glt("sampler.SamplingType").NODE, **{**CONFIG, "shuffle": False})
+    runtime = glt.resolve_runtime(rank=0, world_size=1)
+    producer = glt.DistSamplingProducer(dataset, seeds, config, options, glt.BaseDistLoader.create_colocated_channel(options))
+    sampler = glt.KHopNeighborSamplerOptions([2, 1])
+    loader = glt.BaseDistLoader(dataset, seeds, dataset.schema, options, config, "cpu", runtime, producer, sampler)
+    assert [batch.batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    loader.shutdown()
+
+
+@pytest.mark.parametrize("name", ["ShmChannel", "init_rpc", "DistNeighborSampler"])
+def test_without_its_native_library_one_sentence_says_so(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if is_native():
+        pytest.skip("the library is there: see below; to enable: a torch that it does not fit")
+    monkeypatch.delitem(sys.modules, "graphlearn_torch", raising=False)  # whose Python part other tests import
+    with pytest.raises(PlanError, match=rf"gnnkit.distributed.{name} needs graphlearn-torch's native library: .*\n  -> in an environment"):
+        getattr(glt, name)
 
 
 # One of two processes; its RPC cannot be started twice in one, which is why it has one of its own.
@@ -66,9 +154,10 @@ print(json.dumps(found))
 """
 
 
-def test_calls_between_processes_are_graphlearn_torchs_own() -> None:
+@pytest.mark.glt
+def test_calls_between_processes_are_graphlearn_torchs_own(glt_interpreter: Path) -> None:
     names = ["trainers_0", "trainers_1"]
-    command, port = [sys.executable, "-W", "ignore", "-c", CALLS], str(free_port())
+    command, port = [str(glt_interpreter), "-W", "ignore", "-c", CALLS], str(free_port())
     started = [
         subprocess.Popen([*command, str(rank), port], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
         for rank in range(2)
@@ -85,48 +174,6 @@ def test_calls_between_processes_are_graphlearn_torchs_own() -> None:
         for process in started:
             process.kill()
             process.communicate()
-
-
-def test_constants_and_records() -> None:
-    assert [(command.name, command.value) for command in glt.MpCommand] == [("SAMPLE_ALL", 0), ("STOP", 1)]
-    assert glt.MP_STATUS_CHECK_INTERVAL == glt.SERVER_EXIT_STATUS_CHECK_INTERVAL == 5.0
-    group = glt.DeviceGroup(1, [0, 2])
-    assert (group.group_id, group.device_list, group.size) == (1, [0, 2], 2)
-    ids = torch.tensor([3, 1])
-    output = glt.PartialNeighborOutput(index=ids, output=None)
-    assert output.index is ids and output.output is None
-    seeds = of_glt("sampler.RemoteNodePathSamplerInput")("partition0.pt", "user")
-    assert isinstance(seeds, glt.RemoteSamplerInput) and (seeds.node_path, seeds.input_type) == ("partition0.pt", "user")
-    assert [split.name for split in glt.Split] == ["train", "valid", "test"]
-
-
-def test_a_callee_looks_features_up_for_others(tmp_path: Path) -> None:
-    features = glt.DistFeature.from_store(stored(ring(), tmp_path))
-    callee = glt.RpcFeatureLookupCallee(features)
-    assert isinstance(callee, glt.RpcCalleeBase) and callee.call(torch.tensor([5, 2]), None)[:, 0].tolist() == [5, 2]
-
-
-# What needs the native library ----------------------------------------------------------------------------------------------
-
-
-def values() -> Any:
-    """A dataset of graphlearn-torch's own."""
-    graph = glt.Graph(of_glt("data.Topology")(edge_index=ring().edge_index), "CPU")
-    return of_glt("distributed.DistDataset")(1, 0, graph, node_pb=torch.zeros(NUM_NODES, dtype=torch.long))
-
-
-NATIVE: dict[str, Callable[[], Any]] = {
-    "Graph": lambda: values().get_graph().graph_handler,
-    "ShmChannel": lambda: glt.ShmChannel(2, "1MB"),
-}
-
-
-@pytest.mark.parametrize("name", NATIVE)
-def test_without_its_native_library_one_sentence_says_so(name: str) -> None:
-    if is_native():
-        pytest.skip("the library is there: see below; to enable: a torch that it does not fit")
-    with pytest.raises(PlanError, match=r"needs graphlearn-torch's native library: .*\n  -> in an environment of Python"):
-        NATIVE[name]()
 
 
 SAMPLERS = """
@@ -162,6 +209,32 @@ assert sorted(zip(found[rows].tolist(), found[cols].tolist())) == [(3, 4), (3, 5
 assert glt.Feature(torch.arange(4.0)[:, None], with_gpu=False)[torch.tensor([2])].tolist() == [[2.0]]
 sampler.shutdown_loop()
 glt.shutdown_rpc()
+
+loop, found = glt.ConcurrentEventLoop(2), []
+
+async def doubled(number):
+    return 2 * number
+
+loop.start_loop()
+for number in range(5):
+    loop.add_task(doubled(number), callback=found.append)
+loop.wait_all()
+assert sorted(found) == [0, 2, 4, 6, 8] and loop.run_task(doubled(21)) == 42
+loop.shutdown_loop()
+assert [(command.name, command.value) for command in glt.MpCommand] == [("SAMPLE_ALL", 0), ("STOP", 1)]
+assert glt.MP_STATUS_CHECK_INTERVAL == glt.SERVER_EXIT_STATUS_CHECK_INTERVAL == 5.0
+group = glt.DeviceGroup(1, [0, 2])
+assert (group.group_id, group.device_list, group.size) == (1, [0, 2], 2)
+output = glt.PartialNeighborOutput(index=seeds, output=None)
+assert output.index is seeds and output.output is None
+features = glt.DistFeature.from_store(sys.argv[1] + "/../store")
+callee = glt.RpcFeatureLookupCallee(features)
+assert isinstance(callee, glt.RpcCalleeBase) and callee.call(torch.tensor([5, 2]), None)[:, 0].tolist() == [5, 2]
+from graphlearn_torch.sampler import RemoteNodePathSamplerInput
+assert isinstance(RemoteNodePathSamplerInput("partition0.pt", "user"), glt.RemoteSamplerInput)
+channel = glt.ShmChannel(2, "1MB")
+channel.send({"ids": seeds})
+assert channel.recv()["ids"].equal(seeds)
 """
 
 

@@ -36,11 +36,11 @@ from gnnkit.distributed import (
     shutdown_client,
 )
 from gnnkit.errors import DatasetError, GnnkitError, LoaderClosed, PlanError, WorkerDied
-from tests.distributed.loading import NUM_NODES, TO, labelled, needs_glt, ring, seeds_of, stored
+from tests.distributed.loading import NUM_NODES, TO, labelled, ring, seeds_of, stored
 from tests.helpers.batches import same
 from tests.helpers.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, needs_glt]
+pytestmark = pytest.mark.slow
 DEADLINE_S = 120
 # What a fault may take to be seen.
 FAULT_S = 30

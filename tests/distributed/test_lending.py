@@ -12,11 +12,9 @@ import torch
 
 from gnnkit import Colocated, GraphLoader, InProcess
 from gnnkit.errors import LoaderClosed
-from tests.distributed.loading import NUM_NODES, labelled, needs_glt, pygs_own, ring, seeds_of, stored, typed_ring
+from tests.distributed.loading import NUM_NODES, labelled, pygs_own, ring, seeds_of, stored, typed_ring
 from tests.helpers.batches import same
 from tests.loader.graphs import make
-
-pytestmark = needs_glt
 
 
 @pytest.mark.parametrize("backend", [InProcess(1), Colocated(1)], ids=["here", "processes"])

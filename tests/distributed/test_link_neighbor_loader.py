@@ -12,20 +12,18 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from gnnkit import GraphLoader
-from gnnkit.distributed import DistDataset, DistributedRuntimeInfo
+from gnnkit.distributed import DistDataset, DistributedRuntimeInfo, NegativeSampling
 from gnnkit.errors import PlanError
 from gnnkit.loader.inputs import LinkOptions
-from tests.distributed.loading import NUM_NODES, TO, dataset_of, labelled, needs_glt, ring, stored, typed_ring
+from tests.distributed.loading import NUM_NODES, TO, dataset_of, labelled, ring, stored, typed_ring
 from tests.helpers.batches import items
-from tests.helpers.glt import of_glt
 
-pytestmark = needs_glt
 U2I, I2I = ("user", "u2i", "item"), ("item", "i2i", "item")
 RING = ring().edge_index
 
 
 def glt_negatives(mode: str, amount: float = 1) -> Any:
-    return of_glt("sampler.NegativeSampling")(mode, amount)
+    return NegativeSampling(mode, amount)
 
 
 def make(dataset: Any, edge_label_index: Any = RING, num_neighbors: Any = (2, 2), **options: Any) -> Any:

@@ -37,7 +37,6 @@ from tests.distributed.loading import (
     by_parity,
     dataset_of,
     labelled,
-    needs_glt,
     pygs_own,
     ring,
     seeds_of,
@@ -48,7 +47,6 @@ from tests.helpers.batches import expected_epoch, same
 from tests.helpers.graphs import built, random_source
 from tests.helpers.waiting import wait_until
 
-pytestmark = needs_glt
 EVERYTHING = torch.arange(NUM_NODES)
 
 

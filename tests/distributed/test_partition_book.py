@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from gnnkit.distributed import RangePartitionBook, build_partition_book, get_ids_on_rank, get_total_ids
 from gnnkit.distributed.store_views import NumberedPartitionBook, look_up
 from gnnkit.errors import PlanError
-from tests.distributed.loading import needs_glt
-from tests.helpers.glt import of_glt
+from tests.helpers.glt import needs_glt, of_glt
 
 
 def test_known_answers() -> None:

@@ -12,11 +12,10 @@ from torch_geometric.data import Data
 from gnnkit import PPR, GraphLoader
 from gnnkit.distributed import DistDataset, PPRSamplerOptions
 from gnnkit.errors import PlanError
-from tests.distributed.loading import NUM_NODES, dataset_of, labelled, needs_glt, pygs_own, ring, stored, typed_ring
+from tests.distributed.loading import NUM_NODES, dataset_of, labelled, pygs_own, ring, stored, typed_ring
 from tests.distributed.social import NUM_USERS, TO_STORY, social
 from tests.helpers.batches import same
 
-pytestmark = needs_glt
 EVERYTHING = torch.arange(NUM_NODES)
 U2I = ("user", "u2i", "item")
 

@@ -10,10 +10,7 @@ import torch
 from torch.futures import Future
 
 from gnnkit.errors import BatchTimeout, PlanError, SamplingError, WorkerDied
-from tests.distributed.loading import needs_glt
 from tests.distributed.standing_in import answer_requests
-
-pytestmark = needs_glt
 
 
 class Servers:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 
@@ -13,11 +12,8 @@ from gnnkit.distributed.graph_client import client_context, server_context
 from gnnkit.distributed.life_cycle import Role, find_role
 from gnnkit.distributed.process_group import DEFAULT_PORT, read_ip_config
 from gnnkit.errors import PlanError
-from tests.helpers.glt import of_glt
+from tests.helpers.glt import needs_glt, of_glt
 
-needs_glt = pytest.mark.skipif(
-    importlib.util.find_spec("graphlearn_torch") is None, reason="graphlearn-torch is not installed; to enable: Python 3.10 or 3.11"
-)
 ONE = "10.0.0.1:7000"
 
 

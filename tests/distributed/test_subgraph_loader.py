@@ -14,11 +14,9 @@ import gnnkit
 from gnnkit import GraphLoader, Store
 from gnnkit.distributed import DistDataset, DistNeighborLoader, GraphStoreInfo, RemoteDistDataset, init_client, shutdown_client
 from gnnkit.errors import PlanError
-from tests.distributed.loading import POSITIVE, TO, dataset_of, labelled, needs_glt, stored
+from tests.distributed.loading import POSITIVE, TO, dataset_of, labelled, stored
 from tests.helpers.batches import same
 from tests.helpers.graphs import random_edges
-
-pytestmark = needs_glt
 
 # graphlearn-torch's test graph: row v has a 1 in column u for an edge from v to u.
 MATRIX = """

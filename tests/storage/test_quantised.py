@@ -3,7 +3,6 @@ a store; and numbers that a narrower type cannot hold."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import struct
@@ -28,9 +27,6 @@ from tests.storage.checks import build_store, fast_folder, files_of
 
 EDGES = ("node", "to", "node")
 
-needs_glt = pytest.mark.skipif(
-    importlib.util.find_spec("graphlearn_torch") is None, reason="graphlearn-torch is not installed; to enable: Python 3.10 or 3.11"
-)
 RING = np.array([[0, 1, 2, 3], [1, 2, 3, 0]], np.int64)
 QUINT8 = BuildOptions(feature_dtype="quint8")
 FINITE = st.floats(-(2.0**126), 2.0**126, width=32)
@@ -458,7 +454,6 @@ def test_batches_have_the_numbers_in_every_backend(make: Any, edge_dir: Any, fea
                 assert count == len(other) > 0
 
 
-@needs_glt
 @pytest.mark.parametrize(
     ("make", "feature_dtype"), [(graph, "quint8"), (typed_graph, "quint8"), (graph, "quint2x4")], ids=["homogeneous", "typed", "2-bits"]
 )
@@ -495,7 +490,6 @@ def test_the_face_of_graphlearn_torch(make: Any, feature_dtype: Any, tmp_path: P
         loader.shutdown()
 
 
-@needs_glt
 def test_lent_loaders(tmp_path: Path) -> None:
     from gnnkit import GraphLoader
 
