@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
