@@ -507,15 +507,15 @@ class GraphLoader(Controls, Shown):
     def dist_loader(self) -> BaseDistLoader:
         """This loader as a ``graphlearn_torch.distributed.DistLoader``, for code that wants one; batches have its names beside PyG's.
 
-        It is the same loader: iterating one advances the other, and closing either closes both. Needs graphlearn-torch.
+        It is the same loader: iterating one advances the other, and closing either closes both. graphlearn-torch need not be installed.
 
         Raises:
-            PlanError: graphlearn-torch is not installed.
+            PlanError: The loader does not sample nodes hop by hop.
         """
         self.pipeline.check_open()
         made = None if self._dist_loader is None else self._dist_loader()
         if made is None:
-            from gnnkit.distributed.base_loader import dist_loader_over  # graphlearn-torch
+            from gnnkit.distributed.base_loader import dist_loader_over  # few loaders are lent
 
             made = dist_loader_over(self.pipeline)
             self._dist_loader = weakref.ref(made)
