@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class _Shared(ABCMeta):
+class _TwinType(ABCMeta):
     """Takes graphlearn-torch's objects for instances of the classes here that are called the same."""
 
     def __instancecheck__(cls, value: Any) -> bool:
@@ -36,7 +36,7 @@ class _Shared(ABCMeta):
         return super().__instancecheck__(value) or (theirs is not None and isinstance(value, theirs))
 
 
-class _Twin(metaclass=_Shared):
+class _Twin(metaclass=_TwinType):
     """Base of what graphlearn-torch takes for its own; ``_theirs`` is the path of its class."""
 
     _theirs = ""
@@ -56,7 +56,7 @@ class _Twin(metaclass=_Shared):
 def _of_both(ours: type, theirs: type) -> type:
     """A class derived from both; calling it makes an object of ours."""
     names = {"__module__": ours.__module__, "__qualname__": ours.__qualname__, "__new__": lambda _, *args, **named: ours(*args, **named)}
-    return _Shared(ours.__name__, (ours, theirs), names)
+    return _TwinType(ours.__name__, (ours, theirs), names)
 
 
 class _Choice(Enum):

@@ -45,6 +45,8 @@ ORDER = (
 # What sampling and storage may not import, beside what stands above them.
 PROCESS_MODULES = ("multiprocessing", "subprocess", "torch.distributed", "torch.multiprocessing")
 VENDORS = {"ogb", "graphlearn_torch"}
+# Names that graphlearn-torch has for something else, and that its scripts use.
+GLTS_NAMES = {"NegativeSampling", "Split"}
 MODULES = sorted(ROOT.glob("gnnkit/**/*.py"))
 
 
@@ -99,7 +101,7 @@ def test_a_name_is_one_class() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
                 named.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
-    assert {name: files for name, files in named.items() if len(files) > 1} == {}
+    assert {name: files for name, files in named.items() if len(files) > 1 and name not in GLTS_NAMES} == {}
 
 
 def test_imports_point_down() -> None:
