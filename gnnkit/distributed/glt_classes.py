@@ -255,7 +255,7 @@ class _WorkerOptions(_Twin):
         self.worker_ranks = list(range(first, first + self.num_workers))
 
     def _assign_worker_devices(self) -> None:
-        """What graphlearn-torch's own producers ask for: a GPU for each worker in turn where there are some."""
+        """Sets the devices that graphlearn-torch's own producers ask for: a GPU for each worker in turn where there are some."""
         count = torch.cuda.device_count()
         devices = [torch.device("cuda", worker % count) if count else torch.device("cpu") for worker in range(self.num_workers)]
         self.worker_devices = self.worker_devices or devices
