@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gnnkit.arguments import checks_calls
 from gnnkit.cluster.hosts import PlacementOption
-from gnnkit.cluster.network_child import read_pem
+from gnnkit.cluster.network_child.client import read_pem
 from gnnkit.cluster.serving.fleet import ServerFleet, processes_of
 from gnnkit.cluster.serving.spec import ServerSpec, split_place
 from gnnkit.errors import GnnkitError, LoaderClosed, PlanError

@@ -114,7 +114,7 @@ class Colocated(PoolBackend):
 
     def open_pool(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink, on_started: OnStarted) -> WorkerPool:
         """Makes the workers of processes, of which none is started yet; see ``PoolBackend.open_pool``."""
-        from gnnkit.backends.local_pool import open_colocated  # heavy
+        from gnnkit.backends.host_pool import open_colocated  # heavy
 
         workers = self.num_workers if isinstance(self.num_workers, int) else max(1, auto_threads() // self.threads_per_worker)
         return open_colocated(self, workers, plan, graph, on_started)

@@ -15,7 +15,7 @@ from gnnkit.backends.shared_pool import pool_registry
 from gnnkit.backends.stored_graph import TemporaryStore, temporary_store
 from gnnkit.cluster import network_child
 from gnnkit.cluster.membership import JoinedServers
-from gnnkit.cluster.network_child import Servers, join, read_ca
+from gnnkit.cluster.network_child.client import Servers, join, read_ca
 from gnnkit.cluster.serving.connection import EXIT_WAIT_S, ServerConnection, UnixServers, client_id, join_folder
 from gnnkit.cluster.serving.fleet import ServerFleet, processes_of
 from gnnkit.cluster.serving.spec import ServerSpec, required, split_place, threads_for

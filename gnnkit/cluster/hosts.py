@@ -488,6 +488,27 @@ def checked_address(address: str, said: str) -> str:
     return address
 
 
+def require_free(ip: str, port: int, what: str, hint: str) -> None:
+    """Refuses an address that is in use: a service itself would share it with another of the same user.
+
+    Args:
+        ip: The address.
+        port: The port; 0 is always free.
+        what: What cannot be done, for the message.
+        hint: What to do about it.
+
+    Raises:
+        PlanError: It is in use, or none of this host's.
+    """
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((ip, port))
+        except OSError as error:
+            raise PlanError(f"{what} at {join_address(ip, port)}: {error.strerror or error}", hint) from error
+
+
 def check_group(hosts: Hosts) -> None:
     """Refuses hosts that have no way to find each other.
 

@@ -21,7 +21,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from gnnkit.bounds import is_whole
 from gnnkit.cluster.hosts import split_address
+from gnnkit.cluster.network.codec import PROTOCOL_VERSION
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, StoreError
 from gnnkit.plan import Placement
 from gnnkit.runtime.beats import BEAT_S, LEASE_SILENCE_S
@@ -111,6 +113,35 @@ class LeaseRenewal:
             tell("bye", self._name, self._host, self._farewell_s)
 
 
+# The longest name of a process.
+_MOST_NAME = 64
+
+
+class LeaseRequests:
+    """Answers the requests "here" and "bye" of a service.
+
+    Args:
+        heard: Called with "here" or "bye", a process's name and its host; from any thread.
+    """
+
+    def __init__(self, heard: Callable[[str, str, int], None]) -> None:
+        self._heard = heard
+
+    def here(self, name: Any, host: Any) -> dict[str, Any]:
+        """A process of another host needs the service."""
+        return self._act("here", name, host)
+
+    def bye(self, name: Any, host: Any) -> dict[str, Any]:
+        """It does not any more."""
+        return self._act("bye", name, host)
+
+    def _act(self, what: str, name: Any, host: Any) -> dict[str, Any]:
+        if not isinstance(name, str) or not 0 < len(name) <= _MOST_NAME or not is_whole(host, 0):
+            raise BadRequest("the visit names no process and host")
+        self._heard(what, name, host)
+        return {}
+
+
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -160,8 +191,6 @@ class LeaseTable(Generic[K, V]):
         return silent
 
 
-# Changes with the meaning of what servers tell each other and their clients.
-SERVING_VERSION = 2
 # What a server may say of itself.
 JOINING, READY, DEGRADED = "joining", "ready", "degraded"
 
@@ -287,19 +316,6 @@ def new_start() -> int:
     return secrets.randbits(48)
 
 
-def check_version(body: Mapping[str, Any]) -> None:
-    """Refuses what another gnnkit has sent.
-
-    Raises:
-        PlanError: It is of another version.
-    """
-    if body.get("version") != SERVING_VERSION:
-        raise PlanError(
-            f"the request is of version {body.get('version')!r}, and these servers answer {SERVING_VERSION}",
-            "run the same gnnkit on every machine",
-        )
-
-
 @dataclass
 class Membership:
     """The servers that are known. Safe to use from several threads.
@@ -385,7 +401,7 @@ class Membership:
         """Returns the members as JSON values, as servers and clients receive them."""
         members, own = self.members(), self.own
         return {
-            "version": SERVING_VERSION,
+            "version": PROTOCOL_VERSION,
             "num_servers": own.num_servers,
             "fingerprint": own.fingerprint,
             "format": own.format,

@@ -22,7 +22,7 @@ from gnnkit.vendor import glt
 if TYPE_CHECKING:
     import torch
 
-    from gnnkit.cluster.network_child import NetworkChild
+    from gnnkit.cluster.network_child.client import NetworkChild
     from gnnkit.cluster.serving.connection import UnixServers
 
 
@@ -211,7 +211,7 @@ class ServersClient:
         Args:
             rank: The server.
             name: What it is to do; see ``gnnkit.cluster.serving.server_api``.
-            args: A value of ``gnnkit.cluster.serving.codec``.
+            args: A value of ``gnnkit.cluster.network.codec``.
             timeout_s: Seconds to wait.
 
         Raises:
@@ -290,7 +290,7 @@ def open_session(backend: GraphStore, events: EventSink = ignore_events) -> Serv
         servers = join_folder(backend.folder, "trainer", backend.join_timeout_s, events)
         return ServersClient(servers, len(servers.connections), backend)
     from gnnkit.backends.server_pool import servers_of  # network
-    from gnnkit.cluster.network_child import NetworkChild  # network
+    from gnnkit.cluster.network_child.client import NetworkChild  # network
 
     child = NetworkChild(servers_of(backend))
     try:

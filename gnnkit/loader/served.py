@@ -53,7 +53,7 @@ def served_store(options: GraphStore, events: EventSink) -> Store:
             servers.close()
         return Store.open(status["store"]["path"])
     from gnnkit.backends.server_pool import servers_of  # servers
-    from gnnkit.cluster.network_child import look  # network
+    from gnnkit.cluster.network_child.client import look  # network
 
     return Store.open(look(servers_of(options), events).outline, ())
 

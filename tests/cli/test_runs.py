@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from gnnkit import Colocated, GraphLoader, GraphStore, Store, serve
-from gnnkit.cluster.part_service import PartService, ServiceSpec
+from gnnkit.cluster.parts.starter import PartService, ServiceSpec
 from gnnkit.errors import WorkerStopped
 from gnnkit.runtime import runs
 from gnnkit.runtime.graph_memory import GraphHandle

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from gnnkit import BuildOptions
-from gnnkit.cluster.service_client import answer_from_value, answer_to_value, picks_from_value, picks_to_value
-from gnnkit.cluster.serving.network_calls import walk_from_value
+from gnnkit.cluster.network.requests import answer_from_value, answer_to_value, picks_from_value, picks_to_value, walk_from_value
 from gnnkit.errors import SamplingError
 from gnnkit.plan import HGTSampling, InputLinks, LayerSampling, NegativeSampling, NeighborSampling, PPRSampling
 from gnnkit.runtime.remote import layout_to_json

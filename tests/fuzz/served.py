@@ -20,9 +20,9 @@ import numpy as np
 import psutil
 
 from gnnkit import BuildOptions, GraphLoader, GraphStoreServers, Store, serve
-from gnnkit.cluster.membership import SERVING_VERSION
-from gnnkit.cluster.service_client import ServiceClient, rows_to_args
-from gnnkit.cluster.serving.codec import encode
+from gnnkit.cluster.network.client import ServiceClient
+from gnnkit.cluster.network.codec import PROTOCOL_VERSION, encode
+from gnnkit.cluster.network.requests import rows_to_args
 from gnnkit.runtime.ring import SharedBlock
 from gnnkit.sampling.owners import RowsRequest
 from tests.cluster.parts.services import CALL, HEAD, Speaker, said_of, told
@@ -137,7 +137,7 @@ def unix_server() -> Iterator[Case]:
         def to_server(rng: random.Random) -> None:
             with Caller(handle) as caller:
                 if rng.random() < 0.2:
-                    join = {"version": SERVING_VERSION, "token": handle.token, "client": "c", "pid": 1, "name": "n"}
+                    join = {"version": PROTOCOL_VERSION, "token": handle.token, "client": "c", "pid": 1, "name": "n"}
                     say(rng, caller.wire, "join", descriptors_of(rng), join)
                     return
                 message = caller.join(client=f"client {rng.randrange(3)}")
@@ -203,7 +203,7 @@ def network_server() -> Iterator[Case]:
         with servers(root, address=address, token=TOKEN) as (handle, store):
             with GraphLoader.from_store(store.path, **OPTIONS) as loader:
                 plan = json.loads(json.dumps(loader.plan.to_json()))
-            known = {"version": SERVING_VERSION, "fingerprint": store.fingerprint, "client": "client-fuzz", "key": "a", "timeout_s": 1}
+            known = {"version": PROTOCOL_VERSION, "fingerprint": store.fingerprint, "client": "client-fuzz", "key": "a", "timeout_s": 1}
             head = {**known, **asked(store)}
             rows = RowsRequest(((0, np.arange(5)),), ((0, 0, 32),))
             requests: list[tuple[str, dict[str, Any]]] = [("call", {**known, "name": name, "args": args}) for name, args in CALLS.items()]
@@ -211,10 +211,10 @@ def network_server() -> Iterator[Case]:
                 ("walk", {**head, "epoch": 0, "batch": 1, "seeds": None}),
                 ("walk", {**head, "epoch": 0, "batch": 1, "seeds": np.arange(3)}),
                 ("file", {**known, "name": "manifest.json"}),
-                ("rows", rows_to_args(rows, store.fingerprint, [10**6] * 4)),
+                ("rows", asked(store, **rows_to_args(rows, [10**6] * 4))),
                 ("membership", known),
-                ("register", {**head, "plan": plan}),
-                ("release", head),
+                ("add_loader", {**head, "plan": plan}),
+                ("remove_loader", head),
                 ("here", {**head, "name": "client-fuzz/1", "host": 0}),
                 ("bye", {**head, "name": "client-fuzz/1", "host": 0}),
             ]

@@ -25,19 +25,23 @@ import numpy as np
 import torch
 
 from gnnkit import BuildOptions, GraphLoader, LoaderPlan, Store
-from gnnkit.cluster.membership import Membership, ServerMember, members_of
-from gnnkit.cluster.network_wire import Broken, Failed, NetworkWire, OutOfTime, Request
-from gnnkit.cluster.parts.service import Answers, Stream, lease_calls
-from gnnkit.cluster.service_client import (
+from gnnkit.cluster.membership import LeaseRequests, Membership, ServerMember, members_of
+from gnnkit.cluster.network.codec import PROTOCOL_VERSION, decode, encode
+from gnnkit.cluster.network.requests import (
+    LEASES,
+    PARTS,
+    Answerers,
     answer_from_value,
     expand_to_args,
     picks_from_value,
     picks_to_value,
-    question_to_args,
     rows_to_args,
+    to_args,
+    walk_from_value,
 )
-from gnnkit.cluster.serving.codec import decode, encode
-from gnnkit.cluster.serving.network_calls import walk_from_value
+from gnnkit.cluster.network.service import Stream
+from gnnkit.cluster.network.wire import Broken, Failed, NetworkWire, OutOfTime, Request
+from gnnkit.cluster.parts.answers import Answers
 from gnnkit.cluster.serving.spec import read_token
 from gnnkit.datasets import open_ogb
 from gnnkit.datasets.ogb_binary import npz_members, read_saved
@@ -61,6 +65,7 @@ from tests.helpers.ogb_link_trees import write_link_tree
 from tests.helpers.ogb_trees import write_tree
 from tests.helpers.runs import run_folder
 from tests.helpers.stores import checksum, listed_stores
+from tests.helpers.wires import asked as said_of_store
 from tests.helpers.wires import packed, unpacked
 from tests.loader.graphs import plain
 from tests.storage.checks import fast_folder
@@ -530,8 +535,8 @@ def requests() -> Iterator[Case]:
     """Requests of other hosts, answered from a store's parts."""
     with folder() as root:
         store = typed_store(root / "store")
-        graph, fingerprint = store.arrays(), store.fingerprint
-        answers = Answers(graph, (0, 1, 2), fingerprint)
+        graph, answers = store.arrays(), Answerers(store.fingerprint)
+        answers.add(Answers(graph, (0, 1, 2)), PARTS)
         counts = [nodes.num_nodes for nodes in store.schema.node_types.values()]
         relations = len(store.schema.edge_types)
         nodes = {0: np.arange(min(counts[0], 5)), 1: np.arange(min(counts[1], 5))}
@@ -544,7 +549,6 @@ def requests() -> Iterator[Case]:
                     Expansion(
                         5, 0, np.full(relations, fan_out, np.int64), nodes, False, weighted, last, wants_position=(True,) * relations
                     ),
-                    fingerprint,
                     counts,
                 ),
             )
@@ -553,11 +557,11 @@ def requests() -> Iterator[Case]:
             for last in (False, True)
         ]
         asked += [
-            ("question", question_to_args(Question(what, (0,), some, others, none, none, wants_position=what == "induce"), fingerprint))
+            ("question", to_args(Question(what, (0,), some, others, none, none, wants_position=what == "induce")))
             for what, others in (("degrees", none), ("has_edges", some), ("induce", some), ("weights", none))
         ]
         rows = (len(graph.nodes) + len(graph.edges)) * [10**6]
-        asked += [("rows", rows_to_args(RowsRequest(((0, some), (1, some)), ((0, 0, 4), (1, 1, 4))), fingerprint, rows))]
+        asked += [("rows", rows_to_args(RowsRequest(((0, some), (1, some)), ((0, 0, 4), (1, 1, 4))), rows))]
 
         def changed(rng: random.Random, value: Any) -> Any:
             """A value whose arrays say something else."""
@@ -573,10 +577,11 @@ def requests() -> Iterator[Case]:
 
         def case(rng: random.Random) -> None:
             name, args = rng.choice(asked)
+            args = said_of_store(store, **args)
             given = damaged(rng, args) if rng.random() < 0.5 else changed(rng, args)
             if not isinstance(given, dict):
                 return
-            answer = answers.calls[name](given)
+            answer = answers(name, given)
             for part in answer.values if isinstance(answer, Stream) else [answer]:
                 packed(part)
 
@@ -596,8 +601,8 @@ def answers_of_others() -> Iterator[Case]:
     member = ServerMember(0, 2, "10.0.0.1:7000", 5, 6, "ab", 2, "/store", 1 << 30)
     membership = Membership(member).to_json()
 
-    heads = {what: {"name": "client-1/x", "host": 3, "version": 2} for what in ("here", "bye")}
-    calls = lease_calls(lambda head: None, lambda what, name, host: None)
+    head, leases = {"name": "client-1/x", "host": 3, "fingerprint": "ab", "version": PROTOCOL_VERSION}, Answerers("ab")
+    leases.add(LeaseRequests(lambda what, name, host: None), LEASES)
 
     def message(kind: int, value: Any) -> bytes:
         text, block = packed(value)
@@ -633,10 +638,9 @@ def answers_of_others() -> Iterator[Case]:
         elif how < 0.8:
             members_of(mutated_json(rng, membership))
         else:
-            what = rng.choice(list(calls))
-            head = mutated_json(rng, heads[what])
-            if isinstance(head, dict):
-                calls[what](head)
+            given = mutated_json(rng, head)
+            if isinstance(given, dict):
+                leases(rng.choice(("here", "bye")), given)
 
     yield lambda rng: only_complaints(partial(case, rng))
 

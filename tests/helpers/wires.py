@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gnnkit.cluster.service_client import PROTOCOL_VERSION
-from gnnkit.cluster.serving.codec import from_pieces, to_pieces
+from gnnkit.cluster.network.codec import PROTOCOL_VERSION, from_pieces, to_pieces
 
 
 def _proof(token: str, purpose: str) -> bytes:

@@ -79,9 +79,9 @@ def test_processes_that_sample_nothing_start_without_compiler_and_tables() -> No
     code = """
 import sys
 import numpy as np
-import gnnkit.cluster.serving.loop, gnnkit.cluster.network_child_loop
-from gnnkit.cluster.network_wire import Request
-from gnnkit.cluster.serving.codec import from_pieces
+import gnnkit.cluster.serving.loop, gnnkit.cluster.network_child.loop
+from gnnkit.cluster.network.wire import Request
+from gnnkit.cluster.network.codec import from_pieces
 request = Request.of("a call", {"ids": np.arange(3), "none": np.empty(0, np.int64)})
 block = np.frombuffer(bytearray(b"".join(request.pieces)), np.uint8)
 assert from_pieces(request.text, block)["args"]["ids"].tolist() == [0, 1, 2]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from gnnkit.cluster.serving.codec import decode, encode, from_pieces
+from gnnkit.cluster.network.codec import decode, encode, from_pieces
 from gnnkit.errors import PlanError
 from tests.helpers.wires import sent
 

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from gnnkit import Store
-from gnnkit.cluster.service_client import ServiceClient
+from gnnkit.cluster.network.client import ServiceClient
 from gnnkit.errors import SamplingError
 from gnnkit.sampling import owned
 from gnnkit.sampling.owners import Expansion, Question

@@ -68,7 +68,7 @@ def test_a_number_that_no_batch_has_is_its_senders_error(servers: GraphStoreServ
     with GraphLoader.from_store(store.path, progress=False, **OPTIONS) as loader:
         count = len(loader)
     with Client(servers, store) as client:
-        assert client.answer("register", plan=plan_of(store))[0] == LAST
+        assert client.answer("add_loader", plan=plan_of(store))[0] == LAST
         assert client.answer("walk", epoch=0, batch=0, seeds=None)[0] == client.answer("walk", epoch=7, batch=1, seeds=seeds)[0] == END
         for number in NUMBERS:
             for words in ({"epoch": number, "batch": 0}, {"epoch": 0, "batch": number}, {"epoch": number, "batch": number}):
@@ -114,12 +114,12 @@ def test_a_plan_that_cannot_be_sampled_is_its_senders_error(servers: GraphStoreS
         for number, path in enumerate(places(plan)):
             for value in ("x", 2**40, None, []):
                 client.key = f"loader {number}"
-                kind, message = client.answer("register", plan=changed(plan, path, value))
+                kind, message = client.answer("add_loader", plan=changed(plan, path, value))
                 kinds.add(kind)
                 if kind == LAST:
                     kind, message = client.answer("walk", epoch=0, batch=0, seeds=None)
                     kinds.add(kind)
                 assert kind == END or message, path
-                client.answer("release")
+                client.answer("remove_loader")
     assert kinds == {LAST, ERROR, END}
     assert (server_pids(servers), worker_pids(servers)) == before

@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from gnnkit.cluster.service_client import ServiceClient
+from gnnkit.cluster.network.client import ServiceClient
 from tests.cluster.parts.services import TOKEN, Service, staged, told
 from tests.helpers.graphs import built, homogeneous_source, random_edges
 from tests.helpers.machine import slowness

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 
-from gnnkit.cluster.membership import LeaseRenewal
-from gnnkit.cluster.parts.client import keep_freed_memory
-from gnnkit.cluster.parts.service import Answers, PartServer, lease_calls
-from gnnkit.cluster.service_client import lease_renewal
+from gnnkit.cluster.membership import LeaseRenewal, LeaseRequests
+from gnnkit.cluster.network.client import lease_renewal
+from gnnkit.cluster.network.requests import LEASES, PARTS, Answerers
+from gnnkit.cluster.network.service import NetworkService
+from gnnkit.cluster.parts.answers import Answers
+from gnnkit.cluster.worker.owners import keep_freed_memory
 from gnnkit.errors import StoreError
 from gnnkit.runtime.entry import ParentWatch
 from gnnkit.runtime.graph_memory import SharedGraph
@@ -43,15 +45,17 @@ class PartServiceLoop:
             warm()
             self._open(setup)
             body = setup.body
-            calls = {**self._answers.calls, **lease_calls(self._answers.check, self._heard)}
-            server = PartServer(body["ip"], body["port"], body["token"], calls, refused=self._refuse)
+            answerers = Answerers(body["fingerprint"])
+            answerers.add(self._answers, PARTS)
+            answerers.add(LeaseRequests(self._heard), LEASES)
+            service = NetworkService(body["ip"], body["port"], body["token"], answerers, refused=self._refuse)
         except EOFError:
             return
         except BaseException as error:  # the process that started this one raises it
             self._wire.tell("failed", error=error_to_json(error))
             raise
-        logger.info("listening on %s, port %d", body["ip"], server.port)
-        self._wire.tell("ready", port=server.port, generation=self._answers.generation)
+        logger.info("listening on %s, port %d", body["ip"], service.port)
+        self._wire.tell("ready", port=service.port, generation=self._answers.generation)
         while True:
             try:
                 message = self._wire.next()
@@ -78,7 +82,7 @@ class PartServiceLoop:
         graph = self._mapped = store.arrays()
         if body["graph"] is not None:
             graph = SharedGraph.attach(setup.fds[0], body["graph"], graph).graph
-        self._answers = Answers(graph, store.local_parts, store.fingerprint)
+        self._answers = Answers(graph, store.local_parts)
 
     def _heard(self, what: str, name: str, host: int) -> None:
         self._wire.tell(what, name=name, host=host)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import re
 import secrets
@@ -17,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gnnkit.cluster.membership import SERVING_VERSION
-from gnnkit.cluster.serving.codec import decode, send_value
+from gnnkit.cluster.network.calls import Calls
+from gnnkit.cluster.network.codec import PROTOCOL_VERSION
 from gnnkit.cluster.serving.listener import socket_name
 from gnnkit.cluster.serving.spec import TOKEN_NAME, UNIX_PREFIX, required, token_for
-from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError, StartTimeout, StoreError, WorkerDied
+from gnnkit.errors import GnnkitError, LoaderClosed, PlanError, StartTimeout, StoreError, WorkerDied
 from gnnkit.events import EventSink, Stage
 from gnnkit.runtime.entry import UNSEEN, Signs, Vitals
 from gnnkit.runtime.process_status import ProcessStatus, look_at, process_state
@@ -29,7 +28,7 @@ from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.ring import SharedBlock
 from gnnkit.runtime.runs import with_tail
 from gnnkit.runtime.supervisor import Exit
-from gnnkit.runtime.waiters import SLICE_S, Waiters
+from gnnkit.runtime.waiters import SLICE_S
 from gnnkit.runtime.wire import Message, Wire
 from gnnkit.waiting import Deadline
 
@@ -88,88 +87,6 @@ class Welcome:
         numbers = {name: int(body[name]) for name in ("rank", "num_servers", "pid", "workers")}
         store = body["store"]
         return cls(**numbers, log=Path(body["log"]), fingerprint=str(store["fingerprint"]), format=int(store["format"]))
-
-
-class Calls:
-    """The client's end of a conversation whose calls are answered by number; several threads may call at a time, and one reads for all."""
-
-    def __init__(self) -> None:
-        self._numbers = itertools.count(1)
-        self._lock = threading.RLock()
-        self._waiters = Waiters(self._lock)
-        self._answers: dict[int, Message | None] = {}
-        self._ended: GnnkitError | None = None
-
-    def _send(self, kind: str, fds: Sequence[int] = (), /, **body: Any) -> None:
-        """Sends a message."""
-        raise NotImplementedError
-
-    def _poller(self) -> select.poll:
-        """Returns a poll object that wakes when something arrives. Called under the lock, before the end."""
-        raise NotImplementedError
-
-    def _arrived(self) -> Iterator[Message]:
-        """Yields what has arrived; calls ``_end`` once nothing will any more. Called under the lock, before the end."""
-        raise NotImplementedError
-
-    def _ask(self, server: int, name: str, args: Any, deadline: Deadline, late: Callable[[], str], **body: Any) -> Any:
-        """Makes a call, and waits for its answer.
-
-        Args:
-            server: The server that answers.
-            name: What is called; see ``gnnkit.cluster.serving.server_api``.
-            args: A value of ``gnnkit.cluster.serving.codec``.
-            deadline: The end of the wait.
-            late: Says that it has passed.
-            body: What else the message says.
-
-        Raises:
-            BatchTimeout: It was not answered in time.
-            GnnkitError: What the call ended with, or the conversation.
-        """
-        number = next(self._numbers)
-
-        def look() -> Message | float:
-            self._read()
-            answer = self._answers[number]
-            if answer is not None:
-                return answer
-            if self._ended is not None:
-                raise self._ended
-            if deadline.has_passed:
-                raise BatchTimeout(late())
-            return deadline.left_s
-
-        try:
-            with self._lock:
-                if self._ended is not None:
-                    raise self._ended
-                self._answers[number] = None
-            send_value(self._send, "call", "args", args, number=number, name=name, **body)
-            message = self._waiters.until(look, lambda: self._ended is not None or self._answers.get(number) is not None, self._poller)
-        finally:
-            with self._lock:
-                self._answers.pop(number, None)
-        if "error" in message.body:
-            message.close()
-            raise error_from_json(message.body["error"], f"the call {name!r} of server {server}")
-        return decode(message.body["value"], message.fds)
-
-    def _read(self) -> None:
-        """Sorts the answers that have arrived, and wakes the threads that wait for them."""
-        for message in self._arrived() if self._ended is None else ():
-            number = message.body.get("number", -1)
-            if number in self._answers:
-                self._answers[number] = message
-            else:  # the thread that asked has given up
-                message.close()
-        self._waiters.ring()
-
-    def _end(self, error: GnnkitError) -> None:
-        """Ends every call that is under way or comes, unless they have been ended already."""
-        with self._lock:
-            self._ended = self._ended or error
-            self._waiters.ring()
 
 
 @dataclass(eq=False)
@@ -270,7 +187,7 @@ class ServerConnection(Calls):
 
         Args:
             name: What is called; see ``gnnkit.cluster.serving.server_api``.
-            args: A value of ``gnnkit.cluster.serving.codec``.
+            args: A value of ``gnnkit.cluster.network.codec``.
             timeout_s: Most seconds that it may take.
 
         Raises:
@@ -495,7 +412,7 @@ def _asked(folder: Path, rank: int, token: str, name: str) -> Wire:
         PlanError: A process of another user listens there.
     """
     wire = Wire(_connected(folder, rank))
-    wire.send("join", version=SERVING_VERSION, token=token, client=client_id(), pid=os.getpid(), name=name)
+    wire.send("join", version=PROTOCOL_VERSION, token=token, client=client_id(), pid=os.getpid(), name=name)
     return wire
 
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gnnkit.cluster.membership import SERVING_VERSION
-from gnnkit.cluster.parts.gate import BACKLOG, MOST_SAID, AccessGate, Pending
+from gnnkit.cluster.network.codec import PROTOCOL_VERSION
+from gnnkit.cluster.network.gate import BACKLOG, MOST_SAID, AccessGate, Pending
 from gnnkit.errors import GnnkitError, PlanError
 from gnnkit.files import user_path, why_unwritable
 from gnnkit.runtime.remote import error_to_json
@@ -144,9 +144,9 @@ class ClientListener(AccessGate):
                 raise PlanError(
                     f"server {self._rank} refused the token", "give the servers' token: it is in the file 'token' in their folder"
                 )
-            if body.get("version") != SERVING_VERSION:
+            if body.get("version") != PROTOCOL_VERSION:
                 raise PlanError(
-                    f"server {self._rank} speaks version {SERVING_VERSION} to its clients, and this one {body.get('version')!r}",
+                    f"server {self._rank} speaks version {PROTOCOL_VERSION} to its clients, and this one {body.get('version')!r}",
                     "install the same version of gnnkit on both sides",
                 )
         except GnnkitError as error:

@@ -8,12 +8,13 @@ import os
 import select
 from collections import deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from gnnkit.cluster.serving.codec import decode, send_value
+from gnnkit.cluster.network.codec import decode, send_value
 from gnnkit.cluster.serving.listener import ClientListener
 from gnnkit.cluster.serving.pool import ServedPool
 from gnnkit.cluster.serving.spec import ServerSpec
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from gnnkit.cluster.serving.network import Network
     from gnnkit.cluster.serving.server_api import ServerApi
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 # The most messages taken from one client before the others have their turn.
@@ -196,6 +198,8 @@ class ClientSessions:
 
 # Longest time between two looks at workers that are starting.
 _LOOK_S = 0.5
+# The main thread is never busy for so long.
+_MAIN_S = 30.0
 
 
 class ServerLoop:
@@ -283,6 +287,8 @@ class ServerLoop:
         self.pool = pool = ServedPool(spec, self._rank, store, hosts, self._forward)
         self._store, self._holders = store, holders
         self._sessions.workers_are_there()
+        if self._network is not None:
+            self._network.open_loaders(pool, store)
         pool.workers.start_missing()
         self.tell("vitals", (pool.workers.vitals.block.fd,), workers=spec.workers_per_server)
 
@@ -318,6 +324,19 @@ class ServerLoop:
         """Has ``fn`` run in the main thread; may be called from any."""
         self._calls.append(fn)
         self._waker.wake()
+
+    def result_of(self, fn: Callable[[], T]) -> T:
+        """Has ``fn`` run in the main thread, and waits for it; from any other."""
+        done: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(fn())
+            except BaseException as error:
+                done.set_exception(error)
+
+        self.call(run)
+        return done.result(_MAIN_S)
 
     def _let_in(self, wire: Wire, body: Mapping[str, Any]) -> None:
         """A client of this host may come in."""

@@ -1,4 +1,4 @@
-"""The network side of a server: listens, announces itself, waits for the others, and says which parts it has."""
+"""The network side of a server: listens, announces itself, waits for the others, says who is there, and hands calls on."""
 
 from __future__ import annotations
 
@@ -7,42 +7,48 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Generator, Mapping
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gnnkit.cluster.hosts import Hosts, join_address, place
-from gnnkit.cluster.membership import CLIENT_PREFIX, LeaseTable, Membership, ServerMember, hosts_of, new_start
-from gnnkit.cluster.parts.client import keep_freed_memory
-from gnnkit.cluster.parts.service import Answers, PartServer
-from gnnkit.cluster.service_client import ServiceClient, Unreachable
-from gnnkit.cluster.serving.network_calls import NetworkCalls
+from gnnkit.cluster.membership import CLIENT_PREFIX, LeaseRequests, LeaseTable, Membership, ServerMember, hosts_of, new_start
+from gnnkit.cluster.network.client import ServiceClient, Unreachable
+from gnnkit.cluster.network.requests import CALLS, LEASES, LOADERS, MEMBERS, PARTS, Answerers
+from gnnkit.cluster.network.service import NetworkService, Stream, limit_of, settle, waited
+from gnnkit.cluster.network.wire import NotYet
+from gnnkit.cluster.parts.answers import Answers
+from gnnkit.cluster.serving.remote_loaders import RemoteLoaders
 from gnnkit.cluster.serving.spec import ServerSpec, meeting_address, own_address
-from gnnkit.errors import GnnkitError, StartTimeout
+from gnnkit.cluster.worker.owners import keep_freed_memory
+from gnnkit.errors import BatchTimeout, GnnkitError, StartTimeout
+from gnnkit.files import open_regular
 from gnnkit.host import total_memory
 from gnnkit.plan import Placement
 from gnnkit.runtime.beats import ANNOUNCEMENT_BEAT_S, LEASE_SILENCE_S
 from gnnkit.runtime.graph_memory import SharedGraph
 from gnnkit.sampling.kinds import warm
-from gnnkit.storage.layout import FORMAT_VERSION
-from gnnkit.storage.manifest import Manifest, read_manifest
+from gnnkit.sampling.owners import BadRequest
+from gnnkit.storage.layout import FORMAT_VERSION, MANIFEST_NAME
+from gnnkit.storage.manifest import Manifest, outline_files, read_manifest
 from gnnkit.storage.store import Store
 from gnnkit.waiting import Deadline
 
 if TYPE_CHECKING:
     from gnnkit.cluster.serving.loop import ServerLoop
+    from gnnkit.cluster.serving.pool import ServedPool
 
-T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 # Between two announcements of a server that has not found the others yet.
 _IMPATIENT_S = 0.2
 # One announcement may take no longer: the next one is due.
 _CALL_S = 2.5
-# The main thread is never busy for so long.
-_MAIN_S = 30.0
 # For one answer of another host's part service, where it is not known how long a batch may take.
 _ANSWER_S = 60.0
 
@@ -63,9 +69,9 @@ class Network:
         assert spec.token is not None, "a server is told the token"
         self._token, self._path = spec.token, Path(spec.store)
         self._stopped = threading.Event()
-        self._server: PartServer | None = None
+        self._service: NetworkService | None = None
         self._membership: Membership | None = None
-        self._calls: NetworkCalls | None = None
+        self._loaders: RemoteLoaders | None = None
         self._meeting: ServiceClient | None = None
         self._parts: tuple[int, ...] | None = None
         self._told: SharedGraph | None = None
@@ -80,8 +86,8 @@ class Network:
     def stop(self) -> None:
         """Ends it: no call is answered any more."""
         self._stopped.set()
-        if self._server is not None:
-            self._server.close()
+        if self._service is not None:
+            self._service.close()
 
     def details(self) -> dict[str, Any]:
         """Facts for people and for ``status``: no token."""
@@ -121,9 +127,11 @@ class Network:
         """Takes the address; from now on the server is asked, and says that it is not there yet."""
         spec, rank = self._spec, self._rank
         ip, port = own_address(rank, self._meeting_place, self._listen_at, spec.interface)
-        calls = self._calls = NetworkCalls(self._path, manifest, self._on_main, self._loop)
-        server = self._server = PartServer(ip, port, self._token, calls.table, spec.tls)
-        address = join_address(ip, server.port)
+        self._files = {MANIFEST_NAME, *outline_files(manifest)}
+        self._answerers = Answerers(manifest.fingerprint, PARTS, LEASES, MEMBERS, LOADERS)
+        self._answerers.add(self, CALLS)
+        service = self._service = NetworkService(ip, port, self._token, self._answerers, spec.tls)
+        address = join_address(ip, service.port)
         own = ServerMember(
             rank,
             spec.num_servers,
@@ -138,7 +146,7 @@ class Network:
         membership = self._membership = Membership(own)
         if rank:
             self._meeting = ServiceClient(meeting_address(self._meeting_place), self._token, self._ca)
-        calls.meet(membership)
+        self._answerers.add(self, MEMBERS)
         logger.info("server %d listens at %s", rank, address)
         self._loop.call(lambda: self._loop.tell("listening", address=address))
         return membership
@@ -197,9 +205,9 @@ class Network:
         store = Store.open(self._path) if placement is None else Store.open(self._path, **placement.held(index))
         graph = store.arrays()
         self._parts = parts = store.local_parts
-        self._answers = answers = Answers(graph, parts, manifest.fingerprint)
-        assert self._calls is not None
-        self._calls.open(answers, store, self._heard)
+        self._answers = Answers(graph, parts)
+        self._answerers.add(self._answers, PARTS)
+        self._answerers.add(LeaseRequests(self._heard), LEASES)
         membership.become(placement=placement)
         setup_message = None if placement is None or placement.is_replicated else self._greeting(members, hosts, index, placement)
         holders = [list(parts if placement is None else placement.hosts[hosts.index(members[rank].host)]) for rank in sorted(members)]
@@ -231,15 +239,18 @@ class Network:
             self._arrivals.append(_client_of(name))
         else:
             self._leases.bye(name)
-            assert self._calls is not None
-            self._calls.left(name)
+            self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        """A process of a client says goodbye, or has not been heard of for long: what it had here goes."""
+        if self._loaders is not None:
+            self._loaders.left(name)
 
     def _count_clients(self) -> None:
         """Tells the server which clients have come and gone, those included that have done both since the last look."""
         for name in self._leases.forget_silent():
             logger.info("%s has not been heard of for %g s", name, LEASE_SILENCE_S)
-            assert self._calls is not None
-            self._calls.left(name)
+            self._forget(name)
         arrived = {self._arrivals.popleft() for _ in range(len(self._arrivals))}
         there = {_client_of(name) for name in self._leases.there()}
         for client in (arrived | there) - self._clients:
@@ -271,18 +282,58 @@ class Network:
                 self._trouble = error.message
                 logger.warning("server %d was refused where all meet: %s", self._rank, error.message)
 
-    def _on_main(self, fn: Callable[[], T]) -> T:
-        """Runs ``fn`` in the main thread and waits for it."""
-        done: Future[T] = Future()
+    # Requests ---------------------------------------------------------------------------------------------------------------
 
-        def run() -> None:
+    def open_loaders(self, pool: ServedPool, store: Store) -> None:
+        """Has loaders of other hosts sampled for, now that there are workers."""
+        self._loaders = RemoteLoaders(self._loop, pool, store, self._heard)
+        self._answerers.add(self._loaders, LOADERS)
+
+    def announce(self, server: Any) -> dict[str, Any]:
+        """Another server says that it is there; answered like ``membership``.
+
+        Raises:
+            GnnkitError: See ``Membership.announce``.
+        """
+        assert self._membership is not None
+        self._membership.announce(ServerMember.of_json(server))
+        return self._membership.to_json()
+
+    def membership(self) -> dict[str, Any]:
+        """The servers that are there; see ``Membership.to_json``."""
+        assert self._membership is not None
+        return self._membership.to_json()
+
+    def file(self, name: Any) -> NDArray[np.uint8]:
+        """The bytes of a file that belongs to the store's outline.
+
+        Raises:
+            BadRequest: It is none of them.
+        """
+        if name not in self._files:
+            raise BadRequest(f"there is no public file {name!r}")
+        with open(open_regular(self._path / name, self._path), "rb") as file:
+            return np.fromfile(file, np.uint8)
+
+    def call(self, client: Any, name: Any, args: Any, timeout_s: Any) -> Stream:
+        """Has the server answer a call, as over its Unix socket; see ``ServerLoop.answer``."""
+        done, limit_s = Future[Any](), limit_of(timeout_s)
+        reply = partial(settle, done)
+
+        def ask() -> None:
             try:
-                done.set_result(fn())
-            except BaseException as error:
-                done.set_exception(error)
+                if name != "status" and self._loop.pool is None:
+                    raise NotYet("the server is not there yet")
+                self._loop.answer(str(client), str(name), args, reply)
+            except Exception as error:
+                reply(error)
 
-        self._loop.call(run)
-        return done.result(_MAIN_S)
+        def answer() -> Generator[Any, None, None]:
+            yield from waited(done, limit_s, BatchTimeout(f"{name!r} was not answered within {limit_s:g} s", "look at the server's log"))
+            yield done.result()
+
+        self._loop.call(ask)
+        return Stream(answer())
 
 
 def _client_of(name: str) -> str:

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import itertools
 import json
 import logging
 import secrets
-import socket
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.cluster.network.requests import READS, REQUESTS, SAMPLING, called
 from gnnkit.cluster.serving.pool import ServedPool
 from gnnkit.cluster.serving.store_api import StoreApi
-from gnnkit.errors import DatasetError, GnnkitError, PlanError, SamplingError, near_matches
+from gnnkit.errors import GnnkitError, PlanError, SamplingError, near_matches
 from gnnkit.plan import Batching, InputLinks, InputNodes, LoaderPlan, NeighborSampling, PPRSampling, Sampling, num_batches
 from gnnkit.plan.sampling import check_fan_outs, resolve_fan_outs
 from gnnkit.runtime.pool import BatchRequest, PoolSession, Sampled, WorkerPool
@@ -475,21 +472,6 @@ def _digest(value: Any) -> str:
 
 logger = logging.getLogger(__name__)
 
-_READS = (
-    "ablp_input",
-    "describe",
-    "edge_book",
-    "edge_index",
-    "edge_size",
-    "feature_shape",
-    "node_book",
-    "node_ids",
-    "node_partition_ids",
-    "node_rows",
-)
-_SAMPLING = ("create", "destroy", "fetch", "give_up", "init_backend", "register", "start_epoch")
-_MOST_PORTS = 1024
-
 
 class ServerApi:
     """Answers the calls of a server's clients. Used by the server's main thread only; what takes long is read in a thread of its own.
@@ -515,9 +497,7 @@ class ServerApi:
         *,
         ends_with_clients: bool = False,
     ) -> None:
-        reads = StoreApi(store, rank, num_servers, holders)
-        of_host: dict[str, Callable[..., Any]] = {"device_count": device_count, "free_ports": free_ports, "ids_in_file": ids_in_file}
-        self._reads = {**of_host, **{name: getattr(reads, name) for name in _READS}}
+        self._reads = StoreApi(store, rank, num_servers, holders)
         self._sampling = None if pool is None else SamplingApi(store, pool, ends_with_clients=ends_with_clients)
         self._later = later
         self._tickets = itertools.count()
@@ -542,15 +522,16 @@ class ServerApi:
                 reply(value)
 
         try:
-            if name in self._reads:
-                self._read(_bound(self._reads[name], name, args), answer)
-            elif name in _SAMPLING:
+            kind = REQUESTS.get(name)
+            if kind == READS:
+                self._read(partial(called, getattr(self._reads, name), name, args), answer)
+            elif kind == SAMPLING:
                 if self._sampling is None:
                     raise PlanError(f"{name} needs a server with workers", "gnnkit.serve starts some")
-                _bound(partial(getattr(self._sampling, name), client, answer), name, args)()
+                called(partial(getattr(self._sampling, name), client, answer), name, args)
             else:
-                known = [*self._reads, *_SAMPLING]
-                raise PlanError(f"a server answers no call {name!r}{near_matches(str(name), known)}", "code is never sent to a server")
+                known = [known for known, kind in REQUESTS.items() if kind in (READS, SAMPLING)]
+                raise PlanError(f"a server answers no call {name!r}{near_matches(name, known)}", "code is never sent to a server")
         except Exception as error:
             answer(_own(error, name))
 
@@ -576,54 +557,6 @@ class ServerApi:
             self._later(lambda: answer(found))
 
         self._reader.submit(work)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that are free at this moment, on this server's host.
-
-    Raises:
-        PlanError: The number is unusable.
-    """
-    if not 1 <= count <= _MOST_PORTS:
-        raise PlanError(f"the number of ports must be between 1 and {_MOST_PORTS}, got {count}")
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))  # all are bound before the first is let go, so that they differ
-        return [int(probe.getsockname()[1]) for probe in probes]
-
-
-def device_count() -> int:
-    """CUDA devices of this server's host; 1 where it has none, because it samples on its CPU all the same."""
-    import torch  # heavy, and no other call needs it
-
-    return max(1, torch.cuda.device_count())
-
-
-def ids_in_file(path: str) -> NDArray[np.int64]:
-    """int64 ``[n]``: the ids in a file that ``torch.save`` wrote on this server's host; nothing in it is run.
-
-    Raises:
-        DatasetError: There is no such file, or it holds something else.
-    """
-    from gnnkit.storage.glt_format import read_ids  # imports torch
-
-    file = Path(path)
-    if not file.is_file():
-        raise DatasetError(
-            f"there is no file {str(file)!r} on this server's host, where it is looked for from {str(Path.cwd())!r}",
-            "a path of seeds is one of the server's host, of a tensor that torch.save wrote; ids need no file",
-        )
-    return read_ids(file)
-
-
-def _bound(function: Callable[..., Any], name: str, args: Any) -> Callable[[], Any]:
-    """The function with its arguments, once it is known that they are those."""
-    try:
-        bound = inspect.signature(function).bind(**args)
-    except TypeError as error:
-        raise PlanError(f"the call {name!r} has other arguments: {error}", "run the same gnnkit on servers and clients") from error
-    return lambda: function(*bound.args, **bound.kwargs)
 
 
 def _own(error: Exception, name: str) -> GnnkitError:

@@ -21,10 +21,10 @@ from gnnkit.cluster.hosts import (
     interface_address,
     is_loopback,
     join_address,
+    require_free,
     source_address,
     split_address,
 )
-from gnnkit.cluster.part_service import require_free
 from gnnkit.errors import PlanError
 from gnnkit.files import open_regular, user_path, why_unwritable
 from gnnkit.plan import Placement

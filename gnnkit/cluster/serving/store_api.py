@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.errors import PlanError, near_matches
+from gnnkit.errors import DatasetError, PlanError, near_matches
 from gnnkit.schema import NEGATIVE_LABELS, POSITIVE_LABELS, EdgeType, NodeType, is_label_edge_type, near_edge_types, opposite_label_types
 from gnnkit.storage.arrays import all_dataset_ids, dataset_ids, part_edge_ids
 from gnnkit.storage.convert import plain_rows, plain_spec
@@ -70,6 +73,7 @@ def server_shares(holders: Sequence[Sequence[int]], rank: int) -> list[Fraction]
 
 
 PADDING = -1
+_MOST_PORTS = 1024
 
 
 def padded_neighbors(
@@ -150,7 +154,7 @@ _FEATURES, _LABELS = "x", "y"
 
 
 class StoreApi:
-    """Answers questions about one server's share of a store; from any thread, and changes nothing.
+    """Answers questions about one server's share of a store, and about its host; from any thread, and changes nothing.
 
     Each public method is a call that clients may make. Node types are None for a homogeneous graph, and only for one.
 
@@ -319,6 +323,49 @@ class StoreApi:
             return padded_neighbors(self._store, edge_type, anchors, from_source=from_source, most=most)
 
         return anchors, rows(positive), None if negative is None else rows(negative)
+
+    # Its host ---------------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def free_ports(count: int) -> list[int]:
+        """Ports that are free at this moment, on this server's host.
+
+        Raises:
+            PlanError: The number is unusable.
+        """
+        if not 1 <= count <= _MOST_PORTS:
+            raise PlanError(f"the number of ports must be between 1 and {_MOST_PORTS}, got {count}")
+        with ExitStack() as stack:
+            probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+            for probe in probes:
+                probe.bind(("127.0.0.1", 0))  # all are bound before the first is let go, so that they differ
+            return [int(probe.getsockname()[1]) for probe in probes]
+
+    @staticmethod
+    def device_count() -> int:
+        """CUDA devices of this server's host; 1 where it has none, because it samples on its CPU all the same."""
+        import torch  # heavy, and no other call needs it
+
+        return max(1, torch.cuda.device_count())
+
+    @staticmethod
+    def ids_in_file(path: str) -> NDArray[np.int64]:
+        """int64 ``[n]``: the ids in a file that ``torch.save`` wrote on this server's host; nothing in it is run.
+
+        Raises:
+            DatasetError: There is no such file, or it holds something else.
+        """
+        from gnnkit.storage.glt_format import read_ids  # imports torch
+
+        file = Path(path)
+        if not file.is_file():
+            raise DatasetError(
+                f"there is no file {str(file)!r} on this server's host, where it is looked for from {str(Path.cwd())!r}",
+                "a path of seeds is one of the server's host, of a tensor that torch.save wrote; ids need no file",
+            )
+        return read_ids(file)
+
+    # Beside -----------------------------------------------------------------------------------------------------------------
 
     def _label_types(self, supervision: EdgeType) -> tuple[EdgeType, EdgeType | None, bool]:
         """Types of the positive and the negative labels, and whether anchors are their sources."""

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from gnnkit import Store
-from gnnkit.cluster.parts.client import Peer, RemoteOwners
+from gnnkit.cluster.worker.owners import Peer, RemoteOwners
 from gnnkit.runtime.entry import Vitals
 from gnnkit.runtime.supervisor import ChildProcess, SupervisorOptions, end_all
 from tests.cluster.parts.several_hosts import sampler_of_host

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnkit.cluster.network_wire import Kind, NetworkWire, Request
-from gnnkit.cluster.parts.service import PartServer, Stream
-from gnnkit.cluster.service_client import ServiceClient, Unreachable
+from gnnkit.cluster.network.client import ServiceClient, Unreachable
+from gnnkit.cluster.network.service import NetworkService, Stream
+from gnnkit.cluster.network.wire import Kind, NetworkWire, Request
 from gnnkit.errors import PlanError, SamplingError, StoreError
 from gnnkit.runtime.beats import CONNECTION_SILENCE_S
 from gnnkit.sampling.owners import BadRequest
@@ -40,9 +40,13 @@ class Answering:
 
     def __init__(self, tls: tuple[str, str] | None = None) -> None:
         self.ended, self.begun, self.hold = threading.Event(), threading.Event(), threading.Event()
-        names = ("echo", "held", "stream", "endless", "refuse", "rows", "blocks")
-        self.server = PartServer(HOST, 0, TOKEN, {name: getattr(self, name) for name in names}, tls)
+        self.server = NetworkService(HOST, 0, TOKEN, self.answer, tls)
         self.address = f"{HOST}:{self.server.port}"
+
+    def answer(self, name: str, args: dict[str, Any]) -> Any:
+        if name not in ("echo", "held", "stream", "endless", "refuse", "rows", "blocks"):
+            raise BadRequest(f"there is no call {name!r}")
+        return getattr(self, name)(args)
 
     def echo(self, args: dict[str, Any]) -> Any:
         return args["value"]

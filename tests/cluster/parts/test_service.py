@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from gnnkit import Store
-from gnnkit.cluster.parts.client import Peer
-from gnnkit.cluster.parts.service import Turns
+from gnnkit.cluster.parts.answers import Turns
+from gnnkit.cluster.worker.owners import Peer
 from gnnkit.errors import GnnkitError, PlanError, SamplingError, StoreError
 from gnnkit.plan import NeighborSampling
 from gnnkit.sampling.owners import RowsRequest

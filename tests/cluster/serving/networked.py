@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from gnnkit import Store
-from gnnkit.cluster.network_child import NetworkChild, Servers
+from gnnkit.cluster.network_child.client import NetworkChild, Servers
 from gnnkit.cluster.serving.fleet import ServerFleet
 from gnnkit.cluster.serving.spec import ServerSpec
 from tests.cluster.hosts.setups import stage

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from gnnkit import GraphLoader, GraphStoreServers, Store
-from gnnkit.cluster.membership import SERVING_VERSION
+from gnnkit.cluster.network.codec import PROTOCOL_VERSION
 from gnnkit.runtime.remote import error_from_json, layout_from_json
 from gnnkit.runtime.ring import SharedBlock, mapped
 from gnnkit.runtime.wire import Wire
@@ -58,7 +58,7 @@ class Caller:
 
     def join(self, **words: Any) -> Any:
         """Says who it is; the server's answer."""
-        given = {"version": SERVING_VERSION, "token": self.servers.token, "client": "test", "pid": os.getpid(), "name": "a test", **words}
+        given = {"version": PROTOCOL_VERSION, "token": self.servers.token, "client": "test", "pid": os.getpid(), "name": "a test", **words}
         self.wire.send("join", **given)
         return hear(self.wire)
 

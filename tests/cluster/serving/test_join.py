@@ -19,8 +19,8 @@ import pytest
 
 from gnnkit import GraphLoader, GraphStore, Store
 from gnnkit.cluster.membership import Membership, ServerMember
-from gnnkit.cluster.network_child import Servers, look
-from gnnkit.cluster.service_client import ServiceClient, remote_error
+from gnnkit.cluster.network.client import ServiceClient, remote_error
+from gnnkit.cluster.network_child.client import Servers, look
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, StoreError
 from gnnkit.storage.manifest import find_outline, keep_outline
 from tests.cluster.hosts.setups import OPTIONS, build, expected
@@ -240,7 +240,7 @@ def test_who_is_missing_is_said(stores: dict[int, Store], tmp_path: Path) -> Non
 INTERRUPTED = """
 import _thread, sys, threading, time
 
-from gnnkit.cluster.network_child import Servers, look
+from gnnkit.cluster.network_child.client import Servers, look
 
 begun, times = threading.Event(), []
 

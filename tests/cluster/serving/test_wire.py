@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from gnnkit import BuildOptions, GraphLoader, GraphStore, GraphStoreServers, Store, serve
-from gnnkit.cluster.service_client import ServiceClient
+from gnnkit.cluster.network.client import ServiceClient
 from gnnkit.errors import BatchTimeout, GnnkitError, PlanError, WorkerDied
 from tests.backends.test_contract import typed_source
 from tests.cluster.serving.networked import two_hosts
@@ -224,15 +224,15 @@ def test_requests_that_make_no_sense(servers: GraphStoreServers, store: Store) -
     bad = {**plan, "inputs": {**plan["inputs"], "node_type": "nobody"}}
     for registered in (None, 3, {}, bad, {**plan, "inputs": np.arange(3)}):
         with pytest.raises(GnnkitError):
-            do("register", {**head, "plan": registered})
+            do("add_loader", {**head, "plan": registered})
     for _ in range(2):  # the second time it is known
-        do("register", {**head, "plan": plan})
+        do("add_loader", {**head, "plan": plan})
     with pytest.raises(PlanError, match="another plan"):
-        do("register", {**head, "plan": {**plan, "batching": {**plan["batching"], "seed": 9}}})
+        do("add_loader", {**head, "plan": {**plan, "batching": {**plan["batching"], "seed": 9}}})
     assert walk() == plan["batching"]["batch_size"] and walk(seeds=np.array([1, 2, 3])) == 3
     with pytest.raises(GnnkitError, match="index 1000000000 is out of bounds"):
         walk(seeds=np.array([10**9]))
-    do("release", head)
+    do("remove_loader", head)
     with pytest.raises(GnnkitError, match=re.escape("no loader 'k' of client-a/1")):
         walk()
     client.close()

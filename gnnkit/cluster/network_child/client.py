@@ -1,19 +1,4 @@
-"""The network child: a process of the trainer that speaks to servers of other hosts on its behalf; the trainer opens no connection.
-
-One program, ``python -m gnnkit.cluster.network_child``, started like a sampling process. Messages to it over its wire:
-
-=========== =================================================================================================================
-``servers`` first: ``addresses`` (the first that answers is asked), ``token``, ``ca`` (PEM or None), ``client`` (the trainer's id),
-            ``outlines`` (folder), and ``membership``: of servers that were joined before, or None. Then it joins them, with ``stays``
-            (whether it says that the trainer is there) and ``join_timeout_s``: it answers ``waiting`` (``text``, ``there``, ``total``)
-            while servers are missing, ``joined`` (``membership``, ``outline``) once it has joined, or ``refused`` (``error``)
-``call``    ``number``, ``rank``, ``name``, ``args`` (``gnnkit.cluster.serving.codec``), ``timeout_s``; answered with ``answer``
-            (``number``, ``value`` or ``error``)
-``setup``   makes it a sampling process, whose batches the servers walk (``gnnkit.cluster.receiver``): all that follows is said to one.
-            Beside what such a process is told: ``again``, whether a server that is gone is waited for
-``stop``    ends it
-=========== =================================================================================================================
-"""
+"""The trainer's end of a network child: joining servers of other hosts, and calling them; the trainer opens no connection itself."""
 
 from __future__ import annotations
 
@@ -27,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.cluster.membership import JoinedServers
-from gnnkit.cluster.serving.connection import Calls
+from gnnkit.cluster.network.calls import Calls
 from gnnkit.errors import LoaderClosed, PlanError, StartTimeout, WorkerDied
 from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.files import read_bounded, user_path
-from gnnkit.runtime.entry import run
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import new_run, with_tail
 from gnnkit.runtime.supervisor import Supervisor, SupervisorOptions
@@ -39,7 +23,6 @@ from gnnkit.runtime.wire import Message
 from gnnkit.storage.catalog import writable_root
 from gnnkit.waiting import SLICE_S, Deadline
 
-WORK = "gnnkit.cluster.network_child_loop:NetworkChildLoop"
 # Beyond its own deadline, the child may take so long to say what came of something.
 _GRACE_S = 15.0
 
@@ -58,7 +41,7 @@ class NetworkChild(Calls):
     def __init__(self, servers: Servers, *, stays: bool = True) -> None:
         super().__init__()
         self._addresses, self._setup = servers.addresses, {**servers.message(None), "stays": stays}
-        options = SupervisorOptions(1, 1, __name__, title="the proxy", lane="proxy", advice="ask again")
+        options = SupervisorOptions(1, 1, __package__, title="the proxy", lane="proxy", advice="ask again")
         self._supervisor = Supervisor(options, new_run(servers.log_dir, {"servers": list(servers.addresses)}, "proxy"), lambda child: None)
         self._stop = weakref.finalize(self, self._supervisor.stop)
         self._supervisor.start_missing()
@@ -255,7 +238,3 @@ def read_pem(path: str, word: str) -> str:
         return read_bounded(user_path(path), _MOST_PEM_BYTES).decode("ascii")
     except (OSError, ValueError) as error:
         raise PlanError(f"{word}={str(path)!r} cannot be read: {error}", "give a PEM file") from error
-
-
-if __name__ == "__main__":
-    run(WORK)

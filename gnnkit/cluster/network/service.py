@@ -1,46 +1,30 @@
-"""The server: reads the requests of those that the gate has let in, and answers from this host's parts."""
+"""A service over TCP: reads the requests of those that the gate has let in, and has them answered."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import secrets
 import socket
 import ssl
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterator, Mapping
-from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from collections import Counter
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, wait
+from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from gnnkit.cluster.network_wire import Gone, Head, Kind, NetworkWire, error_body
-from gnnkit.cluster.parts.gate import PortGate, most_connections
-from gnnkit.cluster.service_client import (
-    PROTOCOL_VERSION,
-    answer_to_value,
-    expand_from_args,
-    picks_to_value,
-    question_from_args,
-    rows_from_args,
-)
-from gnnkit.errors import PlanError, SamplingError, StoreError
-from gnnkit.host import available_cpus
+from gnnkit.bounds import is_real, shown
+from gnnkit.cluster.network.gate import PortGate, most_connections
+from gnnkit.cluster.network.wire import Gone, Head, Kind, NetworkWire, error_body
+from gnnkit.errors import BatchTimeout, PlanError, SamplingError
 from gnnkit.runtime.beats import BEAT_S
-from gnnkit.sampling.owned import PartOwner
-from gnnkit.sampling.owners import BadRequest, Picks
-from gnnkit.sampling.tables import GraphTables
-from gnnkit.storage.arrays import GraphArrays
+from gnnkit.sampling.owners import BadRequest
+from gnnkit.waiting import Deadline
 
 logger = logging.getLogger(__name__)
 
-R = TypeVar("R")
-T = TypeVar("T")
-
-
+# The most seconds that an answer may take.
+_MOST_S = 3600.0
 # Yielded where there is no value yet, so that it can be seen whether the client still waits: None is a value.
 PENDING = object()
 
@@ -57,13 +41,34 @@ class Stream(NamedTuple):
     kind: Kind = Kind.VALUE
 
 
-# Arguments by name are answered with a value of the codec, or several. Errors go to the client.
-Answer = Callable[[dict[str, Any]], Any]
+def waited(done: Future[Any], timeout_s: float, late: BatchTimeout) -> Generator[Any, None, None]:
+    """Waits for a value, and says meanwhile that it is not there yet; a client that has gone ends this."""
+    deadline = Deadline(timeout_s)
+    while not wait([done], deadline.within(BEAT_S)).done:
+        if deadline.has_passed:
+            raise late
+        yield PENDING
 
-# Answers worked out at the same time, at most: this host's own sampling has the other processors.
-_MOST_AT_ONCE = 16
-# Longest wait for a processor. Turns last milliseconds, and clients have given their requests up by then.
-_TURN_S = 600.0
+
+def limit_of(timeout_s: Any) -> float:
+    """The seconds that an answer may take, as a client has said them.
+
+    Raises:
+        BadRequest: It is no number.
+    """
+    if not is_real(timeout_s):
+        raise BadRequest(f"timeout_s is {shown(timeout_s)}")
+    return max(0.0, min(_MOST_S, timeout_s))
+
+
+def settle(done: Future[Any], value: Any) -> None:
+    """Ends a wait with a value or an error."""
+    if isinstance(value, Exception):
+        done.set_exception(value)
+    else:
+        done.set_result(value)
+
+
 # What one client, which is a process, may have under way: requests, and their bytes together.
 _MOST_CALLS, _MOST_BYTES = 1024, 256 << 20
 # The longest that a request which is too many waits for one that is ending.
@@ -72,53 +77,6 @@ _ENDING_S = 0.5
 _MOST_CONNECTIONS = 8192
 # Bytes of answers that wait to be read, and how long they wait in any case.
 _MOST_UNSENT, _UNREAD_S = 256 << 20, 5.0
-
-
-_BUSY_HINT = "look at the load of the host that serves the parts"
-
-
-class Turns:
-    """Turns at the processors, in the order in which they were asked for; a context manager takes one.
-
-    Args:
-        count: How many are taken at a time, at most.
-        timeout_s: Longest wait for one. A thread that has a turn gives it back in any case, so only its work can be late.
-    """
-
-    def __init__(self, count: int, timeout_s: float = _TURN_S) -> None:
-        self._free, self._timeout_s, self._lock = count, timeout_s, threading.Lock()
-        self._waiting: deque[threading.Event] = deque()
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._free > 0:
-                self._free -= 1
-                return
-            mine = threading.Event()
-            self._waiting.append(mine)
-        if not mine.wait(self._timeout_s):  # those before are in a piece of their work
-            with self._lock:
-                if not mine.is_set():
-                    self._waiting.remove(mine)
-                    raise SamplingError(f"no processor was free for the request within {self._timeout_s:g} s", _BUSY_HINT)
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            if self._waiting:
-                self._waiting.popleft().set()
-            else:
-                self._free += 1
-
-    def pause(self) -> None:
-        """Gives the turn to a waiting thread and takes another; for a thread that has one."""
-        if self._waiting:
-            self.__exit__()
-            try:
-                self.__enter__()
-            except SamplingError:
-                with self._lock:
-                    self._free -= 1  # the block that has called gives a turn back at its end
-                raise
 
 
 class Underway:
@@ -160,106 +118,14 @@ class Underway:
             self._changed.notify_all()
 
 
-class Answers:
-    """Answers requests from the graph as it lies in memory now.
-
-    Args:
-        graph: The arrays.
-        parts: The parts that may be asked about.
-        fingerprint: The store's.
-
-    Attributes:
-        generation: Tells this start of the service from others.
-    """
-
-    def __init__(self, graph: GraphArrays, parts: tuple[int, ...], fingerprint: str) -> None:
-        self.generation = secrets.randbits(48)
-        self._parts, self._fingerprint = parts, fingerprint
-        self._lock = threading.Lock()
-        self._turns = Turns(max(1, min(_MOST_AT_ONCE, available_cpus() // 2)))
-        self.use(graph)
-
-    def use(self, graph: GraphArrays) -> None:
-        """Moves over to another copy of the graph."""
-        tables = {weighted: GraphTables(graph, weighted) for weighted in (False, True)}
-        idle: dict[bool, list[PartOwner]] = {False: [], True: []}
-        with self._lock:
-            self._tables, self._idle = tables, idle
-
-    def check(self, head: dict[str, Any]) -> None:
-        """Refuses requests about another graph.
-
-        Raises:
-            StoreError: The other side has another store.
-            BadRequest: It runs another gnnkit.
-        """
-        if head.get("version") != PROTOCOL_VERSION:
-            raise BadRequest(f"the request is of version {head.get('version')!r}, this gnnkit answers {PROTOCOL_VERSION}")
-        if head.get("fingerprint") != self._fingerprint:
-            raise StoreError(
-                f"hosts have different stores: this one's fingerprint is {self._fingerprint}, the request's {head.get('fingerprint')}",
-                "copy the parts of one and the same store to every host",
-            )
-
-    @property
-    def calls(self) -> dict[str, Answer]:
-        """The functions that answer requests about parts, by name."""
-        return {"expand": self.expand, "question": self.question, "rows": self.rows}
-
-    def expand(self, args: dict[str, Any]) -> dict[str, Any]:
-        """Answers a request for edges."""
-        self.check(args)
-        request = expand_from_args(args)
-
-        def value(picks: Mapping[int, Picks], tables: GraphTables) -> dict[str, Any]:
-            num_edges = tables.row_bounds[len(tables.node_types) :, -1].tolist()
-            return picks_to_value(picks, self.generation, tables.relations[:, -1].tolist(), num_edges)
-
-        return self._work(request.weighted, lambda owner: owner.expand(request), value)
-
-    def question(self, args: dict[str, Any]) -> dict[str, Any]:
-        """Answers a question about edges."""
-        self.check(args)
-        question = question_from_args(args)
-        return self._work(question.what == "weights", lambda owner: owner.answer(question), lambda answer, _: answer_to_value(answer))
-
-    def rows(self, args: dict[str, Any]) -> Stream:
-        """Answers a request for rows, message by message."""
-        self.check(args)
-        request = rows_from_args(args)
-        # The messages need none of the owner's memory.
-        return Stream(self._messages(self._work(False, lambda owner: owner.rows(request), lambda messages, _: messages)), Kind.BLOCK)
-
-    def _messages(self, messages: Iterator[NDArray[np.uint8]]) -> Generator[NDArray[np.uint8], None, None]:
-        while True:
-            with self._turns:  # not while a message is being sent: a slow reader holds no turn
-                rows = next(messages, None)
-            if rows is None:
-                return
-            yield rows
-
-    def _work(self, weighted: bool, work: Callable[[PartOwner], T], value: Callable[[T, GraphTables], R]) -> R:
-        """Does ``work`` in a turn and makes a value of what it found, with memory that is used again unless one of them fails."""
-        with self._turns:
-            with self._lock:
-                tables, idle = self._tables[weighted], self._idle[weighted]
-                owner = idle.pop() if idle else None
-            owner = owner or PartOwner(tables, self._parts, self._turns.pause)
-            found = work(owner)
-        answer = value(found, tables)
-        with self._lock:
-            idle.append(owner)  # of no more use once the graph has moved
-        return answer
-
-
-class PartServer:
+class NetworkService:
     """Listens, and answers: every connection in a thread of its own, one request after the other.
 
     Args:
         ip: The address to listen on, and no other.
         port: The port; 0 for any free one.
         token: What peers have to know.
-        answers: What answers requests, by name; looked up at every request, so it may grow.
+        answer: Answers a request, given its name and arguments, with a value of the codec or a ``Stream``. Errors go to the client.
         tls: PEM of its certificate, with those that it was issued by, and of the key; None: what travels is not encrypted.
         refused: See ``PortGate``.
 
@@ -272,11 +138,11 @@ class PartServer:
         ip: str,
         port: int,
         token: str,
-        answers: Mapping[str, Answer],
+        answer: Callable[[str, dict[str, Any]], Any],
         tls: tuple[str, str] | None = None,
         refused: Callable[[str], None] = lambda address: None,
     ) -> None:
-        self._answers, self._underway = answers, Underway()
+        self._answer, self._underway = answer, Underway()
         self._lock = threading.Lock()
         self._most = most_connections(_MOST_CONNECTIONS)
         self._wires: dict[NetworkWire, str] = {}  # with their clients' addresses; the one that has been silent longest first
@@ -381,10 +247,7 @@ class PartServer:
             name, args = wire.request(head)
             with self._lock:
                 self._working.add(wire)
-            answer = self._answers.get(name)
-            if answer is None:
-                raise BadRequest(f"there is no call {name!r}")
-            value = answer(args)
+            value = self._answer(name, args)
             if not isinstance(value, Stream):
                 wire.answer(Kind.LAST, value)
                 return
@@ -424,26 +287,3 @@ def _address_of(end: socket.socket) -> str:
         return str(end.getpeername()[0])
     except OSError:
         return ""
-
-
-# The longest name of a process.
-_MOST_NAME = 64
-
-
-def lease_calls(check: Callable[[dict[str, Any]], None], heard: Callable[[str, str, int], None]) -> dict[str, Answer]:
-    """The service's side: its calls "here" and "bye".
-
-    Args:
-        check: Raises where a client is one of another run.
-        heard: Called with "here" or "bye", a process's name and its host; from any thread.
-    """
-
-    def act(what: str, head: dict[str, Any]) -> dict[str, Any]:
-        name, host = head.get("name"), head.get("host")
-        if not isinstance(name, str) or not 0 < len(name) <= _MOST_NAME or isinstance(host, bool) or not isinstance(host, int) or host < 0:
-            raise BadRequest("the visit names no process and host")
-        check(head)
-        heard(what, name, host)
-        return {}
-
-    return {what: partial(act, what) for what in ("here", "bye")}

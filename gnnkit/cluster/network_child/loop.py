@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.cluster.membership import CLIENT_PREFIX, JOINING, JoinedServers, LeaseRenewal, members_of
-from gnnkit.cluster.service_client import ServiceClient, Unreachable, lease_renewal
-from gnnkit.cluster.serving.codec import decode, send_value
+from gnnkit.cluster.network.client import ServiceClient, Unreachable, lease_renewal
+from gnnkit.cluster.network.codec import decode, send_value
 from gnnkit.errors import SamplingError, StartTimeout
 from gnnkit.runtime.entry import ParentWatch, load_work
 from gnnkit.runtime.remote import error_to_json
@@ -22,7 +22,7 @@ from gnnkit.storage.manifest import find_outline, keep_outline
 from gnnkit.waiting import Deadline
 
 if TYPE_CHECKING:
-    from gnnkit.cluster.receiver import RemoteServers
+    from gnnkit.cluster.network_child.receiver import RemoteServers
     from gnnkit.runtime.worker import WorkerLoop
     from gnnkit.storage.store import Store
 
@@ -177,7 +177,7 @@ class NetworkChildLoop:
 
 
 def _load_sampling() -> tuple[type[RemoteServers], type[WorkerLoop]]:
-    from gnnkit.cluster.receiver import RemoteServers  # the compiler, which joining and calls do without
+    from gnnkit.cluster.network_child.receiver import RemoteServers  # the compiler, which joining and calls do without
     from gnnkit.runtime.worker import WorkerLoop
 
     return RemoteServers, WorkerLoop

@@ -2,7 +2,7 @@
 
 from gnnkit.runtime.entry import run
 
-WORK = "gnnkit.cluster.worker_loop:connected_loop"
+WORK = "gnnkit.cluster.worker.loop:connected_loop"
 
 if __name__ == "__main__":
     run(WORK)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import sys
 import threading
 import weakref
@@ -13,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gnnkit.cluster.hosts import join_address
+from gnnkit.cluster.hosts import join_address, require_free
 from gnnkit.cluster.membership import LeaseTable
-from gnnkit.errors import GnnkitError, PlanError, StartTimeout, WorkerDied, WorkerStopped
+from gnnkit.errors import GnnkitError, StartTimeout, WorkerDied, WorkerStopped
 from gnnkit.plan import Held
 from gnnkit.runtime.graph_memory import GraphHandle, GraphSharing
 from gnnkit.runtime.remote import fresh
@@ -64,27 +63,6 @@ class ServiceSpec:
 
     def __repr__(self) -> str:
         return f"ServiceSpec(parts {list(self.held['parts'])} of {self.store} at {self.ip})"  # without the token
-
-
-def require_free(ip: str, port: int, what: str, hint: str) -> None:
-    """Refuses an address that is in use: a service itself would share it with another of the same user.
-
-    Args:
-        ip: The address.
-        port: The port; 0 is always free.
-        what: What cannot be done, for the message.
-        hint: What to do about it.
-
-    Raises:
-        PlanError: It is in use, or none of this host's.
-    """
-    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((ip, port))
-        except OSError as error:
-            raise PlanError(f"{what} at {join_address(ip, port)}: {error.strerror or error}", hint) from error
 
 
 logger = logging.getLogger(__name__)

@@ -1,32 +1,34 @@
-"""A sampling process's connections to the part services of other hosts."""
+"""The way of a sampling process to parts of other hosts: their owners, the connections to them, and samplers that ask them."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import logging
+import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from gnnkit.cluster.network_wire import Broken, Failed, NetworkWire, OutOfTime, Request, TokenRefused
-from gnnkit.cluster.service_client import (
-    ServiceClient,
-    answer_from_value,
-    expand_to_args,
-    is_stale,
-    only_value,
-    picks_from_value,
-    question_to_args,
-    remote_error,
-    rows_to_args,
-)
+import gnnkit.sampling.owned  # noqa: F401 - workers ask for what their own host holds in the same way: ``warm`` compiles its kernels
+from gnnkit.cluster.network.client import ServiceClient, is_stale, lease_renewal, only_value, remote_error
+from gnnkit.cluster.network.requests import answer_from_value, expand_to_args, picks_from_value, rows_to_args, to_args
+from gnnkit.cluster.network.wire import Broken, Failed, NetworkWire, OutOfTime, Request, TokenRefused
 from gnnkit.errors import HostUnreachable, SamplingError
+from gnnkit.plan import LoaderPlan
+from gnnkit.runtime.process_status import start_ticks
+from gnnkit.runtime.worker import OtherHosts
+from gnnkit.sampling.graph_access import NodeScratch
+from gnnkit.sampling.kinds import BatchSampler, warm
 from gnnkit.sampling.owners import Answer, BadRequest, Expansion, Picks, Question, RowsRequest
-from gnnkit.sampling.tables import address_of
+from gnnkit.sampling.remote import PartMap, hot_rows, spread_sampler
+from gnnkit.sampling.tables import GraphTables, address_of
+from gnnkit.storage.arrays import GraphArrays
+from gnnkit.storage.store import Store
 from gnnkit.waiting import Deadline
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -71,7 +73,7 @@ class RemoteOwners:
         num_rows: Nodes of every type and edges of every type, as in ``GraphTables.row_bounds``: they decide the width of ids.
         timeout_s: Most seconds that one request may take.
         at_once: Requests under way at a time, at most.
-        ca: See ``gnnkit.cluster.network_wire.connect``.
+        ca: See ``gnnkit.cluster.network.wire.connect``.
     """
 
     def __init__(
@@ -101,26 +103,29 @@ class RemoteOwners:
 
     def expand(self, requests: Mapping[int, Expansion]) -> Callable[[], Mapping[int, Mapping[int, Picks]]]:
         """Asks hosts for neighbours; the result waits for all of them."""
-        asked = {host: expand_to_args(request, self._fingerprint, self._num_rows) for host, request in requests.items()}
-        calls = {host: self._begin_ask(host, Request.of("expand", args), self._picks_reader(host)) for host, args in asked.items()}
+        asked = {host: self._request("expand", expand_to_args(request, self._num_rows)) for host, request in requests.items()}
+        calls = {host: self._begin_ask(host, request, self._picks_reader(host)) for host, request in asked.items()}
         return lambda: _wait(calls)
 
     def answer(self, questions: Mapping[int, Question]) -> Callable[[], Mapping[int, Answer]]:
         """Asks hosts about edges; the result waits for all of them."""
-        asked = {host: Request.of("question", question_to_args(question, self._fingerprint)) for host, question in questions.items()}
+        asked = {host: self._request("question", to_args(question)) for host, question in questions.items()}
         calls = {host: self._begin_ask(host, request, answer_from_value) for host, request in asked.items()}
         return lambda: _wait(calls)
 
     def rows(self, requests: Mapping[int, RowsRequest], take: Callable[[int, int, int], None]) -> Callable[[], None]:
         """Asks hosts for rows, which ``take`` receives; the result waits for all of them."""
         # All requests before the first call: calls under way would not be waited for where making one fails.
-        asked = {host: Request.of("rows", rows_to_args(request, self._fingerprint, self._num_rows)) for host, request in requests.items()}
+        asked = {host: self._request("rows", rows_to_args(request, self._num_rows)) for host, request in requests.items()}
         calls = {host: self._begin_rows(host, asked[host], request, take) for host, request in requests.items()}
 
         def wait() -> None:
             _wait(calls)
 
         return wait
+
+    def _request(self, name: str, args: Mapping[str, Any]) -> Request:
+        return Request.of(name, args, self._fingerprint)
 
     def _picks_reader(self, host: int) -> Callable[[Any], dict[int, Picks]]:
         def read(value: Any) -> dict[int, Picks]:
@@ -217,3 +222,75 @@ def _wait(calls: Mapping[int, Future[T]]) -> dict[int, T]:
     if failed:
         raise failed[0]
     return {host: call.result() for host, call in calls.items()}
+
+
+# Sampling threads of a process, at least: most of the time they wait for other hosts.
+LEAST_THREADS = 4
+# Of the time that is left for starting, for waiting for other hosts.
+_SHARE = 0.8
+
+
+class Spreading(OtherHosts):
+    """Shared by the sampling threads of a process.
+
+    Args:
+        hosts: What the setup message says, see ``gnnkit.cluster.parts``.
+        store: The store, with this host's parts open.
+        threads: Sampling threads that the user asked for.
+
+    Attributes:
+        threads: Sampling threads to run.
+
+    Raises:
+        PlanError: A part is on no host, or another host has another token.
+        StoreError: Another host has another store.
+        StartTimeout: Another host's service was not there in time.
+    """
+
+    def __init__(self, hosts: Mapping[str, Any], store: Store, threads: int) -> None:
+        keep_freed_memory()
+        peers = {int(host): Peer(str(peer["address"]), tuple(peer["parts"]), peer.get("server")) for host, peer in hosts["peers"].items()}
+        graph, here = store.arrays(), int(hosts["self"])
+        super().__init__(max(threads, LEAST_THREADS))
+        elsewhere = {host: peer.parts for host, peer in peers.items()}
+        self._where = PartMap.of(graph.num_parts, here, store.local_parts, elsewhere, hot_rows(store))
+        self._owners = RemoteOwners(
+            peers,
+            hosts["token"],
+            store.fingerprint,
+            num_rows(graph),
+            timeout_s=float(hosts["timeout_s"]),
+            at_once=self.threads * max(1, len(peers)),
+            ca=hosts.get("ca"),
+        )
+        warm()  # the kernels that only this module has imported
+        addresses = {host: peer.address for host, peer in peers.items()}
+        self._renewal = lease_renewal(here, addresses, hosts["token"], store.fingerprint, ca=hosts.get("ca"))
+        # The starter of this process has been waiting since then, and is to hear which host is missing.
+        left_s = float(hosts["start_timeout_s"]) - _age_s()
+        self._renewal.begin(max(1.0, _SHARE * left_s))
+
+    def report(self) -> dict[str, Any]:
+        """The bytes that have come and gone are sent with each batch."""
+        return self._owners.report()
+
+    def leave(self) -> None:
+        """Tells the other hosts that this process needs them no more."""
+        self._renewal.leave()
+
+    def sampler(self, tables: GraphTables, plan: LoaderPlan, scratch: NodeScratch, *, walks_only: bool) -> BatchSampler:
+        """A sampler for one thread, on the thread's memory per node."""
+        hosts = self._where, self._owners
+        return spread_sampler(tables, plan.inputs, plan.sampling, *hosts, scratch, walks_only=walks_only, cached=plan.cached)
+
+
+def num_rows(graph: GraphArrays) -> list[int]:
+    """Nodes of every type and edges of every type, in the order of ``GraphTables.row_bounds``."""
+    bounds = [graph.node_bounds[t] for t in graph.schema.node_types] + [graph.edge_bounds[t] for t in graph.schema.edge_types]
+    return [int(ends[-1]) for ends in bounds]
+
+
+def _age_s() -> float:
+    """Seconds since this process was started."""
+    ticks = start_ticks(os.getpid())
+    return 0.0 if ticks is None else time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")

@@ -25,12 +25,11 @@ from numpy.typing import NDArray
 
 from gnnkit.cluster.hosts import split_address
 from gnnkit.cluster.membership import JoinedServers
-from gnnkit.cluster.network_wire import Broken, Failed, OutOfTime, Request, TokenRefused
-from gnnkit.cluster.parts.client import Peer, RemoteOwners, keep_freed_memory
-from gnnkit.cluster.parts.spreading import num_rows
-from gnnkit.cluster.service_client import PROTOCOL_VERSION, remote_error
-from gnnkit.cluster.serving.network_calls import UnknownChannel, walk_from_value
+from gnnkit.cluster.network.client import remote_error
+from gnnkit.cluster.network.requests import UnknownLoader, walk_from_value
+from gnnkit.cluster.network.wire import Broken, Failed, OutOfTime, TokenRefused
 from gnnkit.cluster.serving.spec import threads_for
+from gnnkit.cluster.worker.owners import Peer, RemoteOwners, keep_freed_memory, num_rows
 from gnnkit.errors import BatchTimeout, GnnkitError, HostUnreachable, LoaderClosed, PlanError, SamplingError, WorkerDied
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.worker import OtherHosts, WorkerChannel
@@ -152,9 +151,9 @@ class RemoteServers(RemoteOwners, OtherHosts):
             while True:
                 try:
                     self._register(rank, key, plan)
-                    request = Request.of("walk", {**self._head(key), "epoch": epoch, "batch": batch, "seeds": seeds})
+                    request = self._request("walk", {**self._head(key), "epoch": epoch, "batch": batch, "seeds": seeds})
                     return self._begin_ask(rank, request, walk_from_value).result()
-                except UnknownChannel:
+                except UnknownLoader:
                     logger.info("server %d knows nothing of loader %s any more; it is told again", rank, key)
                     with self._lock:
                         self._registered.discard((rank, key))
@@ -178,7 +177,7 @@ class RemoteServers(RemoteOwners, OtherHosts):
 
     def _register(self, rank: int, key: str, plan: Mapping[str, Any]) -> None:
         if (rank, key) not in self._registered and key not in self._released:
-            self._do(rank, "register", {**self._head(key), "plan": plan})
+            self._do(rank, "add_loader", {**self._head(key), "plan": plan})
             with self._lock:
                 self._registered.add((rank, key))
         if key in self._released:  # its batches under way must not make it known again
@@ -186,7 +185,7 @@ class RemoteServers(RemoteOwners, OtherHosts):
             raise LoaderClosed("the loader has left")
 
     def _do(self, rank: int, name: str, args: dict[str, Any]) -> None:
-        self._begin_ask(rank, Request.of(name, args), lambda value: None).result()
+        self._begin_ask(rank, self._request(name, args), lambda value: None).result()
 
     def release(self, key: str) -> None:
         """Tells the servers that a loader has left, as far as they can be told; they find out by themselves otherwise."""
@@ -199,7 +198,7 @@ class RemoteServers(RemoteOwners, OtherHosts):
             self._batch.deadline = Deadline(_RELEASE_S)
             for rank in ranks:
                 try:
-                    self._do(rank, "release", self._head(key))
+                    self._do(rank, "remove_loader", self._head(key))
                 except Exception:
                     logger.info("server %d could not be told that loader %s has left", rank, key, exc_info=True)
 
@@ -207,8 +206,7 @@ class RemoteServers(RemoteOwners, OtherHosts):
             threading.Thread(target=tell, name="gnnkit-release", daemon=True).start()
 
     def _head(self, key: str) -> dict[str, Any]:
-        place = {"client": self._client, "key": key, "timeout_s": self._deadline().left_s}
-        return {"version": PROTOCOL_VERSION, "fingerprint": self._fingerprint, **place}
+        return {"client": self._client, "key": key, "timeout_s": self._deadline().left_s}
 
     # What becomes of a call ---------------------------------------------------------------------------------------------------
 
@@ -245,7 +243,7 @@ class RemoteServers(RemoteOwners, OtherHosts):
         if isinstance(error, TokenRefused):
             return PlanError(f"{where} refused the token", "give the token that the servers were started with")
         if isinstance(error, Failed):
-            return UnknownChannel(where) if error.body.get("type") == UnknownChannel.__name__ else remote_error(where, error.body)
+            return UnknownLoader(where) if error.body.get("type") == UnknownLoader.__name__ else remote_error(where, error.body)
         if isinstance(error, BadRequest):
             return SamplingError(f"{where} sent an answer that cannot be read: {error}", "servers and trainers must run the same gnnkit")
         if isinstance(error, (Broken, OutOfTime)):

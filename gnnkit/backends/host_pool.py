@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from gnnkit.cluster import worker
 from gnnkit.cluster.hosts import Hosts, check_group, find_hosts, join_address, listening_address, split_address
-from gnnkit.cluster.part_service import PartService, ServiceSpec, keep_service
+from gnnkit.cluster.parts.starter import PartService, ServiceSpec, keep_service
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout
 from gnnkit.plan import LoaderPlan, StoreRef
 from gnnkit.runtime.graph_memory import GraphHandle, GraphSharing

@@ -20,6 +20,6 @@ def _connect(setup: Mapping[str, Any], store: Store, threads: int) -> OtherHosts
     """The way to other hosts; None where there are none."""
     if setup["hosts"] is None:
         return None
-    from gnnkit.cluster.parts.spreading import Spreading  # brings the network library, which a run on one host does without
+    from gnnkit.cluster.worker.owners import Spreading  # the network, which a run on one host does without
 
     return Spreading(setup["hosts"], store, threads)

@@ -1,63 +1,32 @@
-"""The calls that a server answers over the network: its outline, the server API, and the sessions of loaders on other hosts."""
+"""The loaders of other hosts that a server samples for: their sessions among its workers, and the requests that they make."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator, Mapping
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from gnnkit.bounds import MOST_BATCHES, is_real, is_whole, shown
-from gnnkit.cluster.membership import CLIENT_PREFIX, Membership, ServerMember, check_version
-from gnnkit.cluster.network_wire import NotYet
-from gnnkit.cluster.parts.service import PENDING, Answer, Answers, Stream, lease_calls
-from gnnkit.cluster.service_client import ids_of
-from gnnkit.errors import BatchTimeout, GnnkitError, PlanError, SamplingError, StartTimeout
-from gnnkit.files import open_regular
+from gnnkit.bounds import MOST_BATCHES, is_whole, shown
+from gnnkit.cluster.membership import CLIENT_PREFIX
+from gnnkit.cluster.network.requests import UnknownLoader, ids_of
+from gnnkit.cluster.network.service import Stream, limit_of, settle, waited
+from gnnkit.errors import BatchTimeout, GnnkitError, PlanError, StartTimeout
 from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling
 from gnnkit.runtime.batches import BatchList
-from gnnkit.runtime.beats import BEAT_S
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.pool import BatchRequest, PoolSession, Sampled, trial_batch
-from gnnkit.runtime.remote import fresh, layout_from_json
+from gnnkit.runtime.remote import fresh
 from gnnkit.runtime.ring import Ring, roomy_slot_size
 from gnnkit.runtime.scheduler import MOST_CONCURRENT
 from gnnkit.runtime.wire import Message
 from gnnkit.sampling.owners import BadRequest
-from gnnkit.sampling.structure import Structure
-from gnnkit.storage.layout import MANIFEST_NAME
-from gnnkit.storage.manifest import Manifest, outline_files
 from gnnkit.storage.store import Store
-from gnnkit.waiting import Deadline
 
 if TYPE_CHECKING:
     from gnnkit.cluster.serving.loop import ServerLoop
     from gnnkit.cluster.serving.pool import ServedPool
-
-
-class UnknownChannel(GnnkitError):
-    """The server knows nothing of the loader: it has been started again, or has not heard of the client for long. Register again."""
-
-
-def walk_from_value(value: Any) -> Structure:
-    """A server's answer to a walk, which is the layout as a text and the block; nothing is copied.
-
-    Raises:
-        BadRequest: It is none of its.
-    """
-    try:
-        layout, block = value
-        if not isinstance(block, np.ndarray) or block.dtype != np.uint8 or block.ndim != 1:
-            raise BadRequest("this is no answer to a walk")
-        return Structure(layout_from_json(json.loads(layout)), block)
-    except (SamplingError, TypeError, ValueError, RecursionError) as error:
-        raise BadRequest(f"the answer cannot be read: {error}") from error
-
 
 # Slots beside those that are sampled into: for structures that are being sent.
 _SENDING = 4
@@ -183,48 +152,20 @@ def _check_plan(plan: LoaderPlan, graph: GraphHandle) -> None:
         raise PlanError(f"the servers' store has no split {inputs.split!r} of {inputs.input_type!r}", "name another, or give ids")
 
 
-_MOST_S = 3600.0
-
-
-class NetworkCalls:
-    """The table of a server's ``PartServer``, which grows when it learns more; its functions are called from any thread.
+class RemoteLoaders:
+    """The loaders of other hosts; requests come in any thread, and sessions are the main thread's.
 
     Args:
-        path: The store's folder.
-        manifest: Its manifest.
-        on_main: Runs something in the server's main thread, and waits.
         loop: The server.
-
-    Attributes:
-        table: What answers calls, by their names.
+        pool: Its workers.
+        store: The store.
+        heard: See ``gnnkit.cluster.membership.LeaseRequests``.
     """
 
-    def __init__(self, path: Path, manifest: Manifest, on_main: Callable[[Callable[[], Any]], Any], loop: ServerLoop) -> None:
-        self._path, self._on_main, self._loop = path, on_main, loop
-        self._files = {MANIFEST_NAME, *outline_files(manifest)}
-        self._sessions: dict[tuple[str, str], RemoteSession] = {}  # by client and key; for the main thread
-        later = ("announce", "membership", "here", "bye", "register", "release", "expand", "question", "rows", "walk")
-        self.table: dict[str, Answer] = {**dict.fromkeys(later, _not_yet), "call": self._call, "file": self._file}
-
-    def meet(self, membership: Membership) -> None:
-        """Lets others announce themselves, and tells who is there."""
-        self._membership = membership
-        self.table |= {"announce": self._announce, "membership": self._members}
-
-    def open(self, answers: Answers, store: Store, heard: Callable[[str, str, int], None]) -> None:
-        """Answers about parts, and samples, from now on.
-
-        Args:
-            answers: Knows the parts, and what a request must say.
-            store: The store.
-            heard: See ``lease_calls``.
-        """
-        self._answers, self._heard = answers, heard
+    def __init__(self, loop: ServerLoop, pool: ServedPool, store: Store, heard: Callable[[str, str, int], None]) -> None:
+        self._loop, self._pool, self._heard = loop, pool, heard
         self._graph = GraphHandle(store.arrays(), store.splits, store.reference, link_splits=store.link_splits)
-        walks = {"walk": self._walk, "register": self._register, "release": self._release}
-        self.table |= {**answers.calls, **lease_calls(answers.check, heard), **walks}
-
-    # Sessions of loaders on other hosts -----------------------------------------------------------------------------------
+        self._sessions: dict[tuple[str, str], RemoteSession] = {}  # by client and key
 
     def left(self, client: str) -> None:
         """A client says goodbye, or has not been heard of for long: what it had here goes."""
@@ -235,22 +176,11 @@ class NetworkCalls:
 
         self._loop.call(leave)
 
-    @property
-    def _pool(self) -> ServedPool:
-        """The workers.
-
-        Raises:
-            NotYet: There are none yet.
-        """
-        if self._loop.pool is None:
-            raise NotYet("the server is not there yet")
-        return self._loop.pool
-
     def _give_up(self, client: str, key: str) -> None:
         """Gives a session up, if there is one: its ring goes with the last structure in it."""
         session = self._sessions.pop((client, key), None)
         if session is not None:
-            session.fail(UnknownChannel(f"the loader {key!r} of {client} was given up"))
+            session.fail(UnknownLoader(f"the loader {key!r} of {client} was given up"))
             self._pool.remove(session)
 
     def _session(self, client: str, key: str, sent: dict[str, Any]) -> Future[int]:
@@ -258,7 +188,6 @@ class NetworkCalls:
 
         Raises:
             PlanError: The plan is of no use here, or another one was registered under this key.
-            NotYet: There are no workers yet.
         """
         session, pool = self._sessions.get((client, key)), self._pool
         if session is None or not session.number:
@@ -274,12 +203,11 @@ class NetworkCalls:
         """Has a batch walked.
 
         Raises:
-            UnknownChannel: It is not registered.
-            NotYet: There are no workers yet.
+            UnknownLoader: It is not there.
         """
         session, pool = self._sessions.get((client, key)), self._pool
         if session is None or not session.number:
-            raise UnknownChannel(f"there is no loader {key!r} of {client}")
+            raise UnknownLoader(f"there is no loader {key!r} of {client}")
         if session.epoch != walk.epoch or pool.is_over:  # missing workers are started when an epoch begins
             session.epoch = walk.epoch
             pool.workers.start_missing()
@@ -287,130 +215,66 @@ class NetworkCalls:
         session.deal(pool.workers)
         return session
 
-    def _register(self, body: dict[str, Any]) -> dict[str, Any]:
-        self._answers.check(body)
-        client, key, timeout_s = _names(body)
+    # Requests ---------------------------------------------------------------------------------------------------------------
+
+    def add_loader(self, client: Any, key: Any, timeout_s: Any, plan: Any) -> dict[str, Any]:
+        """A loader comes in with its plan; answered once a worker can sample for it.
+
+        Raises:
+            PlanError: See ``_session``.
+            StartTimeout: No worker was there in time.
+        """
+        limit_s = _checked(client, key, timeout_s)
         try:  # what workers are told is JSON, and nothing else
-            plan = json.loads(json.dumps(body.get("plan")))
+            plan = json.loads(json.dumps(plan))
         except (TypeError, ValueError, RecursionError) as error:
             raise BadRequest("the plan cannot be read") from error
         if not isinstance(plan, dict):
             raise BadRequest("there is no plan")
         self._heard("here", client, 0)  # the client may have had no time to say so itself
-        opened: Future[int] = self._on_main(lambda: self._session(client, key, plan))
+        opened: Future[int] = self._loop.result_of(lambda: self._session(client, key, plan))
         try:
-            return {"channel": opened.result(timeout_s)}
+            return {"channel": opened.result(limit_s)}
         except TimeoutError as error:
-            raise StartTimeout(f"no sampling process was ready within {timeout_s:g} s", "look at the server's log") from error
+            raise StartTimeout(f"no sampling process was ready within {limit_s:g} s", "look at the server's log") from error
 
-    def _release(self, body: dict[str, Any]) -> dict[str, Any]:
-        self._answers.check(body)
-        client, key, _ = _names({"timeout_s": 0, **body})
+    def remove_loader(self, client: Any, key: Any, timeout_s: Any = 0.0) -> dict[str, Any]:
+        """A loader leaves."""
+        _checked(client, key, timeout_s)
         self._loop.call(partial(self._give_up, client, key))
         return {}
 
-    def _walk(self, args: dict[str, Any]) -> Stream:
-        self._answers.check(args)
-        client, key, timeout_s = _names(args)
-        epoch, batch, seeds = args.get("epoch"), args.get("batch"), args.get("seeds")
+    def walk(self, client: Any, key: Any, timeout_s: Any, epoch: Any, batch: Any, seeds: Any = None) -> Stream:
+        """A batch's structure: its layout as a text, and its block.
+
+        Raises:
+            BadRequest: There is no such batch.
+            UnknownLoader: See ``_begin``.
+        """
+        limit_s = _checked(client, key, timeout_s)
         if not is_whole(epoch, 0, MOST_BATCHES) or not is_whole(batch, 0, MOST_BATCHES):
             raise BadRequest(f"there is no batch {shown(batch)} of epoch {shown(epoch)}")
         done: Future[Any] = Future()
-        walk = BatchRequest(epoch, batch, None if seeds is None else ids_of(seeds), partial(_settle, done))
-        session: RemoteSession = self._on_main(lambda: self._begin(client, key, walk))
-        return Stream(self._answer(session, walk, done, timeout_s))
+        walk = BatchRequest(epoch, batch, None if seeds is None else ids_of(seeds), partial(settle, done))
+        session: RemoteSession = self._loop.result_of(lambda: self._begin(client, key, walk))
+        return Stream(self._answer(session, walk, done, limit_s))
 
     def _answer(self, session: RemoteSession, walk: BatchRequest, done: Future[Any], timeout_s: float) -> Generator[Any, None, None]:
         """Waits for a batch, and gives it; a client that has gone ends this."""
-        late = BatchTimeout(f"no sampling process has sampled the batch within {timeout_s:g} s")
         try:
-            yield from _waited(done, timeout_s, late)
+            yield from waited(done, timeout_s, BatchTimeout(f"no sampling process has sampled the batch within {timeout_s:g} s"))
             batch, block = done.result()
             yield json.dumps(batch["layout"], separators=(",", ":")), block
         finally:
             self._loop.call(partial(session.forget, walk))
 
-    # Calls, files, and other servers --------------------------------------------------------------------------------------
 
-    def _announce(self, body: dict[str, Any]) -> dict[str, Any]:
-        check_version(body)
-        self._membership.announce(ServerMember.of_json(body.get("server")))
-        return self._membership.to_json()
+def _checked(client: Any, key: Any, timeout_s: Any) -> float:
+    """The seconds that the answer to a request of a loader may take.
 
-    def _members(self, body: dict[str, Any]) -> dict[str, Any]:
-        check_version(body)
-        return self._membership.to_json()
-
-    def _file(self, args: dict[str, Any]) -> NDArray[np.uint8]:
-        check_version(args)
-        name = args.get("name")
-        if name not in self._files:
-            raise BadRequest(f"there is no public file {name!r}")
-        with open(open_regular(self._path / name, self._path), "rb") as file:
-            return np.fromfile(file, np.uint8)
-
-    def _call(self, args: dict[str, Any]) -> Stream:
-        """Has the server answer a call, as over its Unix socket; see ``ServerLoop.answer``."""
-        check_version(args)
-        try:
-            client, name, asked, timeout_s = str(args["client"]), str(args["name"]), args["args"], _timeout(args)
-        except KeyError as error:
-            raise BadRequest("the call cannot be read") from error
-        done: Future[Any] = Future()
-
-        reply = partial(_settle, done)
-
-        def ask() -> None:
-            try:
-                if name != "status":
-                    _ = self._pool
-                self._loop.answer(client, name, asked, reply)
-            except Exception as error:
-                reply(error)
-
-        self._loop.call(ask)
-        return Stream(_outcome(done, name, timeout_s))
-
-
-def _settle(done: Future[Any], value: Any) -> None:
-    """Ends a wait with a value or an error."""
-    if isinstance(value, Exception):
-        done.set_exception(value)
-    else:
-        done.set_result(value)
-
-
-def _waited(done: Future[Any], timeout_s: float, late: BatchTimeout) -> Generator[Any, None, None]:
-    """Waits for a value, and says meanwhile that it is not there yet; a client that has gone ends this."""
-    deadline = Deadline(timeout_s)
-    while not wait([done], deadline.within(BEAT_S)).done:
-        if deadline.has_passed:
-            raise late
-        yield PENDING
-
-
-def _outcome(done: Future[Any], name: str, timeout_s: float) -> Generator[Any, None, None]:
-    """Waits for a call's value, and gives it."""
-    yield from _waited(done, timeout_s, BatchTimeout(f"{name!r} was not answered within {timeout_s:g} s", "look at the server's log"))
-    yield done.result()
-
-
-def _names(head: Mapping[str, Any]) -> tuple[str, str, float]:
-    """The client, the loader's key, and the seconds that the answer may take."""
-    client, key = head.get("client"), head.get("key")
+    Raises:
+        BadRequest: There is no such loader or time.
+    """
     if not isinstance(client, str) or not client.startswith(CLIENT_PREFIX) or not isinstance(key, str) or len(client) + len(key) > 200:
         raise BadRequest("the request names no loader")
-    return client, key, _timeout(head)
-
-
-def _timeout(head: Mapping[str, Any]) -> float:
-    """The seconds that an answer may take."""
-    timeout_s = head.get("timeout_s")
-    if not is_real(timeout_s):
-        raise BadRequest(f"timeout_s is {shown(timeout_s)}")
-    return max(0.0, min(_MOST_S, timeout_s))
-
-
-def _not_yet(args: dict[str, Any]) -> Any:
-    """Refuses a call that the server cannot answer yet; the client tries again."""
-    raise NotYet("the server is not there yet")
+    return limit_of(timeout_s)

@@ -1,4 +1,4 @@
-"""Messages between hosts: values of ``gnnkit.cluster.serving.codec`` over a TCP connection that the gate has let in.
+"""Messages between hosts: values of ``gnnkit.cluster.network.codec`` over a TCP connection that the gate has let in.
 
 A message is a head of 16 bytes (its kind, the bytes of its text, the bytes of its block), the text of a JSON tree, and the block of
 memory that the tree's arrays lie in; a ``BLOCK`` is a block alone, without a text. Blocks are sent from where they lie and received where
@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.cluster.hosts import split_address
-from gnnkit.cluster.parts.gate import REFUSAL, WELCOME, first_line, keep_alive, second_line
-from gnnkit.cluster.serving.codec import from_pieces, to_pieces
+from gnnkit.cluster.network.codec import PROTOCOL_VERSION, from_pieces, to_pieces
+from gnnkit.cluster.network.gate import REFUSAL, WELCOME, first_line, keep_alive, second_line
 from gnnkit.errors import GnnkitError, PlanError, SamplingError
 from gnnkit.host import available_memory
 from gnnkit.runtime.beats import BEAT_S, CONNECTION_SILENCE_S
@@ -135,13 +135,14 @@ class Request:
     nbytes: int
 
     @classmethod
-    def of(cls, name: str, args: Mapping[str, Any]) -> Request:
-        """The request for a call by name.
+    def of(cls, name: str, args: Mapping[str, Any], fingerprint: str | None = None) -> Request:
+        """The request for a call by name; ``fingerprint`` is that of the store that it is about.
 
         Raises:
             PlanError: There is something in it that cannot be sent.
         """
-        text, pieces = to_pieces({"name": name, "args": args})
+        head = {"version": PROTOCOL_VERSION} | ({} if fingerprint is None else {"fingerprint": fingerprint})
+        text, pieces = to_pieces({"name": name, "args": {**head, **args}})
         return cls(text, pieces, len(text) + sum(map(len, pieces)))
 
 
