@@ -174,7 +174,7 @@ class ServerWorkerPool(WorkerPool):
         self._awaited = 0.0
         self._looked, self._is_revived, self._is_reporting = 0.0, True, True
         self._restarting: set[int] = set()
-        self._width = max((connection.welcome.workers for connection in servers.connections.values()), default=1)
+        self._width = max((connection.most_workers for connection in servers.connections.values()), default=1)
         for connection in servers.connections.values():
             connection.enlist(self._width)
 
@@ -218,7 +218,7 @@ class ServerWorkerPool(WorkerPool):
     @property
     def logs(self) -> str:
         """The folder of the servers' logs."""
-        return next((str(connection.welcome.log.parent) for connection in self._connections.values()), "")
+        return next((str(connection.log.parent) for connection in self._connections.values()), "")
 
     @property
     def graph_bytes(self) -> int:
@@ -251,7 +251,7 @@ class ServerWorkerPool(WorkerPool):
         there = "" if len(connections) == count else f"{len(connections)} of "
         where = "of its own" if self._own is not None else f"at {self._servers.address}"
         text = f"{there}{count} server{'' if count == 1 else 's'} {where}"
-        return {"servers": text, "server_pids": {rank: connection.welcome.pid for rank, connection in connections.items()}}
+        return {"servers": text, "server_pids": {rank: connection.pid for rank, connection in connections.items()}}
 
     # What they say ----------------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -26,6 +26,7 @@ from gnnkit.cluster.hosts import split_address
 from gnnkit.cluster.network.codec import PROTOCOL_VERSION
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, StoreError
 from gnnkit.plan import Placement
+from gnnkit.plan.records import Record
 from gnnkit.runtime.beats import BEAT_S, LEASE_SILENCE_S
 from gnnkit.sampling.owners import BadRequest
 from gnnkit.waiting import Deadline
@@ -196,7 +197,7 @@ JOINING, READY, DEGRADED = "joining", "ready", "degraded"
 
 
 @dataclass(frozen=True)
-class ServerMember:
+class ServerMember(Record):
     """A server.
 
     Attributes:
@@ -230,10 +231,6 @@ class ServerMember:
         """The address without the port: servers that have it in common are on one host."""
         return split_address(self.address)[0]
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns the JSON value that ``of_json`` reads."""
-        return {**asdict(self), "placement": self.placement and self.placement.to_json()}
-
     @classmethod
     def of_json(cls, value: Any) -> ServerMember:
         """Reads a member that another process has sent.
@@ -242,8 +239,7 @@ class ServerMember:
             BadRequest: It is no server.
         """
         try:
-            placement = None if value["placement"] is None else Placement.from_json(value["placement"])
-            member = cls(**{**{item.name: value[item.name] for item in fields(cls)}, "placement": placement})
+            member = cls.from_json(value)
             numbers = (member.rank, member.num_servers, member.pid, member.start, member.format, member.memory)
             texts = (member.address, member.fingerprint, member.path)
             split_address(member.address)

@@ -10,7 +10,7 @@ from typing import Any
 
 from gnnkit.cluster.network.codec import decode, send_value
 from gnnkit.errors import BatchTimeout, GnnkitError
-from gnnkit.runtime.remote import error_from_json
+from gnnkit.runtime.remote import error_from_json, error_to_json
 from gnnkit.runtime.waiters import Waiters
 from gnnkit.runtime.wire import Message
 from gnnkit.waiting import Deadline
@@ -96,3 +96,20 @@ class Calls:
         with self._lock:
             self._ended = self._ended or error
             self._waiters.ring()
+
+
+def send_answer(send: Callable[..., Any], number: int, value: Any) -> None:
+    """Answers a call with a value, or with an error, which one that cannot be sent is, too: one client's trouble, not the server's.
+
+    Args:
+        send: ``Wire.send`` or the like.
+        number: The call's.
+        value: The value, or the error.
+    """
+    if not isinstance(value, BaseException):
+        try:
+            send_value(send, "answer", "value", value, number=number)
+            return
+        except (GnnkitError, OSError, MemoryError) as error:
+            value = error
+    send("answer", number=number, error=error_to_json(value))

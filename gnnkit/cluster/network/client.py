@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from gnnkit import errors
-from gnnkit.cluster.membership import LeaseRenewal, Tell
+from gnnkit.cluster.membership import LeaseRenewal
 from gnnkit.cluster.network.wire import Broken, Failed, NetworkWire, OutOfTime, Request, TokenRefused, connect
 from gnnkit.errors import GnnkitError, PlanError, SamplingError
 from gnnkit.sampling.owners import BadRequest
@@ -143,6 +143,10 @@ class ServiceClient:
         """
         return self.ask("call", {"client": client, "name": name, "args": args, "timeout_s": timeout_s}, timeout_s)
 
+    def tell(self, what: str, name: str, host: int, timeout_s: float) -> None:
+        """Says that a process of a host needs the service, "here", or that it does not any more, "bye"; see ``ask``."""
+        self.ask(what, {"name": name, "host": host}, timeout_s)
+
     def close(self) -> None:
         """Ends the connections that are not in use."""
         with self._lock:
@@ -186,13 +190,8 @@ def lease_renewal(
         name: See ``LeaseRenewal``.
     """
     hint = "start every host with the same token"
-
-    def tell(other: int) -> Tell:
-        client = ServiceClient(addresses[other], token, ca, fingerprint, where=f"host {other} ({addresses[other]})", hint=hint)
-
-        def tell_service(what: str, name: str, of_host: int, timeout_s: float) -> None:
-            client.ask(what, {"name": name, "host": of_host}, timeout_s)
-
-        return tell_service
-
-    return LeaseRenewal(host, {other: tell(other) for other in addresses}, addresses, for_all=for_all, name=name)
+    clients = {
+        other: ServiceClient(address, token, ca, fingerprint, where=f"host {other} ({address})", hint=hint)
+        for other, address in addresses.items()
+    }
+    return LeaseRenewal(host, {other: client.tell for other, client in clients.items()}, addresses, for_all=for_all, name=name)

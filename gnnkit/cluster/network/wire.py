@@ -82,6 +82,10 @@ class Broken(Exception):
     """The connection broke or could not be made, or who is there cannot answer yet; asking again may help."""
 
 
+class _SentAway(Broken):
+    """The service has ended the connection before it said anything."""
+
+
 class OutOfTime(Exception):
     """The request was not answered until its deadline."""
 
@@ -446,22 +450,10 @@ def connect(address: str, token: str, ca: str | None, deadline: Deadline) -> Net
     for attempt in range(_MOST_ATTEMPTS):
         try:
             return _connect(address, token, ca, deadline)
-        except _SentAway as error:
+        except _SentAway:
             if attempt == _MOST_ATTEMPTS - 1 or deadline.has_passed:
-                raise Broken(_why(error.error)) from error.error
+                raise
     raise AssertionError("the last attempt has an outcome")
-
-
-class _SentAway(Exception):
-    """The service has ended the connection before it said anything.
-
-    Attributes:
-        error: How that showed.
-    """
-
-    def __init__(self, error: OSError | EOFError) -> None:
-        super().__init__()
-        self.error = error
 
 
 def _connect(address: str, token: str, ca: str | None, deadline: Deadline) -> NetworkWire:
@@ -491,7 +483,7 @@ def _connect(address: str, token: str, ca: str | None, deadline: Deadline) -> Ne
         if isinstance(error, TimeoutError):
             raise Broken("nothing answers there") from error
         if end is not None and isinstance(error, (ConnectionResetError, BrokenPipeError, EOFError)):
-            raise _SentAway(error) from error
+            raise _SentAway(_why(error)) from error
         if isinstance(error, (OSError, EOFError)):
             raise Broken(_why(error)) from error
         raise

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.cluster.membership import CLIENT_PREFIX, JOINING, JoinedServers, LeaseRenewal, members_of
+from gnnkit.cluster.network.calls import send_answer
 from gnnkit.cluster.network.client import ServiceClient, Unreachable, lease_renewal
-from gnnkit.cluster.network.codec import decode, send_value
+from gnnkit.cluster.network.codec import decode
 from gnnkit.errors import SamplingError, StartTimeout
 from gnnkit.runtime.entry import ParentWatch, load_work
 from gnnkit.runtime.remote import error_to_json
@@ -156,12 +157,11 @@ class NetworkChildLoop:
     # Calls ---------------------------------------------------------------------------------------------------------------
 
     def _answer(self, message: Message) -> None:
-        number = message.body["number"]
         try:
             value = self._call(message.body, decode(message.body["args"], message.fds))
-            send_value(self._wire.tell, "answer", "value", value, number=number)
         except BaseException as error:
-            self._wire.tell("answer", number=number, error=error_to_json(error))
+            value = error
+        send_answer(self._wire.tell, message.body["number"], value)
 
     def _call(self, body: Mapping[str, Any], args: Any) -> Any:
         rank, timeout_s = int(body["rank"]), float(body["timeout_s"])

@@ -17,7 +17,6 @@ import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import replace
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,25 +55,19 @@ _GAP_S = 0.2
 _MARGIN, _MOST_MARGIN_S = 0.1, 1.0
 _RELEASE_S = 2.0
 _MOST_S = 3600.0
+# Of a server that is gone.
+_REFUSES = "nothing listens there"
 
 
-class Found(Enum):
-    """The result of an attempt to connect to a server."""
-
-    LISTENS = "listens"
-    REFUSES = "refuses"
-    SILENT = "silent"
-
-
-def probe(address: str, timeout_s: float) -> Found:
-    """Looks whether a service listens at an address."""
+def probe(address: str, timeout_s: float) -> str:
+    """Looks whether a service listens at an address; says what it has found."""
     try:
         socket.create_connection(split_address(address), timeout_s).close()
     except ConnectionRefusedError:
-        return Found.REFUSES
+        return _REFUSES
     except OSError:
-        return Found.SILENT
-    return Found.LISTENS
+        return "it does not answer at all: it is stopped, or the network between is broken"
+    return "it listens, and has not answered"
 
 
 class RemoteServers(RemoteOwners, OtherHosts):
@@ -173,7 +166,7 @@ class RemoteServers(RemoteOwners, OtherHosts):
             raise error
 
     def _one_refuses(self) -> bool:
-        return any(probe(peer.address, _GAP_S) is Found.REFUSES for peer in self._peers.values())
+        return any(probe(peer.address, _GAP_S) == _REFUSES for peer in self._peers.values())
 
     def _register(self, rank: int, key: str, plan: Mapping[str, Any]) -> None:
         if (rank, key) not in self._registered and key not in self._released:
@@ -222,7 +215,7 @@ class RemoteServers(RemoteOwners, OtherHosts):
         """
         peer = self._peers[host]
         found = probe(peer.address, max(0.05, deadline.within(_PROBE_S)))
-        if found is Found.REFUSES and (not self._again or deadline.has_passed):
+        if found == _REFUSES and (not self._again or deadline.has_passed):
             raise WorkerDied(
                 f"{self._where(host, peer)} is gone: nothing listens there",
                 "when it runs again, iterate again; with max_restarts=... of the backend the loader waits for it by itself",
@@ -247,13 +240,8 @@ class RemoteServers(RemoteOwners, OtherHosts):
         if isinstance(error, BadRequest):
             return SamplingError(f"{where} sent an answer that cannot be read: {error}", "servers and trainers must run the same gnnkit")
         if isinstance(error, (Broken, OutOfTime)):
-            state = {
-                Found.LISTENS: "it listens, and has not answered",
-                Found.REFUSES: "nothing listens there",
-                Found.SILENT: "it does not answer at all: it is stopped, or the network between is broken",
-            }[probe(peer.address, _GAP_S)]
             return BatchTimeout(
-                f"{where} has not done its share of a batch in time: {state} ({error})",
+                f"{where} has not done its share of a batch in time: {probe(peer.address, _GAP_S)} ({error})",
                 "raise batch_timeout_s, or look at the server and the network; then iterate again",
             )
         return error

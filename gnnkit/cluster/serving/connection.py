@@ -59,36 +59,6 @@ def end_visit() -> None:
     _own_id = 0, ""
 
 
-@dataclass(frozen=True)
-class Welcome:
-    """A server's description of itself for a client that joins.
-
-    Attributes:
-        rank: Its number.
-        num_servers: How many there are.
-        pid: Its process.
-        log: Its log.
-        fingerprint: Its store's.
-        format: The version of its store's format.
-        workers: Its sampling processes, those that are not there yet included.
-    """
-
-    rank: int
-    num_servers: int
-    pid: int
-    log: Path
-    fingerprint: str
-    format: int
-    workers: int
-
-    @classmethod
-    def of(cls, body: Mapping[str, Any]) -> Welcome:
-        """Reads the message."""
-        numbers = {name: int(body[name]) for name in ("rank", "num_servers", "pid", "workers")}
-        store = body["store"]
-        return cls(**numbers, log=Path(body["log"]), fingerprint=str(store["fingerprint"]), format=int(store["format"]))
-
-
 @dataclass(eq=False)
 class ServedProcess:
     """A sampling process of a server.
@@ -128,16 +98,19 @@ class ServerConnection(Calls):
     Attributes:
         folder: The servers' folder.
         rank: The server's number.
-        welcome: What the server has said of itself.
+        pid: Its process.
+        log: Its log.
+        most_workers: Its sampling processes, those that are not there yet included.
         workers: Sampling processes that it is to have; 0 before ``enlist``.
         members: Those that this process is connected with, by their numbers at the server.
         asked: Whether it has been asked for processes that are not there.
         graph_bytes: Bytes of its copy of the graph, when it was last asked.
     """
 
-    def __init__(self, folder: Path, wire: Wire, welcome: Welcome) -> None:
+    def __init__(self, folder: Path, wire: Wire, welcome: Mapping[str, Any]) -> None:
         super().__init__()
-        self.folder, self.rank, self.welcome = folder, welcome.rank, welcome
+        self.rank, self.pid, self.most_workers = (int(welcome[name]) for name in ("rank", "pid", "workers"))
+        self.folder, self.log = folder, Path(welcome["log"])
         self.workers = self.graph_bytes = 0
         self.members: dict[int, ServedProcess] = {}
         self.asked = False
@@ -197,7 +170,7 @@ class ServerConnection(Calls):
         """
 
         def late() -> str:
-            state = process_state(self.welcome.pid)
+            state = process_state(self.pid)
             return f"server {self.rank} did not answer the call {name!r} within {timeout_s:g} s; {self.name} is {state}"
 
         return self._ask(self.rank, name, args, Deadline(timeout_s), late)
@@ -222,7 +195,7 @@ class ServerConnection(Calls):
     @property
     def name(self) -> str:
         """The server's name in messages."""
-        return f"server {self.rank} (pid {self.welcome.pid})"
+        return f"server {self.rank} (pid {self.pid})"
 
     @property
     def expected(self) -> int:
@@ -235,7 +208,7 @@ class ServerConnection(Calls):
 
         From then on ``hear`` takes what the server says, and no call is made over this connection.
         """
-        self.workers = min(self.welcome.workers, most)
+        self.workers = min(self.most_workers, most)
         if not self.asked:
             self.asked = True
             self._exits = {worker: exit_ for worker, exit_ in self._exits.items() if worker in self.members}
@@ -294,7 +267,7 @@ class ServerConnection(Calls):
 
     def statuses(self) -> Iterator[ProcessStatus]:
         """Yields the process status of the server and of its sampling processes."""
-        yield look_at(f"server {self.rank}", self.welcome.pid, self.welcome.log)
+        yield look_at(f"server {self.rank}", self.pid, self.log)
         for worker, member in sorted(dict(self.members).items()):
             yield look_at(f"server {self.rank}, process {worker}", member.pid, member.log, self.signs(worker).busy_s)
 
@@ -303,7 +276,7 @@ class ServerConnection(Calls):
         member = self.members.get(worker)
         if member is None:
             return None
-        own, its = process_state(member.pid), process_state(self.welcome.pid)
+        own, its = process_state(member.pid), process_state(self.pid)
         beside = "" if its == "running" else f", which is {its}"
         return f"sampling process {worker} (pid {member.pid}) of {self.name}{beside} is {own}"
 
@@ -332,7 +305,7 @@ class ServerConnection(Calls):
     @property
     def is_ending(self) -> bool:
         """Whether something has begun to end, and it is not clear yet what came of it."""
-        if self._gone is not None or process_state(self.welcome.pid) in _ENDED:
+        if self._gone is not None or process_state(self.pid) in _ENDED:
             return not self.is_gone
         return any(process_state(member.pid) in _ENDED for member in self.members.values())
 
@@ -346,7 +319,7 @@ class ServerConnection(Calls):
         what = f"{self.name} at {self.folder} is gone"
         if isinstance(known, WorkerDied):
             known = type(known)(known.message, _HINT)
-        error = self._failure or known or WorkerDied(with_tail(what, self.welcome.log), _HINT)
+        error = self._failure or known or WorkerDied(with_tail(what, self.log), _HINT)
         return Exit(error, what, others, remedy="it is waited for")
 
     def exits(self) -> Iterator[tuple[int, Exit]]:
@@ -393,7 +366,7 @@ def gone(connection: ServerConnection) -> WorkerDied:
     """The error for a server that is gone, with the end of its log."""
     what = f"{connection.name} at {connection.folder} is gone"
     return WorkerDied(
-        with_tail(what, connection.welcome.log),
+        with_tail(what, connection.log),
         "iterate again, or loader.resume(), once it is back; GraphStore(max_restarts=...) waits for it by itself",
     )
 
@@ -416,7 +389,7 @@ def _asked(folder: Path, rank: int, token: str, name: str) -> Wire:
     return wire
 
 
-def _welcome_in(wire: Wire, folder: Path, rank: int) -> Welcome | None:
+def _welcome_in(wire: Wire, folder: Path, rank: int) -> Mapping[str, Any] | None:
     """Takes the server's answer, if it has come.
 
     Raises:
@@ -432,7 +405,7 @@ def _welcome_in(wire: Wire, folder: Path, rank: int) -> Welcome | None:
     message.close()
     if message.kind == "refused":
         raise error_from_json(message.body["error"], f"joining server {rank}", PlanError)
-    return Welcome.of(message.body)
+    return message.body
 
 
 def _connected(folder: Path, rank: int) -> socket.socket:
@@ -629,24 +602,25 @@ class UnixServers:
         except NotThere as error:
             self._reasons[rank] = str(error)
 
-    def _check(self, welcome: Welcome) -> None:
+    def _check(self, welcome: Mapping[str, Any]) -> None:
         """Refuses servers that do not belong together, or hold another graph."""
-        place = f"server {welcome.rank} at {self._folder}"
-        if self.num_servers not in (None, welcome.num_servers):
+        place, count, store = f"server {welcome['rank']} at {self._folder}", int(welcome["num_servers"]), welcome["store"]
+        fingerprint, version = str(store["fingerprint"]), int(store["format"])
+        if self.num_servers not in (None, count):
             raise PlanError(
-                f"{place} is one of {welcome.num_servers} servers, and another there is one of {self.num_servers}", "end the others"
+                f"{place} is one of {count} servers, and another there is one of {self.num_servers}", "end the others"
             )
-        if self._fingerprint not in (None, welcome.fingerprint):
+        if self._fingerprint not in (None, fingerprint):
             wanted = str(self._fingerprint)[:_DIGITS]
             raise StoreError(
-                f"{place} has the store {welcome.fingerprint[:_DIGITS]}, and {wanted} is wanted",
+                f"{place} has the store {fingerprint[:_DIGITS]}, and {wanted} is wanted",
                 "join the servers of that store, or open theirs",
             )
-        if self._format not in (None, welcome.format):
+        if self._format not in (None, version):
             raise StoreError(
-                f"{place} has a store of format {welcome.format}, and another server there one of {self._format}", "update gnnkit"
+                f"{place} has a store of format {version}, and another server there one of {self._format}", "update gnnkit"
             )
-        self.num_servers, self._fingerprint, self._format = welcome.num_servers, welcome.fingerprint, welcome.format
+        self.num_servers, self._fingerprint, self._format = count, fingerprint, version
         self._had_token = self._had_token or os.path.exists(self._folder / TOKEN_NAME)
 
     def close(self) -> None:

@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gnnkit.cluster.network.codec import decode, send_value
+from gnnkit.cluster.network.calls import send_answer
+from gnnkit.cluster.network.codec import decode
 from gnnkit.cluster.serving.listener import ClientListener
 from gnnkit.cluster.serving.pool import ServedPool
 from gnnkit.cluster.serving.spec import ServerSpec
@@ -175,15 +176,7 @@ class ClientSessions:
             message.close()
             raise
 
-        def reply(value: Any) -> None:
-            if not isinstance(value, BaseException):
-                try:
-                    send_value(session.wire.send, "answer", "value", value, number=number)
-                    return
-                except (GnnkitError, OSError, MemoryError) as error:  # it cannot be sent: one client's trouble, not the server's
-                    value = error
-            session.wire.send("answer", number=number, error=error_to_json(value))
-
+        reply = partial(send_answer, session.wire.send, number)
         try:
             self._host.answer(session.client, name, decode(tree, message.fds), reply)
         except Exception as error:

@@ -9,7 +9,7 @@ import socket
 import stat
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from gnnkit.cluster.hosts import (
 from gnnkit.errors import PlanError
 from gnnkit.files import open_regular, user_path, why_unwritable
 from gnnkit.plan import Placement
+from gnnkit.plan.records import Record, read_by
 
 _HINT = "for example '10.0.0.1:7000', or '10.0.0.1:7000,10.0.0.2:7000'; the first one is where the servers meet"
 
@@ -109,8 +110,15 @@ UNIX_PREFIX = "unix:"
 _LEAST_TOKEN = 16
 
 
+def _placement_from(value: Any) -> Any:
+    """What a user has said of the placement, which JSON gives texts for keys."""
+    if isinstance(value, list) or (isinstance(value, Mapping) and "hosts" in value):
+        return Placement.from_json(value)
+    return {int(host): parts for host, parts in value.items()} if isinstance(value, Mapping) else value
+
+
 @dataclass(frozen=True)
-class ServerSpec:
+class ServerSpec(Record):
     """Servers of one store. ``gnnkit.serve`` describes the options.
 
     Attributes:
@@ -143,7 +151,7 @@ class ServerSpec:
     folder: str | None = None
     addresses: tuple[str, ...] = ()
     interface: str | None = None
-    placement: PlacementOption = "auto"
+    placement: PlacementOption = field(default="auto", metadata=read_by(_placement_from))
     token: str | None = field(default=None, repr=False)
     tls: tuple[str, str] | None = field(default=None, repr=False)
     max_restarts: int = 0
@@ -215,26 +223,6 @@ class ServerSpec:
         listed = self.addresses[rank] if len(self.addresses) > 1 else None
         place = {"meeting": addresses.get(0, *self.addresses[:1]), "listen": addresses.get(rank, listed), "folder": str(folder)}
         return {"spec": replace(self, token=token).to_json(), "rank": rank, "log": str(log), **place}
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the JSON value that ``from_json`` reads."""
-        placement: Any = self.placement
-        if isinstance(placement, Placement):
-            placement = {"placed": placement.to_json()}
-        elif isinstance(placement, Mapping):  # JSON has texts for keys
-            placement = {str(host): list(numbers) for host, numbers in placement.items()}
-        return {**asdict(self), "placement": placement}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> ServerSpec:
-        """Reverses ``to_json``."""
-        placement, tls = value["placement"], value["tls"]
-        if isinstance(placement, dict) and "placed" in placement:
-            placement = Placement.from_json(placement["placed"])
-        elif isinstance(placement, dict):
-            placement = {int(host): numbers for host, numbers in placement.items()}
-        tuples = {"addresses": tuple(value["addresses"]), "tls": None if tls is None else tuple(tls)}
-        return cls(**{**value, **tuples, "placement": placement})
 
 
 def check_token(token: Any) -> None:
