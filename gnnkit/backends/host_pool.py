@@ -6,18 +6,16 @@ import json
 import os
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from datetime import timedelta
-from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.cluster import worker
 from gnnkit.cluster.hosts import Hosts, check_group, find_hosts, join_address, listening_address, split_address
 from gnnkit.cluster.parts.starter import PartService, ServiceSpec, keep_service
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout
-from gnnkit.plan import LoaderPlan, StoreRef
+from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.graph_memory import GraphHandle, GraphSharing
 from gnnkit.runtime.limits import check_descriptors, check_start_memory
 from gnnkit.runtime.local_pool import LocalWorkerPool
@@ -35,132 +33,6 @@ _LEAST_TOKEN = 16
 _TOKEN_KEY = "gnnkit/parts/token"
 # Of the deadline of a batch, for one answer of another host: the error is to name that host.
 _SHARE = 0.5
-
-
-class HostLink:
-    """The connection of one pool to the other hosts.
-
-    Args:
-        options: The backend's options.
-        plan: The plan of the pool's first loader; with a store, and a placement.
-        graph: The graph.
-        log_root: Folder that the folders of logs are in.
-        stop: Ends the pool; a bound method, held weakly.
-
-    Raises:
-        PlanError: The hosts are not clear, or there is no token, or the address is taken.
-        StartTimeout: Another host, or this one's service, was not there in time.
-    """
-
-    def __init__(self, options: Colocated, plan: LoaderPlan, graph: GraphHandle, log_root: Path, stop: Callable[[], None]) -> None:
-        placement, store = plan.placement, plan.store
-        assert placement is not None and store is not None
-        self._timeout_s, self._batch_timeout_s = plan.runtime.start_timeout_s, plan.runtime.batch_timeout_s
-        self._placement, self._stop = placement, weakly(stop)
-        # Parts of several hosts and one trainer alone: the seeds are its own (gnnkit.distributed), and others like it hold the other parts.
-        world_size = plan.batching.world_size
-        self._hosts = find_hosts(options.hosts, world_size if world_size > 1 else None, self._timeout_s)
-        if self._hosts.count != placement.num_hosts:
-            raise PlanError(f"the plan places parts on {placement.num_hosts} hosts, and there are {self._hosts.count}")
-        check_group(self._hosts)
-        self._fingerprint, self._token = store.fingerprint, _token(self._hosts, self._timeout_s)
-        self._supervisor = self._serve(options, store, graph, log_root)
-        try:
-            if self._supervisor is not None and self._hosts.addresses is None:
-                _group_store().set(self._key(self.index), join_address(self._supervisor.spec.ip, self._supervisor.spec.port))
-            self._addresses = self._find_addresses()
-        except BaseException:  # nothing else would give the service up
-            self.close()
-            raise
-        if self._supervisor is not None:
-            self._supervisor.attend(self._addresses)
-
-    @property
-    def index(self) -> int:
-        """This host."""
-        return self._hosts.index
-
-    @cached_property
-    def _sources(self) -> dict[int, tuple[int, ...]]:
-        return self._placement.sources(self.index)
-
-    def _serve(self, options: Colocated, store: StoreRef, graph: GraphHandle, log_root: Path) -> PartService | None:
-        """Starts this host's service where others need it and this is the trainer that does so."""
-        placement, hosts = self._placement, self._hosts
-        clients = tuple(host for host in range(placement.num_hosts) if hosts.index in placement.sources(host))
-        if hosts.local_rank != 0 or not clients:
-            return None
-        spec = ServiceSpec(
-            store.path,
-            store.fingerprint,
-            placement.held(hosts.index),
-            hosts.index,
-            clients,
-            listening_address(hosts, options.interface),
-            0 if hosts.addresses is None else split_address(hosts.addresses[hosts.index])[1],
-            self._token,
-            self._timeout_s,
-            options.linger_timeout_s,
-            log_root,
-            hosts.local_size,
-        )
-        return keep_service(spec, graph, self._stop)
-
-    def _key(self, host: int) -> str:
-        parts = json.dumps(self._placement.to_json(), separators=(",", ":"))
-        return f"gnnkit/parts/{self._fingerprint[:16]}/{parts}/{host}"
-
-    def _find_addresses(self) -> dict[int, str]:
-        if self._hosts.addresses is not None:
-            return {host: self._hosts.addresses[host] for host in self._sources}
-        return {host: _read(self._key(host), f"host {host}", self._timeout_s) for host in self._sources}
-
-    def setup_message(self) -> dict[str, Any]:
-        """Returns the facts that a sampling process needs about other hosts; see ``gnnkit.cluster.parts``."""
-        return {
-            "self": self.index,
-            "held": self._placement.held(self.index),
-            "peers": {str(host): {"address": self._addresses[host], "parts": list(parts)} for host, parts in self._sources.items()},
-            "token": self._token,
-            "timeout_s": self._batch_timeout_s * _SHARE,
-            "start_timeout_s": self._timeout_s,
-        }
-
-    def check(self) -> None:
-        """Raises what keeps this host's service from coming back."""
-        if self._supervisor is not None:
-            self._supervisor.check()
-
-    def explain(self, error: GnnkitError) -> GnnkitError:
-        """The error to raise for what has kept a process from starting.
-
-        A host with another token is refused and ends; the hosts that look for it afterwards do not find it, and the error says why.
-        """
-        refused = () if self._supervisor is None else self._supervisor.refused
-        if not isinstance(error, StartTimeout) or not refused:
-            return error
-        told = StartTimeout(
-            f"{error.message}; a process at {', '.join(refused)} came with another token, and was refused",
-            "start every host with the same token: the one that was refused has ended",
-        )
-        told.__cause__ = error.__cause__
-        return told
-
-    def details(self) -> Mapping[str, Any]:
-        """Facts for people: no token."""
-        supervisor, sources = self._supervisor, {host: self._addresses[host] for host in self._sources}
-        others = ", ".join(f"host {host} at {address}" for host, address in sources.items())
-        line, service = f"this is host {self.index} of {self._hosts.count}", None
-        if supervisor is not None:
-            address = join_address(supervisor.spec.ip, supervisor.spec.port)
-            service = {"address": address, "pid": supervisor.pid, "log": supervisor.log, "restarts": supervisor.restarts}
-            line += f", serving at {address}"
-        return {"hosts": f"{line}; asks {others}" if others else line, "host": self.index, "sources": sources, "part_service": service}
-
-    def close(self) -> None:
-        """Gives the service up; it stays for as long as other hosts use it."""
-        if self._supervisor is not None:
-            self._supervisor.leave(self._stop)
 
 
 def _token(hosts: Hosts, timeout_s: float) -> str:
@@ -204,33 +76,108 @@ def _read(key: str, whose: str, timeout_s: float) -> str:
 
 
 class HostWorkerPool(LocalWorkerPool):
-    """Processes that sample some parts themselves, and ask other hosts for the others; see ``LocalWorkerPool``.
+    """Processes that sample some parts themselves, and ask other hosts for the others; see ``LocalWorkerPool``."""
 
-    Attributes:
-        link: The connection to the other hosts; None while it is not there.
-    """
-
-    link: HostLink | None = None
     can_idle = False  # hosts depend on each other until the end
+    _service: PartService | None = None
+
+    def connect(self, options: Colocated, plan: LoaderPlan, graph: GraphHandle) -> None:
+        """Finds the other hosts, and starts this one's part service where others need it and this is the trainer that does so.
+
+        Args:
+            options: The backend's options.
+            plan: The plan of the pool's first loader; with a store, and a placement.
+            graph: The graph.
+
+        Raises:
+            PlanError: The hosts are not clear, or there is no token, or the address is taken.
+            StartTimeout: Another host, or this one's service, was not there in time.
+        """
+        placement, store, limit_s = plan.placement, plan.store, plan.runtime.start_timeout_s
+        assert placement is not None and store is not None
+        # Parts of several hosts and one trainer alone: the seeds are its own (gnnkit.distributed), and others like it hold the other parts.
+        world_size = plan.batching.world_size
+        hosts = self._hosts = find_hosts(options.hosts, world_size if world_size > 1 else None, limit_s)
+        if hosts.count != placement.num_hosts:
+            raise PlanError(f"the plan places parts on {placement.num_hosts} hosts, and there are {hosts.count}")
+        check_group(hosts)
+        token, sources, held = _token(hosts, limit_s), placement.sources(hosts.index), placement.held(hosts.index)
+        clients = tuple(host for host in range(placement.num_hosts) if hosts.index in placement.sources(host))
+        parts = json.dumps(placement.to_json(), separators=(",", ":"))
+        key = f"gnnkit/parts/{store.fingerprint[:16]}/{parts}"
+        if hosts.local_rank == 0 and clients:
+            spec = ServiceSpec(
+                store.path,
+                store.fingerprint,
+                held,
+                hosts.index,
+                clients,
+                listening_address(hosts, options.interface),
+                0 if hosts.addresses is None else split_address(hosts.addresses[hosts.index])[1],
+                token,
+                limit_s,
+                options.linger_timeout_s,
+                self.folder.path.parent,
+                hosts.local_size,
+            )
+            self._stop = weakly(self.stop)
+            self._service = keep_service(spec, graph, self._stop)
+            if hosts.addresses is None:
+                _group_store().set(f"{key}/{hosts.index}", join_address(self._service.spec.ip, self._service.spec.port))
+        known = hosts.addresses
+        self._sources = {host: _read(f"{key}/{host}", f"host {host}", limit_s) if known is None else known[host] for host in sources}
+        if self._service is not None:
+            self._service.attend(self._sources)
+        self.setup["hosts"] = {
+            "self": hosts.index,
+            "held": held,
+            "peers": {str(host): {"address": self._sources[host], "parts": list(parts)} for host, parts in sources.items()},
+            "token": token,
+            "timeout_s": plan.runtime.batch_timeout_s * _SHARE,
+            "start_timeout_s": limit_s,
+        }
 
     def _exited(self, rank: int) -> Exit:
         exit_ = super()._exited(rank)
-        return exit_ if self.link is None else replace(exit_, error=self.link.explain(exit_.error))
+        return replace(exit_, error=self._explain(exit_.error))
+
+    def _explain(self, error: GnnkitError) -> GnnkitError:
+        """The error to raise for what has kept a process from starting.
+
+        A host with another token is refused and ends; the hosts that look for it afterwards do not find it, and the error says why.
+        """
+        refused = () if self._service is None else self._service.refused
+        if not isinstance(error, StartTimeout) or not refused:
+            return error
+        told = StartTimeout(
+            f"{error.message}; a process at {', '.join(refused)} came with another token, and was refused",
+            "start every host with the same token: the one that was refused has ended",
+        )
+        told.__cause__ = error.__cause__
+        return told
 
     def check(self) -> None:
         """Raises what keeps this host's part service from coming back."""
-        if self.link is not None:
-            self.link.check()
+        if self._service is not None:
+            self._service.check()
 
     def details(self) -> Mapping[str, Any]:
-        """Facts about other hosts."""
-        return {} if self.link is None else {**self.link.details(), "wire": self.wire}
+        """Facts about other hosts: no token."""
+        index, found, service = self._hosts.index, self._service, None
+        others = ", ".join(f"host {host} at {address}" for host, address in self._sources.items())
+        line = f"this is host {index} of {self._hosts.count}"
+        if found is not None:
+            address = join_address(found.spec.ip, found.spec.port)
+            service = {"address": address, "pid": found.pid, "log": found.log, "restarts": found.restarts}
+            line += f", serving at {address}"
+        line = f"{line}; asks {others}" if others else line
+        return {"hosts": line, "host": index, "sources": self._sources, "part_service": service, "wire": self.wire}
 
     def stop(self) -> None:
-        """Ends them; does nothing in a forked child."""
+        """Ends them, and gives the part service up, which stays for as long as other hosts use it; does nothing in a forked child."""
         super().stop()
-        if self.link is not None and os.getpid() == self._owner:
-            self.link.close()
+        if self._service is not None and os.getpid() == self._owner:
+            self._service.leave(self._stop)
 
 
 def open_colocated(options: Colocated, num_workers: int, plan: LoaderPlan, graph: GraphHandle, on_started: OnStarted) -> LocalWorkerPool:
@@ -247,12 +194,12 @@ def open_colocated(options: Colocated, num_workers: int, plan: LoaderPlan, graph
         workers.setup = {"store": store, "idle_s": options.idle_timeout_s, "hosts": None}
         return workers
     linked = HostWorkerPool(supervisor_options, folder, sharing, on_started)
+    linked.setup = {"store": store, "idle_s": None}
     try:
-        linked.link = HostLink(options, plan, graph, folder.path.parent, linked.stop)
+        linked.connect(options, plan, graph)
     except BaseException:
         linked.stop()
         raise
-    linked.setup = {"store": store, "idle_s": None, "hosts": linked.link.setup_message()}
     return linked
 
 
