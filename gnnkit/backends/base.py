@@ -218,14 +218,6 @@ class PoolBackend:
         return {"kind": type(self).__name__, **asdict(self)}  # type: ignore[call-overload]  # of its own classes, which are dataclasses
 
 
-class Closes(Protocol):
-    """Something that can be closed."""
-
-    def close(self) -> None:
-        """Closes it."""
-        ...
-
-
 @dataclass(frozen=True)
 class JoinedBackend:
     """A decision.
@@ -241,7 +233,7 @@ class JoinedBackend:
 
 _lock = threading.Lock()
 _joined: JoinedBackend | None = None
-_loaders: weakref.WeakSet[Closes] = weakref.WeakSet()
+_loaders: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def joined() -> JoinedBackend | None:
@@ -256,7 +248,7 @@ def join(decision: JoinedBackend) -> None:
         _joined = decision
 
 
-def remember(loader: Closes) -> None:
+def remember(loader: Any) -> None:
     """Notes a loader that was made while a decision holds: ``part`` closes it. Does not keep it alive."""
     with _lock:
         if _joined is not None:

@@ -6,7 +6,6 @@ import json
 import os
 import secrets
 import threading
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -18,8 +17,7 @@ from gnnkit.errors import GnnkitError, PlanError, StartTimeout
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.graph_memory import GraphHandle, GraphSharing
 from gnnkit.runtime.limits import check_descriptors, check_start_memory
-from gnnkit.runtime.local_pool import LocalWorkerPool
-from gnnkit.runtime.pool import weakly
+from gnnkit.runtime.pool import LocalWorkerPool, weakly
 from gnnkit.runtime.runs import new_run
 from gnnkit.runtime.supervisor import Exit, SupervisorOptions
 
@@ -161,7 +159,7 @@ class HostWorkerPool(LocalWorkerPool):
         if self._service is not None:
             self._service.check()
 
-    def details(self) -> Mapping[str, Any]:
+    def details(self) -> dict[str, Any]:
         """Facts about other hosts: no token."""
         index, found, service = self._hosts.index, self._service, None
         others = ", ".join(f"host {host} at {address}" for host, address in self._sources.items())
@@ -171,7 +169,8 @@ class HostWorkerPool(LocalWorkerPool):
             service = {"address": address, "pid": found.pid, "log": found.log, "restarts": found.restarts}
             line += f", serving at {address}"
         line = f"{line}; asks {others}" if others else line
-        return {"hosts": line, "host": index, "sources": self._sources, "part_service": service, "wire": self.wire}
+        facts = {"hosts": line, "host": index, "sources": self._sources, "part_service": service, "wire": self.wire}
+        return {**super().details(), **facts}
 
     def stop(self) -> None:
         """Ends them, and gives the part service up, which stays for as long as other hosts use it; does nothing in a forked child."""

@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.backends.base import END_OF_EPOCH, EndOfEpoch, PoolBackend, StreamStatus, check_owner
-from gnnkit.backends.session import BatchWait, Session
-from gnnkit.backends.shared_pool import LoaderPool, pool_registry
+from gnnkit.backends.loader_pool import LoaderPool, Session, pool_registry
 from gnnkit.backends.stored_graph import GraphOrder
-from gnnkit.errors import GnnkitError, LoaderClosed, StartTimeout
+from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, StartTimeout
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.batches import BatchList
+from gnnkit.runtime.beats import SIGN_SILENCE_S
 from gnnkit.runtime.graph_memory import GraphHandle
-from gnnkit.runtime.pool import BatchRequest, Sampled
+from gnnkit.runtime.pool import BatchRequest, Sampled, WorkerPool
 from gnnkit.runtime.process_status import look_at
 from gnnkit.runtime.remote import fresh, layout_from_json
 from gnnkit.runtime.ring import BlockPool
@@ -39,6 +39,82 @@ _KEPT_BLOCKS = 3
 
 class _PlaceLost(Exception):
     """The loader has lost its place, to a newer one or because it was not used; it takes another one."""
+
+
+class BatchWait:
+    """One wait.
+
+    Args:
+        workers: The processes.
+        timeout_s: The deadline; 0 waits for nothing.
+        what: What is waited for, for the error.
+    """
+
+    def __init__(self, workers: WorkerPool, timeout_s: float, what: str) -> None:
+        self._workers, self._timeout_s, self._what = workers, timeout_s, what
+        self._started = self._since = time.monotonic()
+        self._deadline = self._started + timeout_s
+        self._clocks: dict[int, int] = {}
+        self._warned = False
+
+    def _look(self) -> dict[int, int]:
+        return {rank: self._workers.signs(rank).cpu_ns for rank in self._workers.pids}
+
+    @property
+    def left_s(self) -> float:
+        """Seconds to the deadline."""
+        return max(0.0, self._deadline - time.monotonic())
+
+    def check(self, ranks: list[int]) -> str | None:
+        """Looks at the processes that could bring what is waited for; to be called once it has been waited for a while.
+
+        Args:
+            ranks: Their numbers.
+
+        Returns:
+            A warning that is due now, or None.
+
+        Raises:
+            BatchTimeout: The deadline has passed and none of them is sampling.
+        """
+        now = time.monotonic()
+        if not self._clocks:
+            self._clocks = self._look()
+        if self._timeout_s > 0 and not self._warned and now - self._started >= self._timeout_s / 2 and self._is_sampling(ranks):
+            self._warned = True
+            return f"waiting for {self._what} for {now - self._started:.1f} s; {self._whereabouts(ranks)}"
+        if now < self._deadline:
+            return None
+        # A process on a busy machine must have had time to show what it is doing.
+        if self._timeout_s > 0 and now - self._since < SIGN_SILENCE_S and any(self._workers.signs(rank).is_fresh for rank in ranks):
+            self._deadline = self._since + SIGN_SILENCE_S
+            return None
+        if self._timeout_s > 0 and (self._is_sampling(ranks) or self._workers.is_starting):  # which has a deadline of its own
+            self._since, self._deadline, self._clocks = now, now + self._timeout_s, self._look()
+            return None
+        raise BatchTimeout(
+            f"no batch within {self._timeout_s:g} s ({self._what}); {self._whereabouts(ranks)}",
+            "raise batch_timeout_s, lower num_neighbors or batch_size, or close the loader and make it again",
+        )
+
+    def _is_sampling(self, ranks: list[int]) -> bool:
+        """Whether one of them is alive, at a batch, and has used its processor since the last look: a hung disk does not count."""
+        for rank in ranks:
+            signs = self._workers.signs(rank)
+            if signs.is_fresh and signs.step >= 0 and signs.cpu_ns > self._clocks.get(rank, 0):
+                return True
+        return False
+
+    def _whereabouts(self, ranks: list[int]) -> str:
+        said = []
+        for rank in ranks:
+            who, signs = self._workers.describe(rank), self._workers.signs(rank)
+            if who is None:
+                continue
+            seen = "was never seen" if signs.seen_s == float("inf") else f"was last seen {signs.seen_s:.1f} s ago"
+            doing = f", sampling step {signs.step} for {signs.busy_s:.1f} s" if signs.step >= 0 else ""
+            said.append(f"{who} and {seen}{doing}")
+        return "; ".join(said) or "no sampling process has it"
 
 
 class PoolStream:
@@ -227,7 +303,7 @@ class PoolStream:
             state, graph_bytes = "closed" if session.is_closed else "idle", 0 if shared is None else shared.nbytes
             return StreamStatus(state, session.num_workers, 0, buffers, graph_bytes, 0, (trainer,), details)
         state, workers = "ready" if scheduler.is_over else "sampling", pool.workers
-        details |= {"pids": dict(workers.pids), "logs": workers.logs, "restarts": pool.restarts, **workers.details()}
+        details |= {"pids": dict(workers.pids), "restarts": pool.restarts, **workers.details()}
         details |= {"slots": ring.num_slots, "slot_bytes": ring.slot_bytes}
         buffers += ring.block.touched_bytes
         processes, ready = (trainer, *workers.statuses()), len(scheduler.results)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.backends.shared_pool import pool_registry
+from gnnkit.backends.loader_pool import pool_registry
 from gnnkit.backends.stored_graph import TemporaryStore, temporary_store
 from gnnkit.cluster import network_child
 from gnnkit.cluster.membership import JoinedServers
@@ -25,8 +25,7 @@ from gnnkit.plan import LoaderPlan, StoreRef
 from gnnkit.runtime.entry import UNSEEN, Signs
 from gnnkit.runtime.graph_memory import GraphHandle, GraphSharing
 from gnnkit.runtime.limits import check_descriptors, check_start_memory
-from gnnkit.runtime.local_pool import LocalWorkerPool
-from gnnkit.runtime.pool import OnStarted, WorkerPool
+from gnnkit.runtime.pool import LocalWorkerPool, OnStarted, WorkerPool
 from gnnkit.runtime.process_status import ProcessStatus
 from gnnkit.runtime.runs import RunFolder, new_run
 from gnnkit.runtime.supervisor import ChildProcess, Exit, SupervisorOptions
@@ -216,11 +215,6 @@ class ServerWorkerPool(WorkerPool):
         return self._is_reporting
 
     @property
-    def logs(self) -> str:
-        """The folder of the servers' logs."""
-        return next((str(connection.log.parent) for connection in self._connections.values()), "")
-
-    @property
     def graph_bytes(self) -> int:
         """Bytes of the graph's copy, which servers of one host share; as of the last epoch's start."""
         return max((connection.graph_bytes for connection in self._connections.values()), default=0)
@@ -246,12 +240,13 @@ class ServerWorkerPool(WorkerPool):
         return UNSEEN if found is None else found[0].signs(found[1])
 
     def details(self) -> Mapping[str, Any]:
-        """Returns the number of servers, their place and their pids."""
+        """Returns the folder of their logs, the number of servers, their place and their pids."""
         connections, count = self._connections, self._servers.num_servers
         there = "" if len(connections) == count else f"{len(connections)} of "
         where = "of its own" if self._own is not None else f"at {self._servers.address}"
         text = f"{there}{count} server{'' if count == 1 else 's'} {where}"
-        return {"servers": text, "server_pids": {rank: connection.pid for rank, connection in connections.items()}}
+        logs = next((str(connection.log.parent) for connection in connections.values()), "")
+        return {"logs": logs, "servers": text, "server_pids": {rank: connection.pid for rank, connection in connections.items()}}
 
     # What they say ----------------------------------------------------------------------------------------------------------
 
@@ -492,11 +487,11 @@ class ReceiverPool(LocalWorkerPool):
                 continue
             yield rank, what
 
-    def details(self) -> Mapping[str, Any]:
+    def details(self) -> dict[str, Any]:
         """Facts about the servers, and bytes on the wire since the process was started."""
         servers = {server.rank: server.address for server in self._joined.servers}
         text = ", ".join(f"server {rank} at {address}" for rank, address in servers.items())
-        return {"servers": text, "addresses": servers, "wire": self.wire}
+        return {**super().details(), "servers": text, "addresses": servers, "wire": self.wire}
 
     def stop(self) -> None:
         """Ends what is this process's own; does nothing in a forked child."""

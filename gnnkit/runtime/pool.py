@@ -1,6 +1,6 @@
-"""A pool of workers: what it is, the loaders that it serves, what arrives for them, and what its workers are given.
+"""A pool of workers: what it is, one of this process's own, the loaders that it serves, and what its workers are given and say.
 
-A trainer's pools (``gnnkit.backends.shared_pool``) and a server's (``gnnkit.cluster.serving.pool``) are such pools.
+A trainer's pools (``gnnkit.backends.loader_pool``) and a server's (``gnnkit.cluster.serving.pool``) are such pools.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -22,10 +22,12 @@ from numpy.typing import NDArray
 from gnnkit.errors import GnnkitError, MemoryLimitError, WorkerStopped
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.entry import Signs
-from gnnkit.runtime.process_status import ProcessStatus
+from gnnkit.runtime.graph_memory import GraphSharing
+from gnnkit.runtime.process_status import ProcessStatus, look_at
 from gnnkit.runtime.remote import error_from_json, fresh
 from gnnkit.runtime.ring import Ring, mapped
-from gnnkit.runtime.supervisor import Exit
+from gnnkit.runtime.runs import RunFolder
+from gnnkit.runtime.supervisor import ChildProcess, Exit, Supervisor, SupervisorOptions
 from gnnkit.runtime.waiters import Waiters
 from gnnkit.runtime.wire import Message, in_memory
 
@@ -41,7 +43,7 @@ OnStarted = Callable[[int], None]
 class WorkerPool(Protocol):
     """Processes that sample, by number.
 
-    Only the pool's holder may use them, but for ``pids``, ``logs``, ``graph_bytes``, ``details`` and ``statuses``.
+    Only the pool's holder may use them, but for ``pids``, ``graph_bytes``, ``details`` and ``statuses``.
 
     Attributes:
         ready: Those that can be given steps.
@@ -70,11 +72,6 @@ class WorkerPool(Protocol):
     def is_reporting(self) -> bool:
         """Whether more may come of what those that are there did to start, though they can be given steps."""
         return False
-
-    @property
-    def logs(self) -> str:
-        """The folder of their logs."""
-        ...
 
     @property
     def graph_bytes(self) -> int:
@@ -141,8 +138,8 @@ class WorkerPool(Protocol):
         return
 
     def details(self) -> Mapping[str, Any]:
-        """Facts for people."""
-        return {}
+        """Facts for people, the folder of their logs among them."""
+        ...
 
     def stop(self) -> None:
         """Ends what is this process's own; safe to call twice."""
@@ -480,3 +477,96 @@ def weakly(method: Callable[P, None]) -> Callable[P, None]:
             target(*args, **kwargs)
 
     return call
+
+
+class LocalWorkerPool(Supervisor, WorkerPool):
+    """Processes of this process's own; see ``WorkerPool``.
+
+    Args:
+        options: How they are started.
+        folder: Where their logs go.
+        sharing: The graph's copy.
+        on_started: Called with each process that has been started.
+
+    Attributes:
+        setup: What a process is told first, beside the graph's copy.
+        sharing: The graph's copy.
+    """
+
+    def __init__(self, options: SupervisorOptions, folder: RunFolder, sharing: GraphSharing, on_started: OnStarted) -> None:
+        super().__init__(options, folder, weakly(self._set_up), sharing)
+        self.setup: dict[str, Any] = {}
+        self.sharing, self._on_started = sharing, on_started
+        self._traffic: dict[int, tuple[int, int]] = {}  # bytes that each process has received from other hosts and sent to them
+
+    def _set_up(self, child: ChildProcess) -> None:
+        """Tells a process that has just been started what it is there for."""
+        fds, description = self.sharing.setup_message(child.rank)
+        child.wire.send("setup", fds, graph=description, threads=self.options.threads, **self.setup)
+        self._on_started(child.rank)
+
+    @property
+    def expected(self) -> int:
+        """The number of processes once all have started."""
+        return self.options.num_workers
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """Pids by number."""
+        return {rank: child.pid for rank, child in self.alive.items()}
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether one is not ready yet."""
+        return bool(self.starting)
+
+    @property
+    def graph_bytes(self) -> int:
+        """Bytes of the graph's copy, 0 while there is none."""
+        return self.sharing.nbytes
+
+    def listen(self) -> Iterator[tuple[int, Message | Exit]]:
+        """Yields what has arrived, and notes the bytes on the wire."""
+        for rank, what in super().listen():
+            if isinstance(what, Message) and "traffic" in what.body:
+                self._traffic[rank] = what.body["traffic"]
+            yield rank, what
+
+    @property
+    def wire(self) -> dict[str, int]:
+        """Bytes of messages from and to other hosts since the processes were started."""
+        received, sent = map(sum, zip((0, 0), *self._traffic.values(), strict=True))
+        return {"received": received, "sent": sent}
+
+    def lane(self, rank: int) -> str:
+        """Returns the name of a process."""
+        return self.options.lane.format(rank=rank)
+
+    def statuses(self) -> Iterator[ProcessStatus]:
+        """Yields the status of each process."""
+        for rank, child in sorted(self.alive.items()):
+            status = look_at(self.lane(rank), child.pid, child.log, self.signs(rank).busy_s)
+            yield status if rank in self.ready or status.state != "running" else replace(status, state="starting")
+
+    def describe(self, rank: int) -> str | None:
+        """Returns a process's name and its state in the system, for messages; None where it is not running."""
+        child = self.alive.get(rank)
+        return None if child is None else f"{self.name(rank)} is {child.state()}"
+
+    def details(self) -> dict[str, Any]:
+        """Facts for people."""
+        return {"logs": str(self.folder.path)}
+
+    def attend(self, start_timeout_s: float, *, revive: bool) -> tuple[int, GnnkitError] | None:
+        """Starts those that are missing, has the graph's copy made, and ends a process past its start deadline."""
+        found = None if len(self.ready) == len(self._children) else self.overdue(start_timeout_s)
+        if revive:
+            self.start_missing()
+        self.sharing.spread(self.ready, self.send, ask=revive)
+        return found
+
+    def stop(self) -> None:
+        """Ends them; does nothing in a forked child."""
+        if os.getpid() == self._owner:
+            self.sharing.give_up()
+            super().stop()

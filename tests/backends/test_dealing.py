@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import gnnkit
-from gnnkit.backends.session import Session
+from gnnkit.backends.loader_pool import Session
 from gnnkit.events import ignore_events
 from gnnkit.plan import Batching
 from gnnkit.runtime.wire import Message

@@ -13,8 +13,7 @@ from gnnkit.cluster.serving.spec import ServerSpec
 from gnnkit.errors import GnnkitError
 from gnnkit.runtime.graph_memory import GraphHandle, GraphSharing
 from gnnkit.runtime.limits import check_descriptors, check_start_memory
-from gnnkit.runtime.local_pool import LocalWorkerPool
-from gnnkit.runtime.pool import OnStarted, PoolSession, SharedPool
+from gnnkit.runtime.pool import LocalWorkerPool, OnStarted, PoolSession, SharedPool
 from gnnkit.runtime.runs import new_run
 from gnnkit.runtime.supervisor import Exit, SupervisorOptions
 from gnnkit.runtime.wire import Message, Wire
