@@ -112,9 +112,9 @@ def test_what_is_cut_into_pieces_is_the_same(store: Store, monkeypatch: pytest.M
 # A service with a small quota; a request that says "wait" is answered when a line comes.
 SMALL_QUOTA = """
 import sys, threading
-from gnnkit.cluster.parts import service
+from gnnkit.cluster.network import service
 
-def answer(args):
+def answer(_, args):
     if args["wait"]:
         sys.stdout.write("waiting\\n")
         sys.stdout.flush()
@@ -122,7 +122,7 @@ def answer(args):
 
 lines = threading.Semaphore(0)
 service._MOST_CALLS, service._MOST_BYTES = 2, 1_000_000
-running = service.PartServer("127.0.0.1", 0, sys.argv[1], {"ask": answer})
+running = service.NetworkService("127.0.0.1", 0, sys.argv[1], answer)
 print(running.port, flush=True)
 for line in sys.stdin:
     lines.release()
@@ -175,11 +175,11 @@ def test_more_than_the_quota_is_an_error_for_its_client_alone() -> None:
 SMALL_HOST = """
 import resource, sys
 import numpy as np
-from gnnkit.cluster.parts import service
+from gnnkit.cluster.network import service
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 service._MOST_UNSENT, service._UNREAD_S = 64 << 20, 0.5
-running = service.PartServer("127.0.0.1", 0, sys.argv[1], {"give": lambda args: np.ones(args["nbytes"], np.uint8)})
+running = service.NetworkService("127.0.0.1", 0, sys.argv[1], lambda _, args: np.ones(args["nbytes"], np.uint8))
 print(running.port, flush=True)
 sys.stdin.read()
 """
