@@ -117,8 +117,8 @@ class Hosts(OwnersHere):
 
         def changed_picks() -> Mapping[int, Mapping[int, Any]]:
             many = [1 << 20] * 64
-            told = {host: picks_to_value(picks, 1, many, many) for host, picks in wait().items()}
-            return {host: self._arrived("expand", value, lambda found: picks_from_value(found)[1]) for host, value in told.items()}
+            told = {host: picks_to_value(picks, many, many) for host, picks in wait().items()}
+            return {host: self._arrived("expand", value, picks_from_value) for host, value in told.items()}
 
         return changed_picks
 

@@ -593,7 +593,7 @@ def answers_of_others() -> Iterator[Case]:
     """Answers of part services, and servers' lists of each other, as a trainer reads them."""
     from gnnkit.sampling.owners import Picks
 
-    picks = picks_to_value({0: Picks(np.array([2, 1]), np.arange(3), np.arange(3))}, 9, [100], [100])
+    picks = picks_to_value({0: Picks(np.array([2, 1]), np.arange(3), np.arange(3))}, [100], [100])
     layout = {"fields": [], "nbytes": 0, "nodes": [], "edges": [], "input_type": "n", "num_seeds": 0}
     walk = (json.dumps(layout), np.zeros(8, np.uint8))
     values: list[tuple[Any, Callable[[Any], Any]]] = [(picks, picks_from_value), (walk, walk_from_value)]

@@ -248,7 +248,7 @@ def _variates_from(value: Any) -> Variates | None:
     return Variates(key, next_key, last_hash, bool(is_shared))
 
 
-def picks_to_value(answer: Mapping[int, Picks], generation: int, num_neighbors: list[int], num_edges: list[int]) -> dict[str, Any]:
+def picks_to_value(answer: Mapping[int, Picks], num_neighbors: list[int], num_edges: list[int]) -> dict[int, Any]:
     """An answer about edges, in memory of its own; nodes and edges of each edge type decide the width of ids."""
     picked = {
         r: (
@@ -258,7 +258,7 @@ def picks_to_value(answer: Mapping[int, Picks], generation: int, num_neighbors: 
         )
         for r, picks in answer.items()
     }
-    return {"generation": generation, "picks": {r: tuple(map(_own, arrays)) for r, arrays in picked.items()}}
+    return {r: tuple(map(_own, arrays)) for r, arrays in picked.items()}
 
 
 def _own(values: NDArray[Any] | None) -> NDArray[Any] | None:
@@ -266,17 +266,17 @@ def _own(values: NDArray[Any] | None) -> NDArray[Any] | None:
     return values if values is None or values.base is None else values.copy()
 
 
-def picks_from_value(value: Any) -> tuple[int, dict[int, Picks]]:
-    """Reverses ``picks_to_value``: the generation of the service, and its answer.
+def picks_from_value(value: Any) -> dict[int, Picks]:
+    """Reverses ``picks_to_value``.
 
     Raises:
         BadRequest: The value is none of its.
     """
     with _reading("answer"):
         found = {}
-        for r, (counts, neighbors, positions) in value["picks"].items():
+        for r, (counts, neighbors, positions) in value.items():
             found[int(r)] = Picks(_list(counts), _list(neighbors), None if positions is None else _list(positions))
-        return int(value["generation"]), found
+        return found
 
 
 def question_from_args(args: Mapping[str, Any]) -> Question:

@@ -12,10 +12,9 @@ One process per host, ``python -m gnnkit.cluster.parts``, started like a samplin
 ``stop``   ends it
 ========== ==================================================================================================================
 
-It answers ``ready`` with its ``port`` and ``generation`` (a number that tells one start from another), or ``failed`` with an error
-like any child, e.g. where the address cannot be listened on; ``here`` and ``bye`` pass on what other hosts say, and ``attending`` says
-to which ``peers`` it says "here" itself, once it has said goodbye to the others; ``refused`` tells the ``address`` of a client that
-came with another token, once for each.
+It answers ``ready`` with its ``port``, or ``failed`` with an error like any child, e.g. where the address cannot be listened on; ``here``
+and ``bye`` pass on what other hosts say, and ``attending`` says to which ``peers`` it says "here" itself, once it has said goodbye to the
+others; ``refused`` tells the ``address`` of a client that came with another token, once for each.
 
 A sampling process's setup message carries ``hosts``: None on one host, else ``{"self": h, "held": what this host has,
 "peers": {"<host>": {"address": "10.0.0.2:4711", "parts": [1]}}, "token": ..., "timeout_s": ..., "start_timeout_s": ...}``.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -81,13 +80,9 @@ class Answers:
     Args:
         graph: The arrays.
         parts: The parts that may be asked about.
-
-    Attributes:
-        generation: Tells this start of the service from others.
     """
 
     def __init__(self, graph: GraphArrays, parts: tuple[int, ...]) -> None:
-        self.generation = secrets.randbits(48)
         self._parts, self._lock = parts, threading.Lock()
         self._turns = Turns(max(1, min(_MOST_AT_ONCE, available_cpus() // 2)))
         self.use(graph)
@@ -99,13 +94,13 @@ class Answers:
         with self._lock:
             self._tables, self._idle = tables, idle
 
-    def expand(self, **args: Any) -> dict[str, Any]:
+    def expand(self, **args: Any) -> dict[int, Any]:
         """Answers a request for edges."""
         request = expand_from_args(args)
 
-        def value(picks: Mapping[int, Picks], tables: GraphTables) -> dict[str, Any]:
+        def value(picks: Mapping[int, Picks], tables: GraphTables) -> dict[int, Any]:
             num_edges = tables.row_bounds[len(tables.node_types) :, -1].tolist()
-            return picks_to_value(picks, self.generation, tables.relations[:, -1].tolist(), num_edges)
+            return picks_to_value(picks, tables.relations[:, -1].tolist(), num_edges)
 
         return self._work(request.weighted, lambda owner: owner.expand(request), value)
 

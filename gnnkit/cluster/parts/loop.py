@@ -55,7 +55,7 @@ class PartServiceLoop:
             self._wire.tell("failed", error=error_to_json(error))
             raise
         logger.info("listening on %s, port %d", body["ip"], service.port)
-        self._wire.tell("ready", port=service.port, generation=self._answers.generation)
+        self._wire.tell("ready", port=service.port)
         while True:
             try:
                 message = self._wire.next()

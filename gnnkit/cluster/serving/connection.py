@@ -350,12 +350,6 @@ class ServerConnection(Calls):
         with contextlib.suppress(OSError):
             self._wire.close()
 
-    def __enter__(self) -> ServerConnection:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
 
 def _exit_of_process(error: GnnkitError, *, is_replaced: bool = False) -> Exit:
     summary = error.message.splitlines()[0].partition(";")[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import logging
 import os
 import threading
 import time
@@ -45,7 +44,6 @@ def keep_freed_memory() -> None:
 
 
 T = TypeVar("T")
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,6 @@ class RemoteOwners:
         self._num_rows = num_rows
         self._lock = threading.Lock()
         self._received = self._sent = 0  # bytes of all messages so far, without the transport's own
-        self._generations: dict[int, int] = {}
         self._threads = ThreadPoolExecutor(at_once, "gnnkit-part-calls")
 
     def close(self) -> None:
@@ -104,7 +101,7 @@ class RemoteOwners:
     def expand(self, requests: Mapping[int, Expansion]) -> Callable[[], Mapping[int, Mapping[int, Picks]]]:
         """Asks hosts for neighbours; the result waits for all of them."""
         asked = {host: self._request("expand", expand_to_args(request, self._num_rows)) for host, request in requests.items()}
-        calls = {host: self._begin_ask(host, request, self._picks_reader(host)) for host, request in asked.items()}
+        calls = {host: self._begin_ask(host, request, picks_from_value) for host, request in asked.items()}
         return lambda: _wait(calls)
 
     def answer(self, questions: Mapping[int, Question]) -> Callable[[], Mapping[int, Answer]]:
@@ -126,16 +123,6 @@ class RemoteOwners:
 
     def _request(self, name: str, args: Mapping[str, Any]) -> Request:
         return Request.of(name, args, self._fingerprint)
-
-    def _picks_reader(self, host: int) -> Callable[[Any], dict[int, Picks]]:
-        def read(value: Any) -> dict[int, Picks]:
-            generation, picks = picks_from_value(value)
-            if self._generations.setdefault(host, generation) != generation:
-                logger.info("the part service of host %d (%s) has been started again", host, self._peers[host].address)
-                self._generations[host] = generation
-            return picks
-
-        return read
 
     def _begin_ask(self, host: int, request: Request, read: Callable[[Any], T]) -> Future[T]:
         """Begins a request that is answered with one value.

@@ -110,7 +110,7 @@ class OwnersOverTheWire(OwnersHere):
 
     def expand(self, requests: Mapping[int, Any]) -> Callable[[], Mapping[int, Mapping[int, Picks]]]:
         asked = {host: sent(expand_to_args(request, [1 << 40] * (1 + max(request.nodes)))) for host, request in requests.items()}
-        return lambda: {host: picks_from_value(sent(self._answers[host].expand(**args)))[1] for host, args in asked.items()}
+        return lambda: {host: picks_from_value(sent(self._answers[host].expand(**args))) for host, args in asked.items()}
 
     def answer(self, questions: Mapping[int, Any]) -> Callable[[], Mapping[int, Any]]:
         self.asked += [(question.what, host) for host, question in questions.items()]
