@@ -28,7 +28,7 @@ from gnnkit.sampling.structure import Structure
 
 @dataclass(frozen=True)
 class RequestKind:
-    """What some requests have in common.
+    """Properties that some requests have in common.
 
     Attributes:
         answered_by: The class below ``gnnkit.cluster`` whose methods answer them.
@@ -112,7 +112,7 @@ REQUESTS: Mapping[str, RequestKind] = {
 
 
 class Answerers:
-    """What answers the requests that a service gets over TCP; may grow while it is asked. Called from any thread.
+    """The objects that answer the requests of a service over TCP; may grow while it is asked. Called from any thread.
 
     Args:
         fingerprint: The store's.

@@ -1,4 +1,4 @@
-"""What the parts of this host have to say to other hosts: edges, facts about edges, and rows."""
+"""Answers from the parts of this host to other hosts: edges, facts about edges, and rows."""
 
 from __future__ import annotations
 

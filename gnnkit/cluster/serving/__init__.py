@@ -23,7 +23,7 @@ of the copy, None where there is none, and its descriptor), ``vitals`` (``worker
            comes for each, with a connected socket to it and the memory of its ``Vitals``, and again for one that was started
            again; ``lost`` (``worker``, ``error``, ``again``: whether the server starts another one by itself) says that one has ended
 ``call``   (``number``, ``name``, ``args``) is answered ``answer`` (``number``, ``value`` or ``error``); see
-           ``ServerLoop.answer``; a server on the network answers the same calls over TCP (``NetworkCalls``)
+           ``ServerLoop.answer``; a server on the network answers the same calls over TCP (``Network.call``)
 ========== ==================================================================================================================
 
 ``failed`` says that the server has to end, and why. From the socket to a sampling process on, the server has no part in what a client

@@ -111,7 +111,7 @@ _LEAST_TOKEN = 16
 
 
 def _placement_from(value: Any) -> Any:
-    """What a user has said of the placement, which JSON gives texts for keys."""
+    """Reads a placement as a user has said it, which JSON gives texts for keys."""
     if isinstance(value, list) or (isinstance(value, Mapping) and "hosts" in value):
         return Placement.from_json(value)
     return {int(host): parts for host, parts in value.items()} if isinstance(value, Mapping) else value
