@@ -72,7 +72,7 @@ class Connection:
 
     def __init__(self, server: int) -> None:
         self.server, self.graph_bytes = server, server
-        self.welcome = SimpleNamespace(workers=2)
+        self.most_workers = 2
         self.members = {0: SimpleNamespace(pid=server)}
 
     def enlist(self, most: int) -> None:
