@@ -54,6 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # see ``pytest_collection_finish``
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has ignored interrupts for whom it starts in the background
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, nobody learns how a child has ended
+    os.umask(0o022)  # tests that become other users read what is made here
     if getattr(config.option, "numprocesses", None):  # looked for here, and in none of the parallel processes, which start after this
         REQUIREMENTS["glt"].missing()
 

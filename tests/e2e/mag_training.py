@@ -21,7 +21,7 @@ from torch_geometric.nn import HeteroConv, SAGEConv
 from torch_geometric.transforms import ToUndirected
 
 from gnnkit import GraphLoader
-from tests.helpers.mag_trees import EDGES, NODES, NUM_CLASSES, NUM_FEATURES
+from tests.e2e.mag_trees import EDGES, NODES, NUM_CLASSES, NUM_FEATURES
 
 EPOCHS, HIDDEN = 5, 32
 FAN_OUT, BATCH_SIZE, TEST_BATCH_SIZE = (8, 4), 256, 1024

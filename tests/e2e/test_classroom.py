@@ -19,9 +19,9 @@ from jupyter_client import BlockingKernelClient
 from jupyter_client.connect import write_connection_file
 
 from gnnkit.datasets import products_like, sample_root, write_ogb_layout
+from tests.e2e.users import Users
 from tests.helpers.ports import free_port
 from tests.helpers.stores import listed_stores
-from tests.helpers.users import Users
 
 pytestmark = [pytest.mark.users, pytest.mark.slow(120), pytest.mark.timeout(900)]
 TIMEOUT_S = 240.0

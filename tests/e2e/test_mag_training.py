@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from tests.e2e.mag_training import read_labels, read_splits, with_gnnkit
+from tests.e2e.mag_trees import write_learnable_mag
 from tests.helpers.machine import ROOT
-from tests.helpers.mag_trees import write_learnable_mag
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from gnnkit.datasets import EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from tests import reference_rooted
 from tests.helpers.chi_square import check_counts
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source, spec_of, typed_source
-from tests.helpers.rooted import check, epoch_of
+from tests.sampling.rooted import check, epoch_of
 
 
 def with_times(source: ArraySource, rng: np.random.Generator, level: str) -> ArraySource:
