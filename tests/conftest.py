@@ -30,6 +30,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # Tests start thousands of processes: each module is compiled once, not in each of them, whatever the environment says.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+if sys.__stdin__ is None:  # closed by what started this; kernels ask for its encoding
+    sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115
 REQUIRE_ALL = os.environ.get("GNNKIT_REQUIRE_ALL") == "1"
 # Other packages' warnings, which we cannot mend; every other warning is an error.
 FOREIGN_WARNINGS = (
@@ -53,7 +55,8 @@ def pytest_configure(config: pytest.Config) -> None:
     options.pythonwarnings = [*(options.pythonwarnings or []), *FOREIGN_WARNINGS]
     gc.disable()  # see ``pytest_collection_finish``
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has ignored interrupts for whom it starts in the background
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, nobody learns how a child has ended
+    for number in (signal.SIGCHLD, signal.SIGQUIT, signal.SIGTERM):  # what starts tests may ignore them, and every child would
+        signal.signal(number, signal.SIG_DFL)
     os.umask(0o022)  # tests that become other users read what is made here
     if getattr(config.option, "numprocesses", None):  # looked for here, and in none of the parallel processes, which start after this
         REQUIREMENTS["glt"].missing()

@@ -365,8 +365,9 @@ def test_the_token_of_a_secret_becomes_a_file_that_gnnkit_takes(tmp_path: Path, 
     secret.chmod(0o444)
     told = {"GNNKIT_TOKEN_FILE": str(secret), "CALLS": str(tmp_path / "calls"), "PATH": f"{commands}:{os.environ['PATH']}"}
     told |= {"NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1", "NNODES": "1", "STORAGE_RANK": "0"}
-    told |= {"STORAGE_ADDRS": "127.0.0.1", "POD_IP": "127.0.0.1"}
-    subprocess.run(["bash", str(folder / script)], env={**os.environ, **told}, capture_output=True, timeout=DEADLINE_S)
+    told |= {"STORAGE_ADDRS": "127.0.0.1", "POD_IP": "127.0.0.1", "HOME": str(tmp_path)}
+    done = subprocess.run(["bash", str(folder / script)], env={**os.environ, **told}, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert (tmp_path / "calls").exists(), done.stderr
     calls = (tmp_path / "calls").read_text().splitlines()
     assert len(calls) >= 2
     try:

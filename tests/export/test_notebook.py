@@ -73,7 +73,7 @@ def test_scripts_know_their_own_source(tmp_path: Path, kernel: Kernel) -> None:
         "import math\nRATE = 4\ndef helper(value):\n    return math.floor(value) + RATE\n"
         "def scripted(loader, ctx):\n    return helper(loader)\n"
     )
-    kernel.run(f"%run -i {script}")
+    kernel.run(f"%run -i '{script}'")
     assert answer(kernel, "scripted") == "7"
 
 

@@ -63,7 +63,7 @@ def test_the_example_of_the_page_is_exported_and_verified(plan: LoaderPlan, tmp_
 def test_the_script_of_the_example_runs_a_command_on_every_node(plan: LoaderPlan, tmp_path: Path) -> None:
     job = exported(plan, tmp_path / "job", "ssh", nodes=2, gpus_per_node=0).directory
     (folder := tmp_path / "bin").mkdir()
-    (folder / "ssh").write_text(f'#!/bin/bash\necho "$2: $3" >{tmp_path}/said-$2\n')
+    (folder / "ssh").write_text(f'#!/bin/bash\necho "$2: $3" >"{tmp_path}/said-$2"\n')
     (folder / "ssh").chmod(0o755)
     subprocess.run([job / "start.sh", "a", "b"], check=True, timeout=60, env={"PATH": f"{folder}:/usr/bin:/bin"})
     said = [(tmp_path / f"said-{node}").read_text() for node in "ab"]

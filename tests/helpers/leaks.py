@@ -18,6 +18,8 @@ from tests.helpers.machine import slowness
 
 # Python's own helpers and gnnkit's, shared by everything in the process and ended with it at the latest.
 KEPT_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "gnnkit.runtime.fork_server")
+# Lasts as long as the session in which it starts hosts; those that it has forked have its name, and count.
+NURSERY = "tests.cluster.hosts.nursery"
 # A browser belongs to a fixture of many tests, and starts and ends processes as it likes; the fixture sees to their end.
 BROWSER_DRIVER = "playwright/driver"
 # Tests of this very check put theirs elsewhere, where no test beside them sees it.
@@ -74,7 +76,8 @@ def descendants(pid: int | None = None) -> list[psutil.Process]:
     for child in psutil.Process(pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             command = " ".join(child.cmdline())
-            if child.status() != psutil.STATUS_ZOMBIE and not any(kept in command for kept in KEPT_PROCESSES):
+            kept = (*KEPT_PROCESSES, NURSERY) if child.ppid() == os.getpid() else KEPT_PROCESSES
+            if child.status() != psutil.STATUS_ZOMBIE and not any(name in command for name in kept):
                 found.append(child)
     return found
 

@@ -37,17 +37,12 @@ def pretend_processors(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 
 @contextlib.contextmanager
 def default_signals() -> Iterator[None]:
-    """Has processes that are started meanwhile heed the signals that end a process, which ``nohup`` and others have this one ignore.
-
-    A shell cannot take back what it has inherited.
-    """
-    numbers = (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM)
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
+    """Has processes that are started meanwhile heed a hang-up, which ``nohup`` has this one ignore: a shell cannot take that back."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.signal(signal.SIGHUP, before)
 
 
 def start_ticks(pid: int) -> int | None:
