@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -86,6 +87,7 @@ def _options_of(texts: list[str]) -> dict[str, Any]:
 
 
 def _verify(directory: Path, store: Path | None, num_batches: int | None, timeout_s: float) -> None:
+    sys.path.append(str(directory))  # where a job has the sampler that its plan names
     report = verify_export(directory, store=store, num_batches=num_batches, timeout_s=timeout_s)
     show_line(str(report))
     if not report.equal:

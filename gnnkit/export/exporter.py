@@ -17,7 +17,7 @@ from gnnkit.export.job import PLAN, README, RECORD, REQUIREMENTS, SIZES, STAGE, 
 from gnnkit.export.job_files import partition_command, readme_text, requirements_text, template_source
 from gnnkit.export.launchers.base import Launcher, launcher_of
 from gnnkit.export.launchers.common import render
-from gnnkit.export.source import file_source, function_source
+from gnnkit.export.source import file_source, function_source, sampler_files
 from gnnkit.export.verify import VerifyReport, verify_export
 from gnnkit.export.wheel import own_wheel
 from gnnkit.export.writer import write_directory
@@ -117,11 +117,12 @@ def export_plan(
     _check_options(launcher, options)
     made = job_plan(plan, options.nodes, options.storage_nodes, options.interface, options.placement)
     source, (wheel, wheel_bytes) = _source(train, made), own_wheel()
-    files = {PLAN: made.text(target), TRAIN: source}
+    files = {PLAN: made.text(target), TRAIN: source} | (modules := sampler_files(plan.sampling))
     if options.config:
         files[CONFIG] = json.dumps(options.config, indent=1) + "\n"
     job = _job(made, target, options, {name: len(text.encode()) for name, text in files.items()})
-    files[REQUIREMENTS] = requirements_text(source, wheel, packages_for(job.store.path) if job.store.is_fetched else ())
+    sources = [source, *modules.values(), *(f"import {module}" for module in plan.sampling.modules)]
+    files[REQUIREMENTS] = requirements_text("\n".join(sources), wheel, packages_for(job.store.path) if job.store.is_fetched else ())
     files |= launcher.files(job)
     cut_command = None if made.cut is None else partition_command(job, made.cut)
     if cut_command is not None:

@@ -14,6 +14,7 @@ from gnnkit.cluster.hosts import shares
 from gnnkit.cluster.urls.stores import open_url
 from gnnkit.errors import PlanError
 from gnnkit.plan import LoaderPlan, Placement, PlacementWord, StoreRef
+from gnnkit.plan.config import CONFIG
 from gnnkit.plan.files import path_from
 from gnnkit.storage.catalog import store_path
 from gnnkit.storage.layout import MANIFEST_NAME, BuildOptions, Partitioner, is_held
@@ -107,7 +108,7 @@ class ExportJob(SizedJob):
         batch_bytes: Bytes of a batch, at most on average.
         num_steps: Batches of an epoch that a rank gets, at least 1.
         num_nodes: Nodes of the graph, of all types.
-        file_bytes: Bytes of the plan's file, of the train function's and of that of hyper-parameters, by their names.
+        file_bytes: Bytes of the plan's file, of the train function's, of a sampler's and of that of hyper-parameters, by their names.
         gnnkit: gnnkit's version.
         options: Options of the launcher.
         config: Hyper-parameters; the directory has a file of them where there are any.
@@ -129,6 +130,11 @@ class ExportJob(SizedJob):
     gnnkit: str
     options: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def modules(self) -> list[str]:
+        """The files of a sampler that no package brings."""
+        return [name for name in self.file_bytes if name not in (PLAN, TRAIN, CONFIG)]
 
     @property
     def gpu_words(self) -> str:

@@ -123,7 +123,7 @@ def requirements_text(source: str, wheel: str, more: Iterable[str] = ()) -> str:
     """The text of ``requirements.txt``.
 
     Args:
-        source: That of ``train.py``.
+        source: That of ``train.py``, and of what lies beside it.
         wheel: The name of gnnkit's wheel, which lies beside it.
         more: What the job needs beside it, as far as it is installed here.
     """

@@ -30,7 +30,10 @@ from gnnkit.export.code import (
     own_functions,
     same_literal,
 )
+from gnnkit.export.job import TRAIN
 from gnnkit.files import read_text
+from gnnkit.plan import Sampling
+from gnnkit.plan.sampling import check_module
 
 
 def changed_defaults(name: str, value: Any, node: Any, scope: Scope) -> list[PlanError]:
@@ -301,7 +304,29 @@ def is_builtin(name: str) -> bool:
     return not Scope({}).has(name) and hasattr(builtins, name)
 
 
-def _check_imports(tree: ast.Module, folder: Path | None) -> None:
+def sampler_files(sampling: Sampling) -> dict[str, str]:
+    """The files that define a way of sampling, ``{file name: text}``; none of what an installed package brings.
+
+    Raises:
+        PlanError: Other machines could not import them: the notebook itself defines it, or a part of a folder that is not installed.
+    """
+    check_module(sampling)
+    found = {}
+    for module in sampling.modules:
+        if is_installed(module):
+            continue
+        file = sys.modules[module].__file__ if module in sys.modules else None
+        if "." in module or file is None or f"{module}.py" == TRAIN:
+            raise PlanError(
+                f"the sampler {sampling.kind!r} is defined in {module}, which other machines do not have",
+                f"install its package, or put it into one file of another name than {TRAIN}, which is brought along",
+            )
+        found[f"{module}.py"] = read_text(Path(file))
+        _check_imports(ast.parse(found[f"{module}.py"]), Path(file).parent, module)
+    return found
+
+
+def _check_imports(tree: ast.Module, folder: Path | None, who: str = NAME) -> None:
     """Looks at imports wherever they are: in functions, too."""
     for node in ast.walk(tree):
         modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -312,7 +337,7 @@ def _check_imports(tree: ast.Module, folder: Path | None) -> None:
             beside = folder is not None and top and ((folder / f"{top}.py").exists() or (folder / top / "__init__.py").exists())
             if not top or beside or not is_installed(module):
                 raise PlanError(
-                    f"train imports {module}, a file of yours that other machines do not have",
+                    f"{who} imports {module}, a file of yours that other machines do not have",
                     "install it as a package, or export a function from a cell or script: what it uses is brought along",
                 )
 

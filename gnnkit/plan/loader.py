@@ -27,7 +27,7 @@ from gnnkit.plan.files import (
 )
 from gnnkit.plan.inputs import Inputs, inputs_from_json
 from gnnkit.plan.records import OMITTED, Record, column, read_by
-from gnnkit.plan.sampling import Sampling, sampling_from_json
+from gnnkit.plan.sampling import Sampling, check_module, sampling_from_json
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeType, NodeType
 from gnnkit.urls import check_url, is_url
 
@@ -392,6 +392,8 @@ class LoaderPlan(Record):
 
     def __post_init__(self) -> None:
         self.sampling.check_inputs(self.inputs)
+        if self.backend.get("kind", "InProcess") not in ("InProcess", "OnDevice"):
+            check_module(self.sampling)
         if self.batching.is_by_part and (self.sampling.rows or self.inputs.weights is not None):
             what = "seed_weights" if self.inputs.weights is not None else f"{self.sampling.kind} sampling"
             raise PlanError(f"shuffle='parts' says which seeds are in a batch, and so does {what}", "shuffle=True, or leave it out")
@@ -406,8 +408,9 @@ class LoaderPlan(Record):
             path: The JSON file.
 
         Raises:
-            PlanError: The graph is only in memory, or the file cannot be written.
+            PlanError: The graph is only in memory, the sampler cannot be imported elsewhere, or the file cannot be written.
         """
+        check_module(self.sampling)
         if self.store is None:
             raise PlanError(
                 "this plan's graph is only in memory, and it could not be opened again",

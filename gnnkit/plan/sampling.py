@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -200,6 +201,8 @@ def most(
 class Sampling(Record):
     """A way of sampling: a frozen dataclass of its own kind, equal to others with the same values. Naming its kind makes plans read it.
 
+    A plan whose way of sampling is defined outside of gnnkit names its module, too, which whoever reads the plan imports.
+
     Attributes:
         edge_dir: The direction in which the store is compressed and sampled.
         with_edge: Whether batches carry ``e_id``.
@@ -224,7 +227,18 @@ class Sampling(Record):
     time_attr: str | None = None
 
     def __init_subclass__(cls) -> None:
-        _KINDS[cls.kind] = cls
+        other = _KINDS.setdefault(cls.kind, cls)
+        if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise PlanError(
+                f"{cls.__qualname__} of {cls.__module__} has the kind {cls.kind!r} of {other.__qualname__} of {other.__module__}",
+                "kind is the word for it in plans: give it one of its own",
+            )
+        _KINDS[cls.kind] = cls  # as it is now: a cell may define it again
+
+    def to_json(self) -> Any:
+        """The JSON of a ``Record``, with the module of a kind that is not gnnkit's own; ``sampling_from_json`` reverses it."""
+        module = type(self).__module__
+        return super().to_json() | ({} if _is_own(module) else {"module": module})
 
     @property
     def num_hops(self) -> int:
@@ -235,6 +249,13 @@ class Sampling(Record):
     def walker(self) -> str:
         """The class that chooses nodes and edges, as "module:class": processes import it, with its kernels, where they sample so."""
         raise NotImplementedError
+
+    @property
+    def modules(self) -> list[str]:
+        """The modules that define it, but for gnnkit's own."""
+        places = (self.walker, self.rows, self.seeder, self.finder)
+        named = [type(self).__module__, *(place.partition(":")[0] for place in places if place)]
+        return [module for module in dict.fromkeys(named) if not _is_own(module)]
 
     @property
     def batch_size(self) -> int | None:
@@ -759,10 +780,56 @@ def named(place: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def sampling_from_json(value: Mapping[str, Any]) -> Sampling:
-    """Reverses the ``to_json`` of any sampling.
+def _is_own(module: str) -> bool:
+    return module.partition(".")[0] == __name__.partition(".")[0]
+
+
+# What __module__ is of what a notebook or script itself defines.
+_NOTEBOOK = "__main__"
+
+
+def check_module(sampling: Sampling) -> None:
+    """Refuses to write down a way of sampling that nobody who reads it could import.
 
     Raises:
-        PlanError: Its kind is unknown.
+        PlanError: The notebook or script itself defines it.
     """
-    return of_kind(_KINDS, value, "the plan samples in the unknown way")
+    if type(sampling).__module__ == _NOTEBOOK:
+        raise _of_notebook(sampling.kind)
+
+
+def _of_notebook(kind: str) -> PlanError:
+    return PlanError(
+        f"the sampler {kind!r} is defined in the notebook or script itself, which other processes cannot import",
+        f"move its classes into a file beside it, {kind}.py for example, and import them; InProcess() samples as it is",
+    )
+
+
+def sampling_from_json(value: Mapping[str, Any]) -> Sampling:
+    """Reverses the ``to_json`` of any sampling; the module that defines another package's is imported.
+
+    Raises:
+        PlanError: Its kind is unknown, or its module cannot be imported.
+    """
+    if "module" not in value:
+        return of_kind(_KINDS, value, "the plan samples in the unknown way")
+    kind, module = value["kind"], value["module"]
+    if kind not in _KINDS or _KINDS[kind].__module__ != module:
+        _import(kind, module)
+    return of_kind(_KINDS, {name: own for name, own in value.items() if name != "module"}, f"{module} has no sampler of the kind")
+
+
+def _import(kind: Any, module: Any) -> None:
+    """Imports the module of a kind; what it finds is on this process's own path, a plan brings no code."""
+    if module == _NOTEBOOK:
+        raise _of_notebook(kind)
+    names = module.split(".") if isinstance(module, str) else ()
+    if not all(map(str.isidentifier, names)) or not names or _is_own(module) or names[0] in sys.stdlib_module_names:
+        raise PlanError(f"the plan's sampler {shown(kind)} is said to be of {shown(module)}, which is no module with samplers")
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # whatever a module raises
+        raise PlanError(
+            f"the plan's sampler {shown(kind)} is of the module {module}, which cannot be imported here: {type(error).__name__}: {error}",
+            "install it here, or put its file into the folder of the script or one that PYTHONPATH names",
+        ) from error

@@ -148,6 +148,8 @@ class RayTrain(Ray, Launcher):
         """
         if job.num_servers:
             raise PlanError("Ray starts no storage servers", "loader.with_backend('colocated').export(..., launcher='ray')")
+        if job.modules:
+            raise PlanError(f"nodes of a Ray cluster do not see {job.modules[0]}", "install the sampler on them, as a package")
         if job.nodes > 1 and not job.placement.is_replicated:
             raise PlanError(
                 "Ray decides on which node a rank runs, so that each node has to have all parts of the store, not its share",

@@ -103,7 +103,7 @@ def _facts(job: ExportJob) -> dict[str, Any]:
     """The image's name, and the files of the directory that pods read, for every template."""
     return {
         "image": str(job.options.get("image", f"registry.example.com/{job.name}:{job.gnnkit}")),
-        "files": [PLAN, TRAIN, *([CONFIG] if job.config else []), LAUNCH, *([SERVE] if job.num_servers else [])],
+        "files": [PLAN, TRAIN, *job.modules, *([CONFIG] if job.config else []), LAUNCH, *([SERVE] if job.num_servers else [])],
         "staged": _staged_files(job),
         "user": _USER,
         "kept_s": _KEPT_S,
