@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import io
 import logging
 import re
@@ -20,7 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.arguments import checks_calls
+from gnnkit.arguments import check_known, checks_calls
 from gnnkit.bounds import whole_number
 from gnnkit.callers import warn
 from gnnkit.errors import PlanError, StoreError
@@ -351,6 +352,8 @@ class Logged:
 
 Report = Callable[[Logged], None]
 _logger = logging.getLogger(__name__)
+# Options of DistributedDataParallel that follow from the rank's device.
+_OF_DEVICES = "device_ids", "output_device"
 
 
 @checks_calls()
@@ -451,18 +454,25 @@ class TrainContext:
         while self._trackers:
             self._trackers.pop().close()
 
-    def ddp(self, model: Any) -> Any:
+    def ddp(self, model: Any, **options: Any) -> Any:
         """The model on this rank's device, its gradients averaged over all ranks; alone it is only moved.
 
         Args:
             model: A ``torch.nn.Module``, the same on every rank: parameters are rank 0's from here on.
+            **options: Those of ``DistributedDataParallel``: ``find_unused_parameters=True`` where some batches do not reach all of the
+                model, as batches of typed graphs may. They are checked where the model is alone, too.
+
+        Raises:
+            PlanError: There is no such option, or it is decided here.
         """
+        from torch.nn.parallel import DistributedDataParallel
+
+        known = [name for name in inspect.signature(DistributedDataParallel).parameters if name not in ("module", *_OF_DEVICES)]
+        check_known(options, known, dict.fromkeys(_OF_DEVICES, "the model is on ctx.device, one for each rank; leave it out"))
         model = model.to(self.device)
         if self.world_size == 1 or not any(parameter.requires_grad for parameter in model.parameters()):
             return model
-        from torch.nn.parallel import DistributedDataParallel
-
-        return DistributedDataParallel(model, device_ids=[self.device] if self.device.type == "cuda" else None)
+        return DistributedDataParallel(model, device_ids=[self.device] if self.device.type == "cuda" else None, **options)
 
     def epochs(self, total: int) -> Iterator[int]:
         """Yields the numbers of the epochs that are left of ``total``, as the loader counts them; a broken one continues.

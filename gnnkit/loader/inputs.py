@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from datetime import date
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -398,6 +399,22 @@ def to_times(value: Any, what: str, count: int, inputs: str, unit: str | None) -
         )
     check_unit(array, what, unit)
     return array.astype(np.int64)
+
+
+def as_of(ids: NDArray[np.int64], value: Any, unit: str | None) -> NDArray[np.int64]:
+    """Ids of ``sample()`` with their times, as requests carry them: int64 ``[2 k]``, see ``InputRows.given``.
+
+    Args:
+        ids: int64 ``[k]``.
+        value: One time for all of them, or ``[k]``; see ``to_times``.
+        unit: See ``to_times``.
+
+    Raises:
+        PlanError: They are no times, or of another number.
+    """
+    if np.isscalar(value) or isinstance(value, date) or getattr(value, "ndim", 1) == 0:
+        value = [value] * len(ids)
+    return np.concatenate([~ids, to_times(value, "input_time", len(ids), "nodes", unit)])
 
 
 def to_weight(value: Any, what: str) -> NDArray[np.float64] | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.arguments import Array, checks_arguments, checks_calls
+from gnnkit.arguments import Array, Dates, checks_arguments, checks_calls
 from gnnkit.backends import backend_from_json
 from gnnkit.backends.base import Backend, StreamStatus, check_owner, joined, remember
 from gnnkit.backends.devices import cache_device, device_for, device_of
@@ -30,6 +30,7 @@ from gnnkit.loader.epoch import BatchSteps, EpochIterator, EpochState, EpochStat
 from gnnkit.loader.feature_cache import open_stream
 from gnnkit.loader.history import Control, History, Records
 from gnnkit.loader.inputs import (
+    as_of,
     resolve_rank,
     to_ids,
     to_links,
@@ -50,7 +51,7 @@ from gnnkit.loader.planned import (
 )
 from gnnkit.loader.served import check_is_here
 from gnnkit.loader.subgraphs import SaintNorms
-from gnnkit.plan import InputAnchors, InputLinks, Inputs, LoaderPlan, Placement, Sampling
+from gnnkit.plan import InputAnchors, InputLinks, InputNodes, Inputs, LoaderPlan, Placement, Sampling
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.sampling.collate import is_importing, load_batch_classes
@@ -132,29 +133,37 @@ class Controls:
             subgraph.is_padding = step.is_padding
             return here._steps.all(subgraph)
 
-    def sample(self, input_nodes: Array, *, epoch: int = 0, index: int = 0) -> Data | HeteroData:
+    def sample(self, input_nodes: Array, *, input_time: Dates | None = None, epoch: int = 0, index: int = 0) -> Data | HeteroData:
         """Samples around inputs of your choice, as this loader does.
 
         Args:
             input_nodes: Ids ``[k]`` or a mask, of the loader's input type; for a loader of links ``[2, k]`` ids of sources and targets.
+            input_time: With ``time_attr``: nothing later is sampled around a node; a time for all of them, or ``[k]``; None is each
+                node's own.
             epoch: First half of the key that draws differ by; the same key gives the same batch.
             index: Second half.
 
         Raises:
-            PlanError: An id is out of range, or it, ``epoch`` or ``index`` is no whole number.
+            PlanError: An id is out of range, or it, ``epoch`` or ``index`` is no whole number, or a time is none or missing.
         """
         here = self.pipeline
         here._check_graph()
         epoch, index = (whole_number(name, value, 0, MOST_BATCHES) for name, value in (("epoch", epoch), ("index", index)))
-        inputs = here.plan.inputs
+        inputs, time_attr = here.plan.inputs, here.plan.sampling.time_attr
+        if isinstance(input_nodes, tuple) and input_nodes and isinstance(input_nodes[0], (str, tuple)):
+            other = f"loader.{'for_links' if isinstance(inputs, InputLinks) else 'for_split'}((type, ids)) makes a loader of another type"
+            raise PlanError(f"sample() takes ids alone: the inputs of this loader are of the type {inputs.input_type!r}", other)
+        if input_time is not None and (time_attr is None or not isinstance(inputs, InputNodes)):
+            hint = "say time_attr='time' where the loader is made" if time_attr is None else "make a loader of such links or anchors"
+            raise PlanError("input_time is given, and no times of nodes are compared with it", hint)
         if isinstance(inputs, InputLinks):
             ids = to_links(input_nodes, inputs.edge_type, here.schema).reshape(-1)
         else:
-            schema, time_attr = here.schema.node_types[inputs.node_type], here.plan.sampling.time_attr
-            if time_attr is not None and time_attr not in schema.arrays:
+            schema = here.schema.node_types[inputs.node_type]
+            if time_attr is not None and time_attr not in schema.arrays and input_time is None:
                 raise PlanError(
                     f"{inputs.node_type!r} nodes have no {time_attr!r} of their own, so sample() does not know their times",
-                    "make a loader with input_nodes=... and input_time=... of them",
+                    "loader.sample(ids, input_time=...) says one for all, or one for each",
                 )
             if _window_of(inputs) is not None:
                 raise PlanError(
@@ -162,6 +171,8 @@ class Controls:
                     "make a loader of them: for_split(input_nodes, time_window=...)",
                 )
             ids = to_ids(input_nodes, schema.num_nodes, "input_nodes of sample()")
+            if input_time is not None:
+                ids = as_of(ids, input_time, here.schema.time_unit(time_attr))
         with here.history.noting():
             load_batch_classes(here.history)
             subgraph = here.stream.sample_now(epoch, index, ids)

@@ -201,7 +201,10 @@ class InputRows(Protocol):
         ...
 
     def given(self, values: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
-        """The same for inputs that a user has given: int64 ``[k]`` node ids, or ``[2 * k]`` sources and then targets."""
+        """The same for inputs that a user has given, int64.
+
+        ``[k]`` node ids, or ``[2 * k]``: sources and then targets of links, or ``~ids`` and then times of nodes, which tells them from ids.
+        """
         ...
 
     def written_out(self) -> Inputs:
@@ -283,6 +286,9 @@ class NodeInputRows:
             raise PlanError(
                 "the labels came with this loader's own anchors, so those of other anchors are not known", "loader.peek() shows a batch"
             )
+        if len(values) and values[0] < 0:
+            nodes, time = values.reshape(2, -1)
+            return {"node": ~nodes, "time": time}
         return {"node": values}
 
     def written_out(self) -> InputNodes | InputAnchors:
@@ -394,7 +400,7 @@ class BatchList:
         Args:
             epoch: The epoch.
             index: The batch's number.
-            values: int64 ``[k]`` node ids, or ``[2 * k]`` sources and then targets.
+            values: See ``InputRows.given``.
         """
         arrays = self._inputs.given(values)
         count = len(next(iter(arrays.values())))

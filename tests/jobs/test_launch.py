@@ -321,3 +321,24 @@ def test_ranks_use_gpus_though_cuda_is_initialised_here(loader: GraphLoader, num
         results = run.results()
     assert all(device.startswith("cuda:") and x == "cuda" for device, x, _ in results)
     assert all(torch.equal(grad, results[0][2]) and grad.device.type == "cpu" for _, _, grad in results)
+
+
+def test_options_of_distributed_data_parallel(tmp_path: Path, loader: GraphLoader) -> None:
+    """A model of which a batch reaches only a part trains with them, and what they are is checked where a model is alone, too."""
+
+    def train(loader: Any, ctx: Any) -> Any:
+        import torch
+
+        model = ctx.ddp(torch.nn.ModuleList([torch.nn.Linear(4, 2), torch.nn.Linear(4, 2)]), find_unused_parameters=True)
+        said = []
+        for option in ("find_unused_parameter", "device_ids"):
+            try:
+                ctx.ddp(torch.nn.Linear(1, 1), **{option: True})
+            except Exception as error:
+                said.append(str(error))
+        return getattr(model, "find_unused_parameters", None), said
+
+    for num_procs, wanted in ((1, None), (2, True)):
+        with gnnkit.launch(train, loader, num_procs, device="cpu", directory=tmp_path / str(num_procs), progress=False) as run:
+            for found, (near, decided) in run.results():
+                assert found is wanted and "find_unused_parameters" in near and "one for each rank" in decided

@@ -41,10 +41,23 @@ with gnnkit.GraphLoader.from_store(store, **options) as loader:
     for backend in (gnnkit.InProcess(2), gnnkit.Colocated(1), gnnkit.GraphStore(num_servers=1)):
         with loader.with_backend(backend, shuffle=False) as other:
             said(other)
-    loader.export("job", train="train.py", gpus_per_node=0)
 """
 )
-_READ = _START + 'with gnnkit.GraphLoader.from_plan("plan.json", progress=False) as loader: said(loader.for_split("train", shuffle=False))\n'
+_EXPORT = """
+import gnnkit
+from forest_fire import ForestFire
+
+store = gnnkit.partition(gnnkit.datasets.cora(), 1, out="store")
+with gnnkit.GraphLoader.from_store(store, sampler=ForestFire(0.4), input_nodes="train", batch_size=64, progress=False) as loader:
+    loader.export("job", train="train.py", gpus_per_node=0)
+"""
+_READ = (
+    _START
+    + """
+with gnnkit.GraphLoader.from_plan("plan.json", progress=False) as loader:
+    said(loader.for_split("train", shuffle=False))
+"""
+)
 _TRAIN = "def train(loader, ctx):\n    for batch in loader:\n        pass\n"
 _NOTEBOOK = """
 with gnnkit.GraphLoader.from_pyg(gnnkit.datasets.cora(), sampler=ForestFire(), batch_size=64, progress=False) as loader:
@@ -76,6 +89,7 @@ def outside(page: list[str], tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_it_gives_the_same_batches_everywhere(outside: Path) -> None:
     made = run(outside, _MAKE)
     assert made.returncode == 0, made.stderr
@@ -84,12 +98,20 @@ def test_it_gives_the_same_batches_everywhere(outside: Path) -> None:
     read = run(outside, _READ)  # a process that knows of it by the plan alone
     assert read.returncode == 0, read.stderr
     assert read.stdout.split() == digests[:1]
-    (outside / "forest_fire.py").unlink()  # a job brings its own
+    (outside / "forest_fire.py").unlink()
+    missing = run(outside, _READ)
+    assert missing.returncode and "the module forest_fire, which cannot be imported here" in missing.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_job_brings_it(outside: Path) -> None:
+    made = run(outside, _EXPORT)
+    assert made.returncode == 0, made.stderr
+    (outside / "forest_fire.py").unlink()
     command = [Path(sys.executable).with_name("gnnkit"), "export", "--verify", "job", "--num-batches", "2"]
     verified = subprocess.run(command, cwd=outside, capture_output=True, text=True, timeout=240, env={**os.environ, "PYTHONPATH": ""})
     assert verified.returncode == 0, verified.stdout + verified.stderr
-    missing = run(outside, _READ)
-    assert missing.returncode and "the module forest_fire, which cannot be imported here" in missing.stderr
 
 
 def test_what_a_notebook_defines_samples_in_it_alone(page: list[str], tmp_path: Path) -> None:
