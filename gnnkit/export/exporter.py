@@ -11,12 +11,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gnnkit.bounds import check_choice, keep_whole_number
+from gnnkit.bounds import check_choice, is_whole, keep_whole_number
 from gnnkit.errors import PlanError, interruptible, near_matches
 from gnnkit.export.job import PLAN, README, RECORD, REQUIREMENTS, SIZES, STAGE, TRAIN, ExportJob, JobPlan, SizedJob, job_plan
 from gnnkit.export.job_files import partition_command, readme_text, requirements_text, template_source
 from gnnkit.export.launchers.base import Launcher, launcher_of
-from gnnkit.export.launchers.common import render
+from gnnkit.export.launchers.common import OPTION, render
 from gnnkit.export.source import file_source, function_source, sampler_files
 from gnnkit.export.verify import VerifyReport, verify_export
 from gnnkit.export.wheel import own_wheel
@@ -114,7 +114,7 @@ def export_plan(
         StoreError: The store is missing or damaged.
     """
     launcher, target = launcher_of(options.launcher), user_path(directory)
-    _check_options(launcher, options)
+    options = replace(options, options=_checked(launcher, options.options))
     made = job_plan(plan, options.nodes, options.storage_nodes, options.interface, options.placement)
     source, (wheel, wheel_bytes) = _source(train, made), own_wheel()
     files = {PLAN: made.text(target), TRAIN: source} | (modules := sampler_files(plan.sampling))
@@ -177,22 +177,30 @@ def _job(made: JobPlan, target: Path, options: JobOptions, file_bytes: Mapping[s
     )
 
 
-# What may stand in a line of a script, or in YAML, as it is.
-_OPTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./:@&|*,()\[\]+-]*")
 _MAPPING = "for example pod={'nodeSelector': {'gpu': 'a100'}}, or --option 'pod={nodeSelector: {gpu: a100}}'"
 
 
-def _check_options(launcher: Launcher, options: JobOptions) -> None:
-    for name, value in options.options.items():
+def _checked(launcher: Launcher, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a launcher as its files write them."""
+    found: dict[str, Any] = {}
+    for name, value in options.items():
         if name not in launcher.options:
             has = ", ".join(f"{known} ({meaning})" for known, meaning in launcher.options.items())
-            near = near_matches(name, list(launcher.options))
-            raise PlanError(f"{launcher.title} has no option {name!r}{near}", f"it has {has}" if has else "it has none")
+            near = "" if name in launcher.elsewhere else near_matches(name, list(launcher.options), 0.7)
+            hint = launcher.elsewhere.get(
+                name, f"it has {has}" if has else f"it has none; {README} of the job names the variables that it reads"
+            )
+            raise PlanError(f"{launcher.title} has no option {name!r}{near}", hint)
         if name in launcher.mappings:
             if not isinstance(value, Mapping) or not _is_json(value):
                 raise PlanError(f"the option {name}={value!r} of {launcher.title} is no mapping of what JSON can hold", _MAPPING)
-        elif not isinstance(value, str) or not _OPTION.fullmatch(value):
-            raise PlanError(f"the option {name}={value!r} of {launcher.title} is of no use", "a text without blanks: partition='gpu'")
+            found[name] = value
+        else:
+            text = str(value) if is_whole(value, 0) else value
+            if not isinstance(text, str) or not OPTION.fullmatch(text):
+                raise PlanError(f"the option {name}={value!r} of {launcher.title} is of no use", "a text without blanks: partition='gpu'")
+            found[name] = launcher.written(name, text)
+    return found
 
 
 def _is_json(value: Any) -> bool:

@@ -201,7 +201,7 @@ def most(
 class Sampling(Record):
     """A way of sampling: a frozen dataclass of its own kind, equal to others with the same values. Naming its kind makes plans read it.
 
-    A plan whose way of sampling is defined outside of gnnkit names its module, too, which whoever reads the plan imports.
+    A plan whose way of sampling is defined outside of gnnkit names its module, too, which is imported where the plan is read.
 
     Attributes:
         edge_dir: The direction in which the store is compressed and sampled.
@@ -789,7 +789,7 @@ _NOTEBOOK = "__main__"
 
 
 def check_module(sampling: Sampling) -> None:
-    """Refuses to write down a way of sampling that nobody who reads it could import.
+    """Refuses to write down a way of sampling that no other process could import.
 
     Raises:
         PlanError: The notebook or script itself defines it.

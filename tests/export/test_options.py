@@ -36,6 +36,38 @@ def test_slurm_takes_a_partition_and_the_like(plan: Path, tmp_path: Path) -> Non
     assert "24:00:00" not in script
 
 
+@pytest.mark.parametrize(
+    ("options", "lines", "not_there"),
+    [
+        ({"time": "4h"}, ["--time=4:00:00"], ["24:00:00"]),
+        ({"time": "1d12h"}, ["--time=36:00:00"], []),
+        ({"time": "90m"}, ["--time=1:30:00"], []),
+        ({"time": "2-12:30"}, ["--time=2-12:30"], []),
+        ({"mem": "64GiB", "cpus-per-task": 6}, ["--mem=64G", "--cpus-per-task=6"], ["--mem=1G", "--mem=2G"]),
+        ({"gres": "gpu:a100:1,lscratch:10"}, ["--gres=gpu:a100:1,lscratch:10"], ["--gpus-per-node"]),
+        ({"gres": "lscratch:10"}, ["--gres=lscratch:10", "--gpus-per-node=1"], []),
+        ({"mail-type": "END,FAIL", "mail-user": "me@example.org"}, ["--mail-type=END,FAIL", "--mail-user=me@example.org"], []),
+        ({"extra": {"exclusive": "", "nice": 100}}, ["--exclusive", "--nice=100"], []),
+    ],
+)
+def test_what_slurm_takes(plan: Path, tmp_path: Path, options: dict[str, Any], lines: list[str], not_there: list[str]) -> None:
+    with GraphLoader.from_plan(plan, progress=False) as loader:
+        loader.export(tmp_path / "job", launcher="slurm", gpus_per_node=1, options=options)
+    script = (tmp_path / "job/job.sbatch").read_text()
+    assert all(f"#SBATCH {line}\n" in script for line in lines), script
+    assert not any(line in script for line in not_there), script
+    names = [line.partition("=")[0] for line in script.splitlines() if line.startswith("#SBATCH")]
+    assert len(names) == len(set(names)), "one option, once"
+
+
+def test_skypilot_takes_resources(plan: Path, tmp_path: Path) -> None:
+    with GraphLoader.from_plan(plan, progress=False) as loader:
+        resources = {"use_spot": True, "accelerators": "A100:1"}
+        loader.export(tmp_path / "job", launcher="skypilot", gpus_per_node=1, options={"resources": resources})
+    found = yaml.safe_load((tmp_path / "job/sky.yaml").read_text())["resources"]
+    assert found["use_spot"] is True and found["accelerators"] == "A100:1" and found["disk_size"] >= 100
+
+
 def test_kubernetes_takes_fields_of_pods_from_the_command_line(plan: Path, tmp_path: Path) -> None:
     words = ["export", str(plan), str(tmp_path / "job"), "--launcher", "kubernetes", "--gpus-per-node", "0"]
     pod = "pod={nodeSelector: {gpu: a100}, tolerations: [{operator: Exists}]}"
@@ -64,17 +96,30 @@ def test_options_of_the_command_line_that_are_of_another_kind(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("launcher", "options", "said"),
     [
-        ({"partitions": "gpu"}, "Slurm has no option 'partitions'; did you mean 'partition'"),
-        ({"partition": "a b\n#SBATCH --uid=0"}, "is of no use"),
-        ({"time": 4}, "is of no use"),
-        ({"time": {"a": "b"}}, "is of no use"),
+        ("slurm", {"partitions": "gpu"}, "Slurm has no option 'partitions'; did you mean 'partition'"),
+        ("slurm", {"partition": "a b\n#SBATCH --uid=0"}, "is of no use"),
+        ("slurm", {"time": "4 hours"}, "is of no use"),
+        ("slurm", {"time": "four"}, "time='4h', '1d12h' or '90m'"),
+        ("slurm", {"time": "4:00:00:00"}, "is no time limit that sbatch takes"),
+        ("slurm", {"time": {"a": "b"}}, "is of no use"),
+        ("slurm", {"mem": "64 GB"}, "is of no use"),
+        ("slurm", {"mem": "lots"}, "mem='64G'"),
+        ("slurm", {"memory": "64G"}, "mem='64G'"),
+        ("slurm", {"nodes": 2}, "nodes= of export"),
+        ("slurm", {"extra": {"comment": "a\nb"}}, "is no option of sbatch"),
+        ("slurm", {"extra": {"--exclusive": ""}}, "its name without dashes"),
+        ("kubernetes", {"nodeSelector": "a"}, "pod={'nodeSelector': ...}"),
+        ("kubernetes", {"memory": "64Gi"}, "'limits': {'memory': '64Gi'}"),
+        ("skypilot", {"use_spot": "true"}, "'use_spot': True"),
+        ("ray", {"mem": "64G"}, "names the variables"),
     ],
 )
-def test_options_that_a_launcher_cannot_use(plan: Path, tmp_path: Path, options: dict[str, Any], said: str) -> None:
-    with GraphLoader.from_plan(plan, progress=False) as loader, pytest.raises(PlanError, match=said):
-        loader.export(tmp_path / "job", launcher="slurm", gpus_per_node=0, options=options)
+def test_options_that_a_launcher_cannot_use(plan: Path, tmp_path: Path, launcher: str, options: dict[str, Any], said: str) -> None:
+    with GraphLoader.from_plan(plan, progress=False) as loader, pytest.raises(PlanError) as told:
+        loader.export(tmp_path / "job", launcher=launcher, gpus_per_node=0, options=options)
+    assert said in str(told.value)
 
 
 @pytest.mark.slow

@@ -24,7 +24,8 @@ class Launcher(ABC):
         brings_files: Whether what starts the job brings environment, directory and store to the nodes, as its instructions say; else the
             README says how to install and to copy.
         options: The names of what ``export(options=)`` takes for it, with their meaning; a job has the given ones in ``job.options``.
-        mappings: Those of them that are mappings of anything that JSON can hold. The others are texts without blanks.
+        mappings: Those of them that are mappings of anything that JSON can hold. The others are whole numbers, or texts without blanks.
+        elsewhere: What does the work of an option that other programs call so: ``{name: what to write}``.
     """
 
     title: ClassVar[str]
@@ -33,6 +34,19 @@ class Launcher(ABC):
     brings_files: ClassVar[bool] = False
     options: ClassVar[Mapping[str, str]] = {}
     mappings: ClassVar[frozenset[str]] = frozenset()
+    elsewhere: ClassVar[Mapping[str, str]] = {}
+
+    def written(self, name: str, value: str) -> str:
+        """Returns the value of an option that is no mapping as what starts the job reads it.
+
+        Args:
+            name: One of ``options``.
+            value: What the user says.
+
+        Raises:
+            PlanError: It is none.
+        """
+        return value
 
     @abstractmethod
     def files(self, job: ExportJob) -> dict[str, str]:

@@ -14,6 +14,8 @@ from gnnkit.runtime.ring import HEADROOM, LEASED
 if TYPE_CHECKING:
     import jinja2
 
+# What may stand in a line of a script, or in YAML, as it is.
+OPTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./:@&|*,()=\[\]+-]*")
 # The most cores of a rank that samples with as many threads as there are cores for.
 _AUTO_THREADS = 4
 _GIB = 2**30

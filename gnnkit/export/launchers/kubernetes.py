@@ -141,6 +141,19 @@ class Kubernetes(Launcher):
         "claim": "fields of the claims: storageClassName, ...",
     }
     mappings = frozenset({"labels", "pod", "storage_pod", "claim"})
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        **{
+            name: f"pod={{'{name}': ...}}"
+            for name in ("nodeSelector", "tolerations", "affinity", "priorityClassName", "serviceAccountName", "imagePullSecrets")
+        },
+        **dict.fromkeys(
+            ("memory", "cpu", "resources"),
+            "pod={'containers': [{'name': 'node', 'resources': {'requests': {'memory': '64Gi'}, 'limits': {'memory': '64Gi'}}}]}",
+        ),
+        "storageClassName": "claim={'storageClassName': ...}",
+        "queue": "labels={'kueue.x-k8s.io/queue-name': ...}",
+        "namespace": "kubectl config set-context --current --namespace=..., before the commands of README.md",
+    }
     needs: ClassVar[str] = (
         "The cluster needs the [JobSet](https://jobset.sigs.k8s.io) controller, 0.10 or newer. `kubectl get crd jobsets.jobset.x-k8s.io`"
         " says whether it is there."

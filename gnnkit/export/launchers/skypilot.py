@@ -26,6 +26,12 @@ class SkyPilot(Launcher):
     """One file, which ``sky launch`` starts; SkyPilot finds the machines, torchrun starts the ranks."""
 
     title = "SkyPilot"
+    options = {"resources": "fields of resources: infra, instance_type, use_spot, accelerators, ..."}
+    mappings = frozenset({"resources"})
+    elsewhere = dict.fromkeys(
+        ("accelerators", "cloud", "cpus", "disk_size", "infra", "instance_type", "memory", "region", "use_spot", "zone"),
+        "resources={'infra': 'aws/us-east-1', 'use_spot': True, 'accelerators': 'A100:8'}",
+    )
     about_trial = f"`run` of {SKY_YAML} on each node, with SkyPilot's variables: there is no cloud here"
     about_files = {LAUNCH: "starts the ranks of one node", SKY_YAML: "the job for SkyPilot"}
     brings_files = True
@@ -79,6 +85,7 @@ def _sky_yaml(job: ExportJob) -> str:
     }
     if job.gpus_per_node:
         resources["accelerators"] = {name: job.gpus_per_node for name in _GPUS}
+    resources |= job.options.get("resources", {})
 
     def written(part: dict[str, Any]) -> str:
         return yaml.safe_dump(part, sort_keys=False, width=1000).rstrip("\n")

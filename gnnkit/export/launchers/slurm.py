@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 import json
+import re
 
+from gnnkit.errors import PlanError
 from gnnkit.export.job import ExportJob, Instructions
 from gnnkit.export.launchers.base import Launcher
-from gnnkit.export.launchers.common import SERVE, instructions_of, render
+from gnnkit.export.launchers.common import OPTION, SERVE, instructions_of, rank_cores, render, trainer_gib
 from gnnkit.export.proof.slurm import TRIAL, TRIAL_VARIABLE
 from gnnkit.export.proof.trial import Command, JobTrial, write_command
 
 SBATCH = "job.sbatch"
 _STAND_IN = "gnnkit.export.proof.slurm"
+
+
+_NAME = re.compile("[a-z][a-z0-9-]*")
+_SIZE = re.compile("([0-9]+)(?:([KMGT])(?:i?B)?)?", re.IGNORECASE)
+# As sbatch takes times: minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds.
+_TIME = re.compile("[0-9]+(:[0-9]{1,2}){0,2}|[0-9]+-[0-9]{1,2}(:[0-9]{1,2}){0,2}|UNLIMITED|INFINITE", re.IGNORECASE)
+_SPAN = re.compile("(?=[0-9])(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m(?:in)?)?")
+
+
+def _time(value: str) -> str:
+    """A time limit as ``sbatch`` reads it, from one or from what people write: 4h, 90min, 1d12h."""
+    if _TIME.fullmatch(value):
+        return value
+    if not (span := _SPAN.fullmatch(value)):
+        raise PlanError(f"time={value!r} is no time limit that sbatch takes", "time='4h', '1d12h' or '90m'; or '4:00:00', hours first")
+    days, hours, minutes = (int(part or 0) for part in span.groups())
+    hours, minutes = 24 * days + hours + minutes // 60, minutes % 60
+    return f"{hours}:{minutes:02}:00"
 
 
 class Slurm(Launcher):
@@ -23,15 +43,61 @@ class Slurm(Launcher):
         "partition": "the queue",
         "account": "who pays",
         "qos": "quality of service",
-        "time": "the time limit, 24:00:00",
+        "time": "the time limit, 24:00:00 or 4h",
         "constraint": "features that nodes must have",
+        "nodelist": "nodes that it must have",
+        "exclude": "nodes that it must not have",
+        "reservation": "a reservation",
+        "mem": "memory of a node with ranks, 64G",
+        "cpus-per-task": "processors of a rank",
+        "gres": "resources of a node with ranks, gpu:a100:2",
+        "mail-type": "when to write a mail, END,FAIL",
+        "mail-user": "to whom",
+        "extra": "other options of sbatch, {'exclusive': '', 'comment': 'mine'}",
+    }
+    mappings = frozenset({"extra"})
+    elsewhere = {
+        "nodes": "it is nodes= of export()",
+        "ntasks-per-node": "it is procs_per_node= of export()",
+        "gpus-per-node": "it is gpus_per_node= of export()",
+        "gpus": "it is gpus_per_node= of export()",
+        "memory": "mem='64G'",
+        "walltime": "time='4h'",
+        "queue": "partition='gpu'",
     }
     about_files = {SERVE: "starts the storage servers of one node", SBATCH: "the job for Slurm"}
 
+    def written(self, name: str, value: str) -> str:
+        """Returns times and sizes as ``sbatch`` reads them.
+
+        Raises:
+            PlanError: One is neither such nor what stands for it.
+        """
+        if name == "time":
+            return _time(value)
+        if name == "mem" and not (size := _SIZE.fullmatch(value)):
+            raise PlanError(f"mem={value!r} is no size that sbatch takes", "a whole number with K, M, G or T: mem='64G'")
+        return "".join(filter(None, size.groups())).upper() if name == "mem" and size else value
+
     def files(self, job: ExportJob) -> dict[str, str]:
-        """Returns ``job.sbatch``, and ``serve.sh`` where there are storage nodes."""
-        options = "\n".join(f"#SBATCH --{name}={value}" for name, value in {"time": "24:00:00", **job.options}.items())
-        files = {SBATCH: render(SBATCH, job, options=options)}
+        """Returns ``job.sbatch``, and ``serve.sh`` where there are storage nodes.
+
+        Raises:
+            PlanError: An option of ``extra`` is none.
+        """
+        given = {"time": "24:00:00", **job.options}
+        resources = {"cpus-per-task": rank_cores(job), "mem": f"{trainer_gib(job)}G"}
+        if job.gpus_per_node and "gpu" not in given.get("gres", ""):
+            resources["gpus-per-node"] = job.gpus_per_node
+        resources |= {name: given.pop(name) for name in ("mem", "cpus-per-task", "gres") if name in given}
+        for name, value in given.pop("extra", {}).items():
+            if not (_NAME.fullmatch(name) and isinstance(value, (str, int)) and (value == "" or OPTION.fullmatch(str(value)))):
+                raise PlanError(
+                    f"extra={{{name!r}: {value!r}}} is no option of sbatch", "its name without dashes, and a text without blanks"
+                )
+            given[name] = value
+        lines = ["\n".join(f"#SBATCH --{name}{'=' * (value != '')}{value}" for name, value in kind.items()) for kind in (given, resources)]
+        files = {SBATCH: render(SBATCH, job, options=lines[0], resources=lines[1])}
         if job.num_servers:
             files[SERVE] = render(SERVE, job, where="slurm")
         return files
