@@ -30,7 +30,7 @@ from gnnkit.storage.arrays import ReadAhead
 from gnnkit.storage.build import build_store
 from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.store import Store
-from gnnkit.units import format_bytes, format_duration, format_rate
+from gnnkit.units import format_bytes, format_duration, format_number, format_rate
 
 # Backends take turns, so that whatever else the machine does hits all of them alike.
 _TURNS = 3
@@ -122,7 +122,7 @@ class BenchReport:
             in_order, limit = 2 * self.copy_bytes_per_s, 2 * self.gather_bytes_per_s
             lines += [
                 f"A batch moves {format_bytes(self.least_bytes)} at least: rows and neighbours read once, its tensors written once.",
-                f"Memory moves {format_rate(in_order, 'B')} here for {self.num_threads} threads that copy rows in order, and "
+                f"Memory moves {format_rate(in_order, 'B')} here for {format_number(self.num_threads, 'thread')} that copy rows in order, "
                 f"{format_rate(limit, 'B')} for as many that gather them: the limit.",
                 f"{best} moves {format_rate(moved, 'B')} of what is least beside choosing neighbours, {moved / limit:.0%} of the limit.",
             ]

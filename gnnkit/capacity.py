@@ -34,7 +34,7 @@ from gnnkit.storage.layout import EDGE_FEATURE_NAME, FEATURE_NAME, MANIFEST_NAME
 from gnnkit.storage.manifest import Manifest, planned_manifest, read_manifest
 from gnnkit.storage.partition.hotness import expected_frontiers, input_seeds
 from gnnkit.storage.store import Store
-from gnnkit.units import format_bytes
+from gnnkit.units import format_bytes, format_number
 from gnnkit.urls import is_url
 
 _STEPS = 60
@@ -348,7 +348,7 @@ def from_bench(path: Path) -> Rates:
     except (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
         hint = "write one with gnnkit bench --json > bench.json"
         raise PlanError(f"{str(path)!r} is no record of gnnkit bench: {type(error).__name__}: {error}", hint) from error
-    return Rates(edges, nbytes, f"recorded in {path}: {value['graph']} with {threads} threads")
+    return Rates(edges, nbytes, f"recorded in {path}: {value['graph']} with {format_number(threads, 'thread')}")
 
 
 _LOOKED_AT = 16

@@ -251,7 +251,6 @@ def train_on_products_like(source: GeneratedSource, epochs: int | None, events: 
     say(f"  {source.num_nodes:,} nodes, {source.schema.num_edges:,} edges, {num_features} features, {num_classes} classes")
     started = time.perf_counter()
     with _training_loader(source, **kept) as loader:
-        assert loader.store is not None, "from_source builds one"
         say(f"  store ready after {time.perf_counter() - started:.1f} s: {loader.store.path}")
         epochs = max(1, math.ceil(_STEPS / len(loader))) if epochs is None else epochs
         say(f"  training on {len(splits['train']):,} nodes: {epochs} epochs of {len(loader)} batches, fan-out {_NUM_NEIGHBORS}")

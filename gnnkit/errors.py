@@ -64,6 +64,10 @@ class AttributeNotSettable(PlanError, AttributeError):
     """An attribute that cannot be assigned was assigned to."""
 
 
+class NoSuchAttribute(PlanError, AttributeError):
+    """An attribute was asked for that a loader does not have: by another library's name, or a store of a graph in memory."""
+
+
 class SettingMissing(PlanError, KeyError):
     """A train function asked ``ctx.config`` for a hyper-parameter that the job does not have."""
 

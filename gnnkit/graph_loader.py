@@ -14,7 +14,7 @@ from gnnkit.backends.base import Backend
 from gnnkit.backends.devices import Device
 from gnnkit.callers import name_of
 from gnnkit.datasets.table_options import TableOptions
-from gnnkit.errors import AttributeNotSettable, PlanError, interruptible
+from gnnkit.errors import AttributeNotSettable, NoSuchAttribute, PlanError, interruptible
 from gnnkit.events import EventSink
 from gnnkit.files import user_path
 from gnnkit.loader.history import History
@@ -67,8 +67,27 @@ _MADE_BY = (
 )
 
 
+# What people who know another library ask for, and what does it here.
+_ELSEWHERE = {
+    "from_networkx": "GraphLoader.from_tables(graph) takes a NetworkX graph",
+    "from_pandas": "GraphLoader.from_tables(edges, nodes) takes data frames",
+    "from_csv": "GraphLoader.from_tables('edges.csv', 'nodes.csv') takes files of tables",
+    "from_dgl": "GraphLoader.from_pyg(torch_geometric.utils.from_dgl(graph), ...)",
+}
+
+
+class _Answering(type):
+    """The class of ``GraphLoader``, which answers names of other libraries; it is asked for those alone that there are not."""
+
+    if not TYPE_CHECKING:  # which is to complain itself
+
+        def __getattr__(cls, name: str) -> Any:
+            text = f"type object {cls.__name__!r} has no attribute {name!r}"
+            raise NoSuchAttribute(text, _ELSEWHERE[name]) if name in _ELSEWHERE else AttributeError(text)
+
+
 @checks_calls()
-class GraphLoader(Controls, Shown):
+class GraphLoader(Controls, Shown, metaclass=_Answering):
     """Iterates over sampled neighbourhoods of a graph as PyG batches.
 
     Made by ``from_ogb``, ``from_tables``, ``from_pyg``, ``from_store``, ``from_source`` or ``from_plan``. A loader may be iterated any
@@ -151,6 +170,14 @@ class GraphLoader(Controls, Shown):
     def __next__(self) -> NoReturn:
         """Refuses what takes a loader for one iteration over it: each ``iter(loader)`` is an epoch."""
         raise PlanError("a loader is no iterator: each iter(loader) begins an epoch", NEXT_BATCH)
+
+    @property
+    def dataset(self) -> NoReturn:
+        """Answers code for a ``DataLoader``: there is no such object."""
+        raise NoSuchAttribute(
+            "a loader has no dataset: it samples from a graph",
+            "loader.schema and loader.store say which, loader.plan.inputs what batches start from; len(loader) is the number of batches",
+        )
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in ("_pipeline", "_dist_loader") and (type(self) is GraphLoader or hasattr(GraphLoader, name)):

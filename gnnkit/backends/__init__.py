@@ -39,6 +39,15 @@ def backend_from_json(value: Mapping[str, Any]) -> Backend:
     return backend
 
 
+# What others call them.
+_MEANT = {
+    **dict.fromkeys(("process", "processes", "multiprocessing", "mp", "workers", "local"), "colocated"),
+    **dict.fromkeys(("thread", "threads", "threading", "sync"), "inprocess"),
+    **dict.fromkeys(("server", "servers", "remote"), "graph_store"),
+    **dict.fromkeys(("gpu", "cuda", "device"), "on_device"),
+}
+
+
 def resolve_backend(value: Backend | str, *, is_whole: bool = True) -> Backend:
     """A backend object as it is, or the one that a word such as ``"inprocess"`` stands for.
 
@@ -62,5 +71,7 @@ def resolve_backend(value: Backend | str, *, is_whole: bool = True) -> Backend:
             return decided.backend
         return backend_from_json({"kind": "InProcess" if is_whole else "Colocated"})
     if value.lower() not in _WORDS:
-        raise PlanError(f"unknown backend {value!r}{near_matches(value, list(_WORDS))}", f"known: {['auto', *_WORDS]}")
+        meant = _MEANT.get(value.lower())
+        near = near_matches(value, list(_WORDS)) if meant is None else f"; did you mean {meant!r}?"
+        raise PlanError(f"unknown backend {value!r}{near}", f"known: {['auto', *_WORDS]}")
     return backend_from_json({"kind": _WORDS[value.lower()]})

@@ -105,15 +105,15 @@ def _show(graph: SizedGraph, cluster: Cluster, rates: Rates, found: Estimate, wa
 
     manifest, schema, batch, storage = graph.manifest, graph.manifest.schema, found.batch, cluster.storage_nodes
     choices = [
-        f"{word}: {format_bytes(found.holding[word])} on each, {format_bytes(crossing)} of a batch cross between machines"
+        f"{word}: {format_bytes(found.holding[word], 1024)} on each, {format_bytes(crossing, 1024)} of a batch cross between machines"
         for word, crossing in found.crossing.items()
     ]
     rows = [
         ("graph", f"{format_count(schema.num_nodes)} nodes, {format_count(schema.num_edges)} edges; {graph.source}"),
-        ("store", f"{format_bytes(graph.nbytes)} in {manifest.num_parts} part{'s' if manifest.num_parts > 1 else ''}"),
-        ("a batch", f"{format_count(batch['nodes'])} nodes, {format_count(batch['edges'])} edges, {format_bytes(batch['bytes'])}"),
+        ("store", f"{format_bytes(graph.nbytes, 1024)} in {manifest.num_parts} part{'s' if manifest.num_parts > 1 else ''}"),
+        ("a batch", f"{format_count(batch['nodes'])} nodes, {format_count(batch['edges'])} edges, {format_bytes(batch['bytes'], 1024)}"),
         ("", batch["source"]),
-        ("placement", f"{found.placement}, {format_bytes(found.disk)} of disk on each {'storage machine' if storage else 'machine'}"),
+        ("placement", f"{found.placement}, {format_bytes(found.disk, 1024)} of disk on each {'storage machine' if storage else 'machine'}"),
         *[("", choice) for choice in choices if not storage and len(choices) > 1],
         ("memory", f"{sizes(found.memory)}; model and optimizer come on top"),
         *([("storage memory", sizes(found.storage_memory))] if storage else []),
@@ -131,7 +131,9 @@ def _show(graph: SizedGraph, cluster: Cluster, rates: Rates, found: Estimate, wa
     ]
     if reads := found.reads:
         pages = f"{format_count(reads['missed'])} of the {format_count(reads['touched'])} pages that a batch touches, with"
-        rows.insert(6, ("from disk", f"{pages} {format_bytes(reads['room'])} for pages of a store of {format_bytes(graph.nbytes)}"))
+        rows.insert(
+            6, ("from disk", f"{pages} {format_bytes(reads['room'], 1024)} for pages of a store of {format_bytes(graph.nbytes, 1024)}")
+        )
         rows.insert(7, ("", f"{format_rate(reads['pages_per_s'], 'pages')}, probed with {reads['depth']:.0f} reads under way"))
     trainers = f"{cluster.nodes} x {cluster.procs_per_node} trainers of {wanted.batch_size} seeds"
     show_rows(f"{manifest.name}, {trainers}, num_neighbors {','.join(map(str, wanted.num_neighbors))}", rows)

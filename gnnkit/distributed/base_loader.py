@@ -882,7 +882,7 @@ def dist_loader_over(loader: Pipeline) -> BaseDistLoader:
             "dist_loader hands out batches with graphlearn-torch's names, and its batch is the seeds", "leave disjoint and time_attr out"
         )
     plan, schema = loader.plan, DatasetSchema.from_graph(loader.schema, loader.plan.sampling.edge_dir)
-    store = loader.store
+    store = None if loader.graph.store is None else loader.store
     dataset = None if store is None else DistDataset.from_store(store, store.local_parts[0])
     config, options = _config(plan, schema), _options(plan)
     seeds = _seeds(loader, homogeneous=schema.edge_types is None)

@@ -96,7 +96,8 @@ class RegisterBackendRequest:
 
     Attributes:
         backend_id: What ``init_sampling_backend`` gave.
-        worker_key: The input's name: trainers that register the same one divide its batches among themselves.
+        worker_key: The input's name: trainers that register the same one divide its batches among themselves. Each batch goes to the
+            trainer that asks for it first: one that begins an epoch later than the others may get few of them, or none.
         sampler_input: ``NodeSamplerInput``.
         sampling_config: The backend's.
         buffer_capacity: Batches that are sampled ahead, at most.

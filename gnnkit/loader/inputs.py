@@ -331,7 +331,7 @@ def find_rank() -> tuple[int, int] | None:
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank()), int(distributed.get_world_size())
-    values = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
+    values = tuple(os.environ.get(name, "").strip() for name in ("RANK", "WORLD_SIZE"))
     if not values[0] or not values[1]:
         return None
     try:

@@ -22,7 +22,7 @@ from gnnkit.backends.inprocess import InProcessStream
 from gnnkit.backends.on_device import backend_for_data
 from gnnkit.bounds import MOST_BATCHES, is_whole, shown, whole_number
 from gnnkit.callers import warn
-from gnnkit.errors import LoaderClosed, PlanError
+from gnnkit.errors import LoaderClosed, NoSuchAttribute, PlanError
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.loader.advice.measuring import Gauge
 from gnnkit.loader.building import BatchBuilder, check_paddable, with_shapes
@@ -367,13 +367,30 @@ class Controls:
         return 1 + max((int(part.arrays["y"].max()) for part in arrays.local_nodes(here._input_type) if len(part.arrays["y"])), default=-1)
 
     @property
-    def store(self) -> Store | None:
-        """The opened store, or None for a graph in memory."""
+    def num_nodes(self) -> int:
+        """Nodes of the graph, of all types."""
+        return self.pipeline.schema.num_nodes
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of the graph, of all types."""
+        return self.pipeline.schema.num_edges
+
+    @property
+    def store(self) -> Store:
+        """The opened store.
+
+        Raises:
+            PlanError: The graph is only in memory.
+        """
         here = self.pipeline
         stored = here.graph.store
         arrays = here.graph.arrays
         if stored is None:
-            return None
+            raise NoSuchAttribute(
+                "this loader's graph is only in memory and has no store",
+                "store = gnnkit.partition(data, out='stores/graph'), then GraphLoader.from_store(store, ...)",
+            )
         return Store.open(stored.path, arrays.local_parts, stored.url, whole_structure=arrays.whole_structure)
 
     def close(self) -> None:

@@ -180,3 +180,41 @@ def test_edges_whose_ends_are_swapped_are_answered_with_where_each_is_looked_up(
         GraphLoader.from_tables({("user", "buys", "item"): buys}, nodes, src="item", dst="user", **options)
     with GraphLoader.from_tables({("user", "buys", "item"): buys}, nodes, src="user", dst="item", **options) as loader:
         assert len(loader) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("from_networkx", "takes a NetworkX graph"),
+        ("from_pandas", "takes data frames"),
+        ("from_csv", "from_tables('edges.csv'"),
+        ("from_dgl", "from_pyg(torch_geometric.utils.from_dgl(graph)"),
+    ],
+)
+def test_constructors_of_other_libraries(name: str, says: str) -> None:
+    assert not hasattr(gnnkit.GraphLoader, name) and not hasattr(gnnkit.GraphLoader, "no_such_thing")
+    with pytest.raises(AttributeError) as told:
+        getattr(gnnkit.GraphLoader, name)
+    assert says in str(told.value)
+
+
+def test_what_loaders_have_and_have_not(tmp_path: Path) -> None:
+    data = gnnkit.datasets.cora()
+    with gnnkit.GraphLoader.from_pyg(data, num_neighbors=[2], progress=False) as loader:
+        assert (loader.num_nodes, loader.num_edges) == (data.num_nodes, data.num_edges)
+        assert not hasattr(loader, "store") and not hasattr(loader, "dataset")
+        with pytest.raises(PlanError, match="only in memory"):
+            loader.store.keys("node")
+        with pytest.raises(PlanError, match="loader.plan.inputs"):
+            loader.dataset.anything
+    store = gnnkit.partition(data, 1, out=tmp_path / "store")
+    with gnnkit.GraphLoader.from_store(store, num_neighbors=[2], progress=False) as loader:
+        assert loader.store.path == store.path and loader.num_nodes == data.num_nodes
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"), [("processes", "colocated"), ("multiprocessing", "colocated"), ("threads", "inprocess"), ("servers", "graph_store")]
+)
+def test_backends_by_other_words(word: str, meant: str) -> None:
+    with pytest.raises(PlanError, match=f"did you mean '{meant}'"):
+        gnnkit.GraphLoader.from_pyg(gnnkit.datasets.cora(), num_neighbors=[2], backend=word, progress=False)

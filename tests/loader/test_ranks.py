@@ -19,6 +19,7 @@ from torch_geometric.data import HeteroData
 import gnnkit
 from gnnkit import GraphLoader
 from gnnkit.errors import PlanError
+from gnnkit.loader.inputs import find_rank
 from gnnkit.pyg import LinkNeighborLoader, NeighborLoader
 from tests.helpers.ports import free_port
 from tests.loader.graphs import NUM_NODES, make, plain, seeds, typed
@@ -26,6 +27,13 @@ from tests.loader.graphs import NUM_NODES, make, plain, seeds, typed
 pytestmark = pytest.mark.slow
 
 DATA = plain()
+
+
+def test_blank_variables_are_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank, world_size in ((" ", " "), ("", "2"), ("\t", "2")):
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("WORLD_SIZE", world_size)
+        assert find_rank() is None
 
 
 def test_rank_and_world_size_come_from_torchruns_environment(monkeypatch: pytest.MonkeyPatch) -> None:
