@@ -206,7 +206,7 @@ def test_what_loaders_have_and_have_not(tmp_path: Path) -> None:
         with pytest.raises(PlanError, match="only in memory"):
             loader.store.keys("node")
         with pytest.raises(PlanError, match="loader.plan.inputs"):
-            loader.dataset.anything
+            len(loader.dataset)
     store = gnnkit.partition(data, 1, out=tmp_path / "store")
     with gnnkit.GraphLoader.from_store(store, num_neighbors=[2], progress=False) as loader:
         assert loader.store.path == store.path and loader.num_nodes == data.num_nodes
