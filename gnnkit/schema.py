@@ -63,9 +63,30 @@ def bfloat16_to_float32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
     return values
 
 
+# What the bit patterns of float8_e4m3fn without a sign stand for, 0 to 448 and NaN, and the midpoints at which numbers are rounded.
+_FLOAT8 = np.append([(p & 7) / 512 if p < 8 else (8 + (p & 7)) * 2.0 ** ((p >> 3) - 10) for p in range(127)], np.nan).astype(np.float32)
+_FLOAT8_MIDDLES = np.append(_FLOAT8[:126] + np.diff(_FLOAT8[:127]) / 2, 464).astype(np.float32)
+
+
+def float32_to_float8(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Bit patterns of the nearest float8_e4m3fn (ties to even); NaN beyond 464."""
+    sizes = np.abs(values)
+    patterns = np.searchsorted(_FLOAT8_MIDDLES, sizes)
+    patterns += (patterns & 1) & (sizes == _FLOAT8_MIDDLES[np.minimum(patterns, 126)])
+    found: NDArray[np.uint8] = (patterns | np.signbit(values) * 128).astype(np.uint8)
+    return found
+
+
+def float8_to_float32(bits: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """The values of float8_e4m3fn bit patterns, exactly."""
+    values: NDArray[np.float32] = np.copysign(_FLOAT8[bits & 127], np.where(bits < 128, np.float32(1), np.float32(-1)))
+    return values
+
+
 # By torch's names. This is all that there is to declare: ``gnnkit.storage.convert`` packs and unpacks any number of bits that divides 8.
 ELEMENT_TYPES: Mapping[str, ElementType] = {
     "bfloat16": ElementType("uint16", "bfloat16", decode=bfloat16_to_float32, encode=float32_to_bfloat16),
+    "float8_e4m3fn": ElementType("uint8", "float8_e4m3fn", decode=float8_to_float32, encode=float32_to_float8),
     "quint8": ElementType("uint8", "float32", 8),
     "quint4x2": ElementType("uint8", "float32", 4),
     "quint2x4": ElementType("uint8", "float32", 2),

@@ -55,8 +55,8 @@ def _cast(values: NDArray[Any], dtype: str, name: str) -> NDArray[Any]:
 
 
 def is_lost(values: NDArray[Any], narrowed: NDArray[Any], *, to_zero: bool = False) -> NDArray[np.bool_]:
-    """Which numbers a narrower type does not hold: finite ones that became infinite, and with ``to_zero`` others that became 0."""
-    lost: NDArray[np.bool_] = np.isinf(narrowed) & np.isfinite(values)
+    """Which numbers a narrower type does not hold: finite ones that are no longer, and with ``to_zero`` others that became 0."""
+    lost: NDArray[np.bool_] = ~np.isfinite(narrowed) & np.isfinite(values)
     if to_zero:
         lost |= (narrowed == 0) & (values != 0)
     return lost

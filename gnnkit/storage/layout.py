@@ -48,7 +48,7 @@ Given = Literal["given"]
 # ``"column:NAME"``: the array NAME of nodes says it. A type of its own, so that type checkers still find misspelt names of others.
 ByColumn = NewType("ByColumn", str)
 BY_COLUMN = "column:"
-FeatureDtype = Literal["float32", "float16", "bfloat16", "quint8", "quint4x2", "quint2x4"]
+FeatureDtype = Literal["float32", "float16", "bfloat16", "float8_e4m3fn", "quint8", "quint4x2", "quint2x4"]
 
 
 class TypeFeatures(TypedDict):

@@ -139,7 +139,7 @@ def test_hot_features_of_other_parts_are_replicated(tmp_path: Path) -> None:
     assert build_store(source, tmp_path / "none", BuildOptions(4)).cache(0) == {}
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn"])
 def test_features_are_stored_narrow_and_labels_are_not(dtype: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((50, 8)).astype(np.float32)
@@ -158,8 +158,9 @@ def test_features_are_stored_narrow_and_labels_are_not(dtype: str, tmp_path: Pat
     if dtype == "float16":
         np.testing.assert_array_equal(stored, x.astype(np.float16))
     else:
-        values = torch.from_numpy(stored.view(np.int16)).view(torch.bfloat16).float().numpy()
-        np.testing.assert_array_equal(values, torch.from_numpy(x).bfloat16().float().numpy())
+        signed = torch.from_numpy(stored.view(f"i{stored.itemsize}"))
+        values = signed.view(getattr(torch, dtype)).float().numpy()
+        np.testing.assert_array_equal(values, torch.from_numpy(x).to(getattr(torch, dtype)).float().numpy())
     held = build_store(store, tmp_path / "again", BuildOptions(3))
     assert held.options.feature_dtype == dtype
     with pytest.raises(PlanError, match="cannot become float32"):
@@ -167,12 +168,20 @@ def test_features_are_stored_narrow_and_labels_are_not(dtype: str, tmp_path: Pat
 
 
 @settings(deadline=None)
-@given(st.lists(st.floats(width=32), min_size=1))
-def test_bfloat16_is_what_torch_rounds_to(values: list[float]) -> None:
+@given(st.lists(st.one_of(st.floats(width=32), st.floats(-464, 464, width=32)), min_size=1))
+def test_narrow_types_are_what_torch_rounds_to(values: list[float]) -> None:
     array = np.array(values, np.float32)
-    theirs = torch.from_numpy(array).bfloat16()
-    bits = ELEMENT_TYPES["bfloat16"].encode(array)
-    np.testing.assert_array_equal(ELEMENT_TYPES["bfloat16"].decode(bits), theirs.float().numpy())
+    for name, largest in (("bfloat16", np.inf), ("float8_e4m3fn", 464)):  # beyond which torch saturates, and gnnkit refuses
+        fitting = array[(np.abs(array) <= largest) | np.isnan(array)]
+        theirs = torch.from_numpy(fitting).to(getattr(torch, name))
+        bits = ELEMENT_TYPES[name].encode(fitting)
+        np.testing.assert_array_equal(ELEMENT_TYPES[name].decode(bits), theirs.float().numpy())
+
+
+def test_numbers_beyond_float8_are_refused(tmp_path: Path) -> None:
+    source = homogeneous_source(RING, 4, x=np.array([[1.0], [448.0], [np.nan], [500.0]], np.float32))
+    with pytest.raises(PlanError, match="500.0, which float8_e4m3fn cannot hold"):
+        build_store(source, tmp_path / "store", BuildOptions(1, feature_dtype="float8_e4m3fn"))
 
 
 def test_features_beyond_float16_are_refused(tmp_path: Path) -> None:
