@@ -55,8 +55,8 @@ class VerbCommand(TyperCommand):
 
 FEATURE_DTYPE = typer.Option(
     None,
-    help="Store features as float32, float16, bfloat16, float8_e4m3fn, quint8, quint4x2 or quint2x4: DTYPE, or TYPE=DTYPE with a node or edge type; "
-    "may be given several times.",
+    help="Store features as float32, float16, bfloat16, float8_e4m3fn, quint8, quint4x2 or quint2x4: DTYPE, or TYPE=DTYPE with a node or "
+    "edge type; may be given several times.",
 )
 
 
