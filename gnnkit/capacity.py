@@ -28,6 +28,7 @@ from gnnkit.plan.sampling import BatchSize, most, resolve_fan_outs
 from gnnkit.runtime.limits import start_memory
 from gnnkit.runtime.ring import HEADROOM, LEASED
 from gnnkit.schema import NodeType
+from gnnkit.splits import find_split
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.disk import probe_disk
 from gnnkit.storage.layout import EDGE_FEATURE_NAME, FEATURE_NAME, MANIFEST_NAME, TRAIN, BuildOptions
@@ -68,7 +69,8 @@ class PageReads:
             StoreError: A part is not open.
         """
         graph = store.require().arrays()
-        splits, name = store.splits, TRAIN if inputs is None else inputs.split
+        splits = store.splits
+        name = (find_split(TRAIN, splits.get(seed_type, {}), 0) or TRAIN) if inputs is None else inputs.split
         if inputs is not None and inputs.ids is not None:
             splits, name = {seed_type: {TRAIN: inputs.ids}}, TRAIN
         ids = input_seeds(graph, splits, name).get(seed_type, np.empty(0, np.int64))
@@ -406,7 +408,9 @@ def _seed_type(graph: SizedGraph) -> NodeType:
     """The node type that a plan starts from, or the one with a training split, else the first one."""
     if graph.plan is not None and isinstance(graph.plan.inputs, InputNodes):
         return graph.plan.inputs.node_type
-    return next((t for t, splits in graph.manifest.splits.items() if TRAIN in splits), next(iter(graph.manifest.schema.node_types)))
+    return next(
+        (t for t, splits in graph.manifest.splits.items() if find_split(TRAIN, splits, 0)), next(iter(graph.manifest.schema.node_types))
+    )
 
 
 def _sampled(graph: SizedGraph, path: Path, wanted: Asked, num_hosts: int) -> BatchSize:
@@ -484,7 +488,7 @@ def _sampling(store: Path, wanted: Asked, seed_type: NodeType, plan: LoaderPlan 
     """A loader in this process of a plan's batches, or of those that start from the split "train"."""
     backend = InProcess()
     if plan is None:
-        inputs = (seed_type, TRAIN if TRAIN in Store.open(store).splits.get(seed_type, {}) else None)
+        inputs = (seed_type, find_split(TRAIN, Store.open(store).splits.get(seed_type, {}), 0))
         options: dict[str, Any] = {"num_neighbors": list(wanted.num_neighbors), "batch_size": wanted.batch_size, "memory_budget": 0}
         return GraphLoader.from_store(store, input_nodes=inputs, backend=backend, progress=False, **options)
     sampling = plan.sampling

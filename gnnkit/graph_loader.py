@@ -38,6 +38,7 @@ from gnnkit.plan import LoaderPlan, PlacementWord
 from gnnkit.rendering import Shown
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.schema import EdgeDir, EdgeType
+from gnnkit.splits import split_index_of
 from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.store import Store
 from gnnkit.ui import progress as progress_ui
@@ -453,11 +454,19 @@ class GraphLoader(Controls, Shown, metaclass=_Answering):
 
     # Other loaders on the same graph ---------------------------------------------------------------------------------------
 
-    def for_split(self, input_nodes: NodesOption, *, input_time: Dates | None = None, **changes: Unpack[LoaderKeywords]) -> GraphLoader:
+    def for_split(
+        self,
+        input_nodes: NodesOption,
+        *,
+        split_index: int | None = None,
+        input_time: Dates | None = None,
+        **changes: Unpack[LoaderKeywords],
+    ) -> GraphLoader:
         """A loader of other nodes; other options where they are given. It begins with epoch 0.
 
         Args:
             input_nodes: A split's name, ids, a mask, ``("type", any of these)``, or None for all nodes.
+            split_index: Which one of several splits; None is that of this loader.
             input_time: See ``InputOptions``.
             **changes: Options as for the constructors; those that are not given stay as they are, except that ``shuffle`` and
                 ``remainder`` start from their defaults.
@@ -465,8 +474,8 @@ class GraphLoader(Controls, Shown, metaclass=_Answering):
         Raises:
             PlanError: An option is unknown or its value unusable.
         """
-        inputs = InputOptions(input_nodes=input_nodes, input_time=input_time)
-        graph = self.pipeline.graph
+        graph, own = self.pipeline.graph, split_index_of(self.plan.inputs.split)
+        inputs = InputOptions(input_nodes=input_nodes, split_index=own if split_index is None else split_index, input_time=input_time)
         return self._over(self.pipeline.changed(lambda sampling: (inputs.resolve(sampling, graph), sampling), changes))
 
     def for_links(self, edge_label_index: EdgesOption, **changes: Unpack[LinkKeywords]) -> GraphLoader:
@@ -513,7 +522,8 @@ class GraphLoader(Controls, Shown, metaclass=_Answering):
         Raises:
             PlanError: A type is unknown, or stored the wrong way round, or an option's value is unusable.
         """
-        inputs = resolve_anchors(self.pipeline.graph, input_nodes, positive=positive, negative=negative, cap=cap, output=output)
+        index = split_index_of(self.plan.inputs.split)
+        inputs = resolve_anchors(self.pipeline.graph, input_nodes, positive, negative, cap, output, index)
         return self._over(self.pipeline.changed(lambda sampling: (inputs, without_labels(sampling, inputs.label_types)), changes))
 
     def with_backend(self, backend: Backend | BackendName, **changes: Unpack[BesideKeywords]) -> GraphLoader:

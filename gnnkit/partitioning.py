@@ -19,6 +19,7 @@ from gnnkit.plugins import find_plugin
 from gnnkit.rendering import renderer
 from gnnkit.schema import EdgeDir
 from gnnkit.source import GraphSource
+from gnnkit.splits import check_no_split
 from gnnkit.storage.catalog import default_store_dir, default_store_dirs, find_or_build, stores_of_graph
 from gnnkit.storage.layout import MANIFEST_NAME, BuildOptions, ByColumn, FeatureDtypes, Order, Partitioner
 from gnnkit.storage.manifest import read_manifest
@@ -55,6 +56,7 @@ class PartitionKeywords(TypedDict, total=False):
     memory_budget: int | str | None
     num_neighbors: tuple[int, ...]
     input_nodes: str | None
+    split_index: int | None
     seed: int
     order: Order
     finish: bool
@@ -104,6 +106,7 @@ def partition(  # noqa: PLR0913
     memory_budget: int | str | None = None,
     num_neighbors: tuple[int, ...] = (15, 10),
     input_nodes: str | None = "train",
+    split_index: int | None = None,
     seed: int = 0,
     order: Order = "dataset",
     parts: Sequence[int] | None = None,
@@ -135,6 +138,7 @@ def partition(  # noqa: PLR0913
             the hottest rows of other parts fill what these leave of it. Instead of ``cache_ratio``.
         num_neighbors: Fan-out with which "frequency", ``cache_ratio`` and ``order`` measure how hot a node is.
         input_nodes: The split whose nodes they start from, all nodes where there is no split "train"; None is all nodes.
+        split_index: Which one of several splits that is, where masks are ``[n, splits]``. The store has all of them in any case.
         seed: Seed of the partitioners that draw.
         order: The order of a part's nodes in its files: "dataset", or "hotness", those that batches touch most first, so that they share
             pages of a store that does not fit in memory. Batches are the same.
@@ -176,7 +180,7 @@ def partition(  # noqa: PLR0913
         num_neighbors=tuple(num_neighbors),
         seed=seed,
         order=order,
-        input_nodes=input_nodes,
+        input_nodes=input_nodes if split_index is None else f"{input_nodes}.{split_index}",
     )
     budget = size_in_bytes("memory_budget", memory_budget)
     if budget is not None:
@@ -269,6 +273,10 @@ def _opened(source: Any, events: EventSink, engine: BuildEngine | None, out: str
     from gnnkit.datasets.pyg import PyGSource  # torch
 
     graph = PyGSource(source, edge_arrays=(weight,))
+    for owner, nodes in graph.schema.node_types.items() if not graph.splits else ():  # what a store holds, loaders of it look at
+        is_only = graph.schema.is_homogeneous
+        rest = graph.extra if is_only else graph.type_extra.get(owner, {})
+        check_no_split(rest.items(), nodes.num_nodes, "data." if is_only else f"data[{owner!r}].")
     if graph.left_out:
         warn(f"a store holds what nodes and edges have, and not {', '.join(graph.left_out)}")
     return graph

@@ -56,6 +56,7 @@ def partition(
     features: list[str] | None = typer.Option(None, help="Columns that become features."),
     categories: list[str] | None = typer.Option(None, help="Columns that become arrays of their own names, as codes of their values."),
     label: list[str] | None = typer.Option(None, help="The column that becomes the label."),
+    unlabelled: list[str] | None = typer.Option(None, help="A label that means none, such as unknown; may be given several times."),
     split: list[str] | None = typer.Option(None, help="The column that holds the names of splits."),
     time: list[str] | None = typer.Option(None, help="The column that becomes the time."),
     standardize: bool | None = typer.Option(
@@ -80,6 +81,7 @@ def partition(
     order: str | None = typer.Option(None, help="Order of a part's nodes in its files: dataset, or hotness, those touched most first."),
     num_neighbors: str | None = typer.Option(None, help="Fan-outs that say how hot a node is, such as 15,10."),
     input_nodes: str | None = typer.Option(None, help="The split that batches start from, for the same end; train by default."),
+    split_index: int | None = typer.Option(None, help="Which one of several splits that is, from 0."),
     parts: list[int] | None = typer.Option(
         None, "--part", help="Build this part only, while other hosts build theirs; may be given several times."
     ),
@@ -97,8 +99,7 @@ def partition(
     together, or --finish does where each has a disk of its own.
     """
     asked = _given(ctx, tables, but=("engine",))
-    if "null" in asked:
-        asked["null"] = tuple(asked["null"])
+    asked |= {name: tuple(asked[name]) for name in ("null", "unlabelled") if name in asked}  # lists are by type
     options = _given(ctx, cut, but=("source", "num_parts"))
     if feature_dtype:
         options["feature_dtype"] = feature_dtypes(feature_dtype)

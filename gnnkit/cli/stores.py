@@ -16,6 +16,7 @@ from gnnkit.errors import DatasetError, GnnkitError, PlanError, StoreError, near
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.files import user_path
 from gnnkit.schema import edge_type_name
+from gnnkit.splits import shown_splits
 from gnnkit.storage.catalog import Pruned, StoreEntry, default_root, default_store_dir, default_store_dirs, list_stores, remove_store
 from gnnkit.storage.catalog import prune as prune_stores
 from gnnkit.storage.link_splits import LINK_INDEX
@@ -132,7 +133,11 @@ def show_store(manifest: Manifest, place: str | Path) -> None:
     rows += [
         ("nodes", "; ".join(f"{_name(t)}{format_count(n.num_nodes)} ({_arrays(n)})" for t, n in schema.node_types.items())),
         ("edges", "; ".join(f"{_name('-'.join(t))}{format_count(e.num_edges)} ({_arrays(e)})" for t, e in schema.edge_types.items())),
-        ("splits", "; ".join(f"{_name(t)}{', '.join(f'{k} {v:,}' for k, v in s.items())}" for t, s in manifest.splits.items()) or "none"),
+        (
+            "splits",
+            "; ".join(f"{_name(t)}{', '.join(f'{k} {v:,}' for k, v in shown_splits(s).items())}" for t, s in manifest.splits.items())
+            or "none",
+        ),
         *_link_rows(manifest),
         ("size", format_bytes(manifest.nbytes)),
         ("compressed by", "target (edge_dir='in')" if options.edge_dir == "in" else "source (edge_dir='out')"),

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,7 +33,8 @@ from gnnkit.schema import (
     NodeTypeSchema,
     opposite_edge_type,
 )
-from gnnkit.source import CHUNK_ROWS, LinkSplits
+from gnnkit.source import CHUNK_ROWS, LazyMapping, LinkSplits
+from gnnkit.splits import SPLIT_MASKS, has_label, is_split_attribute, split_index_of, split_name, splits_of, with_labels
 from gnnkit.storage.arrays import EdgePart, GraphArrays, NodePart, stored_rows
 from gnnkit.storage.edge_values import (
     as_times,
@@ -44,7 +46,7 @@ from gnnkit.storage.edge_values import (
     weight_prefix,
 )
 from gnnkit.storage.kernels import count_degrees, place_edges
-from gnnkit.storage.layout import index_dtype
+from gnnkit.storage.layout import LABEL_NAME, TRAIN, index_dtype
 from gnnkit.storage.staging import check_memory
 
 if TYPE_CHECKING:
@@ -157,8 +159,6 @@ def _native(array: NDArray[Any], where: str) -> NDArray[Any]:
     return np.asarray(array, array.dtype.newbyteorder("="))
 
 
-# PyG's names of the masks of the official splits, and ours of the splits.
-SPLIT_MASKS = {"train_mask": "train", "val_mask": "valid", "test_mask": "test"}
 # Attributes that cannot be anything else: another number of rows is a mistake and not a graph-level attribute.
 _ALWAYS_NODE = frozenset({"x", *SPLIT_MASKS})
 _ALWAYS_EDGE = frozenset({"edge_attr", "edge_weight"})
@@ -188,7 +188,7 @@ def graph_hint(value: Any) -> str | None:
         return f"it gives dicts of arrays; {from_ogb} opens the dataset"
     first = value[0] if isinstance(value, (tuple, list)) and value else value
     if first is not value and isinstance(first, (Data, HeteroData)):
-        return f"give one of its {len(value)} graphs, such as its [0]"
+        return f"torch_geometric.data.Batch.from_data_list(graphs) makes one of its {len(value)} graphs; [0] is the first of them"
     if hasattr(value, "__arrow_c_stream__") or hasattr(value, "columns"):
         return "it is a table: GraphLoader.from_tables(edges, nodes, ...) takes it, and gnnkit.partition(gnnkit.tables(edges, nodes), ...)"
     if hasattr(value, "shape") and value.shape[:1] == (2,):
@@ -235,8 +235,9 @@ class PyGSource:
     """A ``GraphSource`` over a ``Data`` or ``HeteroData``: its tensors are read where they are, whenever they are asked for.
 
     Node-level and edge-level are what PyG takes for them: the size along the attribute's ``__cat_dim__`` decides, and where a
-    graph has as many nodes as edges, the name does: "edge" in it and ``edge_arrays`` are the edges'. ``train_mask``, ``val_mask`` and
-    ``test_mask`` of zeros and ones, ``[n]`` or ``[n, 1]``, are splits as well as node arrays.
+    graph has as many nodes as edges, the name does: "edge" in it and ``edge_arrays`` are the edges'. Attributes of nodes that hold splits,
+    such as ``train_mask``, ``train_idx`` and ``split_idx``, are these as well, see ``gnnkit.splits.splits_of``. Training nodes without a
+    label ``y`` are left out of their split when it is first used, with a warning.
 
     Args:
         data: The graph; must not change while it is in use.
@@ -289,11 +290,11 @@ class PyGSource:
             {edge_type: EdgeTypeSchema(found.count, found.specs) for edge_type, found in self._edges.items()},
             is_homogeneous=not isinstance(data, HeteroData),
         )
-        splits = {node_type: _splits_of(found.arrays) for node_type, found in self._nodes.items()}
         self.link_splits: LinkSplits = {}
-        self._more_splits = {t: dict(own) for t, own in (more_splits or {}).items()}
-        merged = {t: {**splits.get(t, {}), **self._more_splits.get(t, {})} for t in (*splits, *self._more_splits)}
-        self.splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] = {key: ids for key, ids in merged.items() if ids}
+        self._all_splits = {t: {**self._found_splits(t, found), **(more_splits or {}).get(t, {})} for t, found in self._nodes.items()}
+        self.splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] = {
+            t: LazyMapping(list(own), partial(self._seeds, t)) for t, own in self._all_splits.items() if own
+        }
 
     def __reduce__(self) -> tuple[Any, ...]:
         told = ("name", "notice", "metadata", "edges_are_cheap", "splits", "link_splits")  # which others may have told it since
@@ -306,7 +307,21 @@ class PyGSource:
     def left_out(self) -> list[str]:
         """The attributes that are those of no single node or edge, and that a store of the graph does not hold."""
         of_types = [f"data[{owner!r}].{name}" for owner, values in self.type_extra.items() for name in values]
-        return [f"data.{name}" for name in self.extra] + of_types
+        return [where for where in [f"data.{name}" for name in self.extra] + of_types if not is_split_attribute(where.rpartition(".")[2])]
+
+    def _found_splits(self, node_type: NodeType, found: _TypeArrays) -> dict[str, NDArray[np.int64]]:
+        """The splits that attributes hold, those of a dict of the whole graph's by type among them."""
+        own = {**found.rest, **(self.extra if self.schema.is_homogeneous else {}), **found.arrays}
+        if not self.schema.is_homogeneous and isinstance(by_split := self.extra.get("split_idx"), Mapping):
+            by_type = {s: ids[node_type] for s, ids in by_split.items() if isinstance(ids, Mapping) and node_type in ids}
+            own = {"split_idx": by_type, **own}
+        return splits_of(own.items(), found.count, found.where)
+
+    def _seeds(self, node_type: NodeType, split: str) -> NDArray[np.int64]:
+        ids, labels = self._all_splits[node_type][split], self._nodes[node_type].arrays.get(LABEL_NAME)
+        if labels is None or split_name(split).partition(".")[0] != TRAIN:
+            return ids
+        return with_labels(ids, has_label(labels[ids]), f"{self._nodes[node_type].where}{LABEL_NAME}")
 
     def check_unchanged(self) -> None:
         """Looks whether tensors have been changed in place since: what has been copied or compressed would not know of it.
@@ -349,10 +364,16 @@ class PyGSource:
             for _, rows in sorted(found.arrays.items()):
                 for start in range(0, len(rows), _ROWS_HASHED_AT_ONCE):
                     yield rows[start : start + _ROWS_HASHED_AT_ONCE]
-        for node_type in sorted(self._more_splits):  # masks are among the arrays
-            for name, ids in sorted(self._more_splits[node_type].items()):
-                yield np.frombuffer(json.dumps([node_type, name, len(ids)]).encode(), np.uint8)
-                yield ids
+        for node_type, splits in sorted(self.splits.items()):
+            masks = splits_of(
+                ((name, rows) for name, rows in self._nodes[node_type].arrays.items() if name in SPLIT_MASKS),
+                self._nodes[node_type].count,
+                "",
+            )
+            for name, ids in sorted(splits.items()):
+                if not np.array_equal(ids, masks.get(name, ())) or split_index_of(name) is not None:  # masks are among the arrays
+                    yield np.frombuffer(json.dumps([node_type, name, len(ids)]).encode(), np.uint8)
+                    yield ids
 
     def edge_chunks(self, edge_type: EdgeType) -> Iterator[NDArray[np.int64]]:
         """Yields ``[2, k]``; see ``GraphSource``."""
@@ -475,15 +496,6 @@ def _scan_type(data: Any, store: Any, found: _TypeArrays) -> _TypeArrays:
         if name not in _SIZES and not found.takes(name, value, *_rows_of(data, store, name, value)):
             found.rest[name] = value
     return found
-
-
-def _splits_of(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.int64]]:
-    masks = {split: arrays[name] for name, split in SPLIT_MASKS.items() if name in arrays}
-    return {
-        split: np.flatnonzero(mask).astype(np.int64)
-        for split, mask in masks.items()
-        if mask.size == len(mask) and (mask.dtype == np.bool_ or bool(np.isin(mask, (0, 1)).all()))
-    }
 
 
 def _sha256(piece: NDArray[Any]) -> bytes:

@@ -36,7 +36,10 @@ class TableOptions:
         standardize: Columns of ``features`` that get the mean 0 and the deviation 1 in the rows of the split "train", or in all rows of a
             table without splits; True means all features.
         categories: Columns that become arrays of their own names: int64 codes, positions in the ascending list of values.
-        label: The column that becomes ``y``: classes if it is text, else as it is; or several columns of numbers.
+        label: The column that becomes ``y``: classes if it is text, else as it is; or several columns of numbers, or one of lists. Rows
+            with a null have no label: -1 among whole numbers and classes, NaN among fractions.
+        unlabelled: Values of ``label`` that mean none as well, such as ``["unknown"]``. Training nodes without a label are left out of the
+            split "train", with a warning.
         split: The column that says "train", "valid" or "test" (in any case, and also as "training", "val", "validation", "dev", "holdout"
             and the like), or null. Loaders start from "train" where nothing else is said.
         time: The column that becomes ``time``, int64: timestamps and dates in ``time_unit`` since 1970, whole numbers as they are;
@@ -45,7 +48,7 @@ class TableOptions:
         types: ``{column: Arrow type, or its name such as "string"}``: what columns are read as.
         fill: ``{column: value}``: what takes the place of nulls and NaN; -1 is no class and no category. Of a column of features, "mean" is
             that of the rows of the split "train", or of all rows of a table without splits; "mean" alone says it of all features.
-            Elsewhere nulls are an error, but for splits.
+            Elsewhere nulls are an error, but for splits and labels.
         undirected: Adds the reverse of each edge as PyG's ``ToUndirected`` does: edges between two nodes of one type become one in each
             direction, whose features and weights are added up, and those between two types get a reverse type.
         dangling: "error" refuses edges that name no node of a table, "drop" leaves them out and counts them in the metadata.
@@ -71,6 +74,7 @@ class TableOptions:
     standardize: Columns | bool = False
     categories: Columns | None = None
     label: Columns | None = None
+    unlabelled: Any = None
     split: Columns | None = None
     time: Columns | None = None
     edge_weight: Columns | None = None

@@ -31,7 +31,11 @@ class TableKeywords(TypedDict, total=False):
     categories: Columns | None
     """Columns that become arrays of their own names: int64 codes, positions in the ascending list of values."""
     label: Columns | None
-    """The column that becomes ``y``: classes if it is text, else as it is; or several columns of numbers."""
+    """The column that becomes ``y``: classes if it is text, else as it is; or several columns of numbers, or one of lists. Rows with a
+    null have no label: -1 among whole numbers and classes, NaN among fractions."""
+    unlabelled: Any
+    """Values of ``label`` that mean none as well, such as ``["unknown"]``. Training nodes without a label are left out of the split
+    "train", with a warning."""
     split: Columns | None
     """The column that says "train", "valid" or "test" (in any case, and also as "training", "val", "validation", "dev", "holdout" and
     the like), or null. Loaders start from "train" where nothing else is said."""
@@ -45,7 +49,7 @@ class TableKeywords(TypedDict, total=False):
     fill: Mapping[str, Any] | Mean | None
     """``{column: value}``: what takes the place of nulls and NaN; -1 is no class and no category. Of a column of features, "mean" is
     that of the rows of the split "train", or of all rows of a table without splits; "mean" alone says it of all features. Elsewhere
-    nulls are an error, but for splits."""
+    nulls are an error, but for splits and labels."""
     undirected: bool
     """Adds the reverse of each edge as PyG's ``ToUndirected`` does: edges between two nodes of one type become one in each direction,
     whose features and weights are added up, and those between two types get a reverse type."""

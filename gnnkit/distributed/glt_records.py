@@ -21,10 +21,11 @@ from gnnkit.distributed.graph_types import (
 )
 from gnnkit.distributed.loader_options import stored
 from gnnkit.errors import PlanError, near_matches
-from gnnkit.loader.inputs import LinkOptions, label_type, looks_like_mask, resolve_input_links, to_rows
+from gnnkit.loader.inputs import LinkOptions, label_type, resolve_input_links, to_rows
 from gnnkit.plan import AnchorLabels, InputAnchors, InputNodes, LabelLists, LabelOutput
 from gnnkit.runtime.batches import edges_of_part
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeType, NodeType, opposite_label_types
+from gnnkit.splits import SPLITS, looks_like_mask
 
 if TYPE_CHECKING:
     from gnnkit.distributed.dataset import DistDataset
@@ -235,16 +236,12 @@ def _is_list_of_seeds(given: Any) -> bool:
     return isinstance(given, (list, tuple)) and bool(given) and not all(isinstance(one, (int, np.integer)) for one in given)
 
 
-# A ``Split`` of graphlearn-torch, by its value, and what servers call it.
-_SPLITS = {"train": "train", "valid": "val", "test": "test"}
-
-
 def _ids_on(server: int, seeds: Any, node_type: NodeType | None, dataset: RemoteDistDataset) -> torch.Tensor:
     """The seeds of a server, which knows its files and its splits."""
     if isinstance(seeds, Enum):
-        if seeds.value not in _SPLITS:
+        if seeds.value not in SPLITS:
             raise PlanError(f"input_nodes is {seeds}, which is no split", "Split.train, Split.valid or Split.test")
-        return dataset.fetch_split(server, _SPLITS[seeds.value], node_type)
+        return dataset.fetch_split(server, seeds.value, node_type)
     return dataset.fetch_ids_in_file(server, seeds) if isinstance(seeds, (str, os.PathLike)) else to_seeds(seeds)
 
 

@@ -23,6 +23,7 @@ from gnnkit.export.launchers.base import Launcher
 from gnnkit.export.launchers.common import chapters_of, filled, render, steps_of
 from gnnkit.plan import InputLinks, InputNodes, LoaderPlan, PPRSampling, WalkSampling
 from gnnkit.schema import NodeType
+from gnnkit.splits import find_split, split_index_of
 from gnnkit.storage.layout import FEATURE_NAME, BuildOptions, node_file
 from gnnkit.storage.manifest import Manifest
 from gnnkit.storage.store import Store
@@ -77,7 +78,8 @@ def _for_nodes(inputs: InputNodes, num_layers: int, path: Path, manifest: Manife
         raise _none(f"nodes of type {node_type!r} have no labels y")
     classes, is_multi = _classes(path, manifest, node_type)
     splits = manifest.splits.get(node_type, {})
-    valid = "valid" if "valid" in splits and inputs.split != "valid" and inputs.time is None else None
+    valid = find_split("valid", splits, split_index_of(inputs.split))
+    valid = None if inputs.split == valid or inputs.time is not None else valid
     if schema.is_homogeneous:
         _check_features(manifest, node_type)
     kind = "nodes.py" if schema.is_homogeneous else "typed_nodes.py"

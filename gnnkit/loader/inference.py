@@ -26,6 +26,7 @@ from gnnkit.printable import printable_line
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.runs import RunFolder, new_run
 from gnnkit.schema import HOMOGENEOUS_NODE_TYPE, NodeType, is_label_edge_type
+from gnnkit.splits import split_index_of
 from gnnkit.storage.arrays import dtype_name
 from gnnkit.storage.files import ArrayWriter, FileEntry, FileSpec, open_array, sync
 from gnnkit.storage.layout import file_name
@@ -194,7 +195,7 @@ def infer(
     everything = {node_type: resolve_input_nodes((node_type, None), graph) for node_type in node_types}
     last = everything
     if input_nodes is not None:
-        inputs = resolve_input_nodes(input_nodes, graph)
+        inputs = resolve_input_nodes(input_nodes, graph, split_index=split_index_of(loader.plan.inputs.split))
         last = {inputs.node_type: inputs}
     with ExitStack() as stack, embeddings_folder(out, graph.name) as (folder, owned):
         plan, (batch_size, device) = loader.plan, batching

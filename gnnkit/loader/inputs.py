@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -51,6 +51,7 @@ from gnnkit.schema import (
     near_edge_types,
     opposite_label_types,
 )
+from gnnkit.splits import OF_KEYS, SPLIT_MASKS, check_no_split, find_split, has_label, is_split_column, split_index_of, to_ids
 from gnnkit.storage.arrays import node_values
 from gnnkit.storage.layout import LABEL_NAME
 
@@ -61,68 +62,9 @@ if TYPE_CHECKING:
     from gnnkit.loader.options import LoaderOptions
 
 
-def looks_like_mask(ids: NDArray[Any], counts: Collection[int] = ()) -> bool:
-    """Whether ids are zeros and ones that can be meant as a mask: as ids they are two nodes over and over.
-
-    Args:
-        ids: Whole numbers ``[k]``.
-        counts: Lengths that masks have; of bytes, which masks were before there was ``torch.bool``, any length is one.
-    """
-    is_long_enough = len(ids) > 2 and (ids.dtype.itemsize == 1 or len(ids) in counts)
-    return is_long_enough and 0 <= int(ids.min()) <= int(ids.max()) <= 1
-
-
-_IDS = "ids are places of nodes in the graph, counted from 0; of a graph of tables loader.store.keys(node_type).ids([...]) has them"
-
-
-def to_ids(value: Any, num_nodes: int, what: str, others: Collection[int] = ()) -> NDArray[np.int64]:
-    """Node ids from a tensor, array or list of whole numbers, or from a mask.
-
-    Args:
-        value: Ids ``[k]`` or a mask ``[num_nodes]``.
-        num_nodes: Ids are below it.
-        what: The argument's name, for messages.
-        others: Numbers of nodes of other types.
-
-    Returns:
-        int64 ``[k]``.
-
-    Raises:
-        PlanError: Wrong dtype or shape, an id out of range, or zeros and ones that look like a mask and are not of the dtype bool.
-    """
-    if (
-        (isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim))
-        and len(value)
-        and all(isinstance(key, str) for key in value)
-    ):
-        hint = "a graph of tables has ids for its keys: loader.store.keys(node_type).ids([...])"
-        raise PlanError(f"{what} must hold whole numbers or be a mask, got texts such as {value[0]!r:.40}", hint)
-    ids = to_array(value, what, "node ids are whole numbers: give them or a mask, as a tensor, an array or a list")
-    if ids.ndim == 0:
-        raise PlanError(f"{what} must be several, got {value!r:.40}", f"[{ids.item()!r:.40}] is one of them")
-    if ids.ndim != 1:
-        raise PlanError(f"{what} must be one-dimensional, got shape {tuple(ids.shape)}", "use .reshape(-1)")
-    if ids.dtype == np.bool_:
-        if len(ids) != num_nodes:
-            hint = "a mask has an element for each node of the graph; ids of nodes are given as whole numbers"
-            raise PlanError(f"{what} is a mask of {len(ids)} elements, but there are {num_nodes} nodes", hint)
-        return np.flatnonzero(ids).astype(np.int64)
-    if ids.size == 0:
-        return np.empty(0, np.int64)
-    if ids.dtype.kind not in "iu":
-        raise PlanError(f"{what} must hold whole numbers or be a mask, got dtype {ids.dtype}", "for example ids.long()")
-    low, high = int(ids.min()), int(ids.max())
-    if looks_like_mask(ids, (num_nodes, *others)):
-        raise PlanError(
-            f"{what} holds {len(ids)} zeros and ones of dtype {ids.dtype}, and there are {num_nodes} nodes: a mask is of dtype bool",
-            f"{what}.bool() of a tensor, .astype(bool) of an array",
-        )
-    if low < 0 or high >= num_nodes:
-        raise PlanError(f"{what} holds node {low if low < 0 else high}, but ids go from 0 to {num_nodes - 1}", _IDS)
-    return ids.astype(np.int64)
-
-
-def resolve_input_nodes(value: Any, graph: GraphHandle, input_time: Any = None, time_attr: str | None = None) -> InputNodes:
+def resolve_input_nodes(
+    value: Any, graph: GraphHandle, input_time: Any = None, time_attr: str | None = None, split_index: int | None = None
+) -> InputNodes:
     """The input nodes that a user means by a tensor, a mask, a split's name, ``("type", any of these)`` or None (all).
 
     Args:
@@ -130,11 +72,12 @@ def resolve_input_nodes(value: Any, graph: GraphHandle, input_time: Any = None, 
         graph: The graph.
         input_time: A time for each of them, or None.
         time_attr: Name of the array that times are compared with; None where time plays no part.
+        split_index: Which of several splits of a name is meant.
 
     Raises:
         PlanError: The type or split is unknown or not clear, or ids or times are unusable, or times are missing.
     """
-    inputs = _input_nodes(value, graph)
+    inputs = _input_nodes(value, graph, split_index)
     if time_attr is None:
         if input_time is not None:
             raise PlanError("input_time is given, and no times are compared with it", "name the array that holds them: time_attr='time'")
@@ -169,7 +112,7 @@ def check_no_mapping(value: Any, what: str) -> None:
         raise PlanError(f"{what} is a dict of {names!r:.200}, and inputs are one of its values", hint)
 
 
-def _input_nodes(value: Any, graph: GraphHandle) -> InputNodes:
+def _input_nodes(value: Any, graph: GraphHandle, split_index: int | None) -> InputNodes:
     check_no_mapping(value, "input_nodes")
     schema = graph.arrays.schema
     node_type: NodeType | None = None
@@ -181,7 +124,7 @@ def _input_nodes(value: Any, graph: GraphHandle) -> InputNodes:
     elif isinstance(value, str) and value in schema.node_types and not schema.is_homogeneous:
         node_type, value = value, None
     if isinstance(value, str):
-        return _split_input(value, node_type, graph)
+        return _split_input(value, node_type, graph, split_index)
     if node_type is None:
         if len(schema.node_types) != 1:
             raise PlanError(
@@ -288,24 +231,72 @@ def _balanced(inputs: Inputs, rows: InputRows, value: str, graph: GraphHandle) -
         raise PlanError("seed_weights='balanced' needs the labels of all nodes, and some are on other hosts", hint)
     labels = node_values(graph.arrays, inputs.node_type, LABEL_NAME)
     classes = labels[rows.arrays(np.arange(rows.num_inputs, dtype=np.int64))["node"]].reshape(rows.num_inputs, -1)
-    if classes.shape[1] != 1 or (classes.dtype.kind == "f" and np.isnan(classes).any()):
-        raise PlanError(f"seed_weights='balanced' needs one class for each input, and y is {labels.dtype} {list(labels.shape)}", hint)
+    if classes.shape[1] != 1 or not has_label(classes).all():
+        what = f"y is {labels.dtype} {list(labels.shape)}, and {int((~has_label(classes)).sum())} inputs have none"
+        raise PlanError(f"seed_weights='balanced' needs one class for each input; {what}", hint)
     _, which, counts = np.unique(classes[:, 0], return_inverse=True, return_counts=True)
     return 1.0 / counts[which]
 
 
-def _split_input(split: str, node_type: NodeType | None, graph: GraphHandle) -> InputNodes:
-    types = [t for t, splits in graph.splits.items() if split in splits and node_type in (None, t)]
-    if len(types) == 1:
-        return InputNodes(types[0], f"node/{types[0]}/{split}", split=split)
-    if types:
-        raise PlanError(f"several node types have a split {split!r}: {types}", f"give ({types[0]!r}, {split!r})")
+def _split_input(split: str, node_type: NodeType | None, graph: GraphHandle, index: int | None) -> InputNodes:
+    having = {t: find_split(split, splits, index) for t, splits in graph.splits.items() if node_type in (None, t)}
+    found = [(t, name) for t, name in having.items() if name is not None]
+    if len(found) == 1:
+        ((owner, name),) = found
+        return InputNodes(owner, f"node/{owner}/{name}", split=name)
+    if found:
+        raise PlanError(f"several node types have a split {split!r}: {[t for t, _ in found]}", f"give ({found[0][0]!r}, {split!r})")
+    _check_several(split, node_type, graph, index)
     known = sorted({name for t, splits in graph.splits.items() for name in splits if node_type in (None, t)})
     hint = f"known splits: {known}" if known else "the graph has no splits: give input_nodes as ids or a mask, or None for all nodes"
     near = near_matches(split, known)
     if split.lower() == "all":
         near, hint = "", "input_nodes=None is all nodes" if node_type is None else f"input_nodes=({node_type!r}, None) is all nodes"
+    elif any(find_split(split, splits) for splits in graph.link_splits.values()):
+        near, hint = " of nodes", f"it is one of links: loader.for_links({split!r}), or edge_label_index={split!r}"
+    elif find_split(split, ["train"]):
+        _check_no_split(graph)
     raise PlanError(f"there is no split {split!r}{near}", hint)
+
+
+def _check_several(split: str, node_type: NodeType | None, graph: GraphHandle, index: int | None = None) -> None:
+    """Refuses a name that several splits have, and a number that none of them has.
+
+    Raises:
+        PlanError: Says how many there are.
+    """
+    for owner, splits in graph.splits.items():
+        numbers = [split_index_of(name) for name in splits if find_split(split, [name.partition(".")[0]])]
+        count = sum(number is not None for number in numbers)
+        if count and node_type in (None, owner):
+            masks = [name for name in graph.arrays.schema.node_types[owner].arrays if name in SPLIT_MASKS]
+            what = f"the masks {', '.join(masks)} hold" if masks else "there are"
+            said = "" if index is None else f", and none of the number {index}"
+            hint = (
+                f"split_index=0 to split_index={count - 1} chooses one, for train, valid and test; {split!r} of it is '{split}.0' as well"
+            )
+            raise PlanError(f"{what} {count} splits {split!r} of {owner!r} nodes{said}", hint)
+
+
+def _check_no_split(graph: GraphHandle) -> None:
+    """Refuses a graph of which something speaks of training, and whose splits do not.
+
+    Raises:
+        PlanError: Says what.
+    """
+    arrays, schema = graph.arrays, graph.arrays.schema
+    for owner, nodes in schema.node_types.items():
+        rest = {**graph.type_extra.get(owner, {}), **(graph.extra if schema.is_homogeneous else {})}
+        own = (
+            (name, node_values(arrays, owner, name) if "train" in name.lower() and arrays.has_structure else ()) for name in nodes.arrays
+        )
+        check_no_split([*own, *rest.items()], nodes.num_nodes, "data." if schema.is_homogeneous else f"data[{owner!r}].")
+        table = graph.metadata.get("tables", {}).get(owner, {})
+        if column := next((name for name in table.get("unused", ()) if is_split_column(name)), None):
+            raise PlanError(
+                f"the graph has no split 'train', and the column {column!r} of {owner!r} nodes, which is unused, looks like one",
+                f"split={column!r} of gnnkit.tables takes it; input_nodes=None starts from all nodes",
+            )
 
 
 def resolve_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
@@ -360,7 +351,7 @@ def to_links(value: Any, edge_type: EdgeType, schema: GraphSchema) -> NDArray[np
         num_nodes = schema.node_types[node_type].num_nodes
         if row.size and not 0 <= row.min() <= row.max() < num_nodes:
             wrong = int(row[(row < 0) | (row >= num_nodes)][0])
-            hint = _IDS + ("; row 0 holds sources, row 1 targets" if edge_type[0] != edge_type[2] else "")
+            hint = OF_KEYS + ("; row 0 holds sources, row 1 targets" if edge_type[0] != edge_type[2] else "")
             raise PlanError(f"edge_label_index holds the {end} {wrong}, but ids of {node_type!r} go from 0 to {num_nodes - 1}", hint)
     return np.array(array, np.int64, order="C")
 
@@ -611,7 +602,7 @@ def resolve_input_links(edge_label_index: Any, options: LinkOptions, sampling: S
     """
     check_no_mapping(edge_label_index, "edge_label_index")
     edge_type, which = _split_type(edge_label_index, graph)
-    split = which if isinstance(which, str) else None
+    split = (find_split(which, graph.link_splits.get(edge_type, {})) or which) if isinstance(which, str) else None
     own = {} if split is None else _own_arrays(split, edge_type, graph)
     negatives = options.negatives(any(name in own for name in OWN_NEGATIVES))
     if negatives is not None and negatives.mode == "official":
@@ -702,7 +693,7 @@ def _split_type(value: Any, graph: GraphHandle) -> tuple[EdgeType, Any]:
             )
         return edge_type, which
     if isinstance(value, str):
-        having = [edge_type for edge_type, splits in graph.link_splits.items() if value in splits]
+        having = [edge_type for edge_type, splits in graph.link_splits.items() if find_split(value, splits)]
         if len(having) == 1:
             return having[0], value
         if having:
@@ -785,6 +776,7 @@ def resolve_anchors(
     negative: EdgeType | Sequence[EdgeType | None] | None = None,
     cap: int | None = None,
     output: LabelOutput = "dict",
+    split_index: int | None = None,
 ) -> InputAnchors:
     """The anchors that a user means.
 
@@ -795,6 +787,7 @@ def resolve_anchors(
         negative: The same for negative ones; for several positive types a list of as many, with None where there are none.
         cap: See ``InputAnchors``.
         output: See ``InputAnchors``.
+        split_index: Which of several splits of a name is meant.
 
     Raises:
         PlanError: A type is none, is unknown, does not begin at the anchors, or is stored the wrong way round for the graph's direction;
@@ -823,7 +816,7 @@ def resolve_anchors(
         AnchorLabels(good, label_type(good, schema, edge_dir), None if other is None else label_type(other, schema, edge_dir))
         for good, other in zip(outward, bad, strict=True)
     )
-    nodes = resolve_input_nodes(_of_type(input_nodes, anchor_types[0]), graph)
+    nodes = resolve_input_nodes(_of_type(input_nodes, anchor_types[0]), graph, split_index=split_index)
     stream = "anchor" + nodes.stream.removeprefix("node")
     return InputAnchors(nodes.node_type, stream, labels, nodes.split, nodes.ids, cap, output)
 
@@ -970,6 +963,8 @@ class InputOptions:
     Attributes:
         input_nodes: A split's name, ids, a mask, ``("type", any of these)``, or None for all nodes. "auto" is the split "train", of nodes
             or else of links, and all nodes where the graph has no split.
+        split_index: Which one of several splits, where masks are ``[n, splits]``: 0 is their first column, of "train" and, with
+            ``for_split``, of "valid" and "test".
         input_time: Whole numbers ``[n]``, with ``time_attr``: nothing later is sampled around a node; None is each node's own time.
         edge_label_index: Makes batches start from links: ``[2, n]`` ids, a split's name, ``(edge type, either of these)``, or an edge type
             for all its edges.
@@ -977,6 +972,7 @@ class InputOptions:
     """
 
     input_nodes: NodesOption = "auto"
+    split_index: int | None = None
     input_time: Dates | None = None
     edge_label_index: EdgesOption = None
     links: LinkOptions = field(default_factory=LinkOptions)
@@ -1008,7 +1004,13 @@ class InputOptions:
         index = values.get("edge_label_index")
         if index is not None and not is_auto(input_nodes):
             raise PlanError("input_nodes and edge_label_index are both given", "batches start from nodes or from links: give one of them")
-        return cls(input_nodes=input_nodes, input_time=values.get("input_time"), edge_label_index=index, links=links)
+        return cls(
+            input_nodes=input_nodes,
+            split_index=values.get("split_index"),
+            input_time=values.get("input_time"),
+            edge_label_index=index,
+            links=links,
+        )
 
     def resolve(self, sampling: Sampling, graph: GraphHandle) -> Inputs:
         """The plan's form.
@@ -1020,17 +1022,22 @@ class InputOptions:
             return resolve_input_links(self.edge_label_index, self.links, sampling, graph)
         nodes = self.input_nodes
         if is_auto(nodes):
-            nodes = "train" if any("train" in splits for splits in graph.splits.values()) else None
+            nodes = "train" if any(find_split("train", splits, self.split_index) for splits in graph.splits.values()) else None
             if nodes is None and self.input_time is None and any("train" in splits for splits in graph.link_splits.values()):
                 return resolve_input_links("train", self.links, sampling, graph)
+            if nodes is None:
+                _check_several("train", None, graph, self.split_index)
+                _check_no_split(graph)
             if nodes is None and (others := sorted({name for splits in graph.splits.values() for name in splits})):
                 raise PlanError(
                     f"the graph has the splits {others} and none named 'train': batches would start from all nodes, held-out ones included",
                     f"input_nodes={others[0]!r} or ids or a mask (of one dimension), or None for all nodes",
                 )
-        return resolve_input_nodes(nodes, graph, self.input_time, sampling.time_attr)
+        if self.split_index is not None and not any(split_index_of(name) is not None for own in graph.splits.values() for name in own):
+            raise PlanError(f"split_index={self.split_index}, and the graph has no splits of several", "leave it out")
+        return resolve_input_nodes(nodes, graph, self.input_time, sampling.time_attr, self.split_index)
 
 
 LINK_OPTIONS = tuple(one.name for one in fields(LinkOptions))
 # Options that every constructor takes beside ``input_nodes``.
-INPUT_OPTIONS = ("input_time", "edge_label_index", *LINK_OPTIONS)
+INPUT_OPTIONS = ("split_index", "input_time", "edge_label_index", *LINK_OPTIONS)

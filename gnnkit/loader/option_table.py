@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # The order in which options are shown: the common ones first.
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "Common": ("num_neighbors", "batch_size", "shuffle", "backend", "device", "transform", "seed"),
+    "Common": ("num_neighbors", "batch_size", "split_index", "shuffle", "backend", "device", "transform", "seed"),
     "Form of batches": ("pad", "is_edge_index"),
     "Sampling": (
         "sampler",

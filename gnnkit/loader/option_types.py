@@ -118,6 +118,9 @@ class LinkKeywords(LoaderKeywords, total=False):
 class ConstructorKeywords(LinkKeywords, total=False):
     """The keywords of a constructor."""
 
+    split_index: int | None
+    """Which one of several splits, where masks are ``[n, splits]``: 0 is their first column, of "train" and, with ``for_split``, of
+    "valid" and "test"."""
     input_time: Dates | None
     """Whole numbers ``[n]``, with ``time_attr``: nothing later is sampled around a node; None is each node's own time."""
     edge_label_index: EdgesOption

@@ -249,7 +249,7 @@ class LoaderOptions:
 
     def batching(self, inputs: Inputs, sampling: Sampling) -> Batching:
         """Batch size, order and rank."""
-        is_drawn = inputs.split == "train" or inputs.weights is not None or sampling.draws_inputs
+        is_drawn = (inputs.split or "").partition(".")[0] == "train" or inputs.weights is not None or sampling.draws_inputs
         shuffle = is_drawn if self.shuffle is None else self.shuffle
         remainder: Remainder = self.remainder or ("drop" if shuffle else "pad")
         rank, world_size = resolve_rank(self.rank, self.world_size)

@@ -32,7 +32,6 @@ from gnnkit.loader.history import Control, History, Records
 from gnnkit.loader.inputs import (
     as_of,
     resolve_rank,
-    to_ids,
     to_links,
     to_times,
     wants_all_edges,
@@ -58,6 +57,7 @@ from gnnkit.sampling.collate import is_importing, load_batch_classes
 from gnnkit.sampling.schedule import Schedule
 from gnnkit.sampling.subgraph import shown_name
 from gnnkit.schema import GraphSchema, NodeType
+from gnnkit.splits import to_ids
 from gnnkit.storage.store import Store
 
 if TYPE_CHECKING:

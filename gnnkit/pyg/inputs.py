@@ -505,7 +505,8 @@ def _to_ids(value: Any, num_nodes: int) -> tuple[Tensor, Tensor | None]:
     if nodes.dtype != torch.bool:
         return nodes if nodes.numel() else nodes.long(), None
     if nodes.dim() != 1 or len(nodes) != num_nodes:
-        raise PlanError(f"input_nodes is a mask of {list(nodes.shape)} elements, but there are {num_nodes} nodes")
+        hint = "a mask of several splits has a column for each: input_nodes[:, 0] is the first" if nodes.dim() == 2 else None
+        raise PlanError(f"input_nodes is a mask of {list(nodes.shape)} elements, but there are {num_nodes} nodes", hint)
     nodes = nodes.nonzero().view(-1)
     return nodes, nodes
 

@@ -15,7 +15,7 @@ from gnnkit.loader.history import LastError
 from gnnkit.plan import InputAnchors, InputLinks, Inputs, LoaderPlan, NeighborSampling, Sampling, WalkSampling
 from gnnkit.runtime.graph_memory import GraphHandle, graph_nbytes
 from gnnkit.schema import ArraySpec, GraphSchema, edge_type_name
-from gnnkit.storage.layout import split_file
+from gnnkit.splits import shown_splits
 from gnnkit.storage.store import Store
 from gnnkit.ui.cards import Card, Table, cost_of, process_table
 from gnnkit.units import format_bytes, format_count, format_duration, format_number, format_percent, format_rate, format_short
@@ -281,11 +281,10 @@ def store_card(store: Store) -> Card:
 
 
 def _splits(store: Store) -> list[str]:
-    files = store.manifest.files
     found = [
-        f"{split} {format_short(files[split_file(node_type, split)].shape[0])}" + ("" if store.schema.is_homogeneous else f" {node_type}")
+        f"{split} {format_short(count)}" + ("" if store.schema.is_homogeneous else f" {node_type}")
         for node_type, splits in store.manifest.splits.items()
-        for split in splits
+        for split, count in shown_splits(splits).items()
     ]
     return found + [
         f"links of {edge_type_name(edge_type)}: {', '.join(splits)}" for edge_type, splits in store.manifest.link_splits.items()

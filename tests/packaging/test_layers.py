@@ -22,6 +22,7 @@ ORDER = (
         "vendor",
         "samplers",
         "plan",
+        "splits",
         "urls",
         "source",
         "schema",

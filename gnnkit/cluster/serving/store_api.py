@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gnnkit.errors import DatasetError, PlanError, near_matches
 from gnnkit.schema import NEGATIVE_LABELS, POSITIVE_LABELS, EdgeType, NodeType, is_label_edge_type, near_edge_types, opposite_label_types
+from gnnkit.splits import SPLITS, find_split
 from gnnkit.storage.arrays import all_dataset_ids, dataset_ids, part_edge_ids
 from gnnkit.storage.convert import plain_rows, plain_spec
 from gnnkit.storage.store import Store
@@ -148,8 +149,6 @@ def _across_rows(store: Store, edge_type: EdgeType, numbers: NDArray[np.int64]) 
     return np.concatenate(rows), np.concatenate(others)
 
 
-# GiGL's words for splits, and ours.
-_SPLITS = {"train": "train", "val": "valid", "test": "test"}
 _FEATURES, _LABELS = "x", "y"
 
 
@@ -188,7 +187,7 @@ class StoreApi:
         """int64 ``[k]``: this server's nodes, or those of a split, in the split's order.
 
         Args:
-            split: "train", "val", "test", or None for all: those of the three splits first, then the others, ascending.
+            split: "train", "valid" (or "val"), "test", or None for all: those of the three splits first, then the others, ascending.
             node_type: Their type.
             cut: Numerators and denominator of a fraction of them; None is all.
 
@@ -196,13 +195,12 @@ class StoreApi:
             PlanError: There is no such split or type.
         """
         owner = self._node_type(node_type)
-        if split is not None and split not in _SPLITS:
-            raise PlanError(f"there is no split {split!r}{near_matches(str(split), list(_SPLITS))}", f"splits: {[*_SPLITS, None]}")
         splits = self._store.splits.get(owner, {})
-        if split is not None and _SPLITS[split] not in splits:
-            known = [word for word, own in _SPLITS.items() if own in splits]
-            raise PlanError(f"the store has no split {split!r} of {owner!r} nodes", f"splits: {[*known, None]}")
-        ids = self._all_nodes(owner) if split is None else self._of_split(owner, _SPLITS[split])
+        found = None if split is None else find_split(str(split), splits)
+        if split is not None and found is None:
+            near = near_matches(str(split), list(splits))
+            raise PlanError(f"there is no split {split!r} of {owner!r} nodes{near}", f"splits of the store: {[*splits, None]}")
+        ids = self._all_nodes(owner) if found is None else self._of_split(owner, found)
         if cut is None:
             return ids
         first, last = Fraction(0, *map(int, cut)).bounds(len(ids))
@@ -311,13 +309,11 @@ class StoreApi:
             PlanError: The split or the type is unknown, or there are no positive labels for it.
             StoreError: Label edges are on another host.
         """
-        if split not in _SPLITS:
-            raise PlanError(f"there is no split {split!r}{near_matches(str(split), list(_SPLITS))}", f"splits: {list(_SPLITS)}")
         positive, negative, from_source = self._label_types(supervision)
         anchor_type = positive[0] if from_source else positive[2]
         if node_type != anchor_type:
             raise PlanError(f"anchors of type {node_type!r} have no edges of {supervision}", f"these lead away from {anchor_type!r} nodes")
-        anchors = self.node_ids(split, node_type, cut)
+        anchors = self.node_ids(str(split), node_type, cut)
 
         def rows(edge_type: EdgeType) -> NDArray[np.int64]:
             return padded_neighbors(self._store, edge_type, anchors, from_source=from_source, most=most)
@@ -379,8 +375,8 @@ class StoreApi:
 
     def _all_nodes(self, node_type: NodeType) -> NDArray[np.int64]:
         splits = self._store.splits.get(node_type, {})
-        chosen = [self._of_split(node_type, name) for name in _SPLITS.values() if name in splits]
-        in_splits = np.concatenate([np.asarray(splits[name]) for name in _SPLITS.values() if name in splits] or [np.empty(0, np.int64)])
+        chosen = [self._of_split(node_type, name) for name in SPLITS if name in splits]
+        in_splits = np.concatenate([np.asarray(splits[name]) for name in SPLITS if name in splits] or [np.empty(0, np.int64)])
         rest = []
         for share in self._shares:
             ids = dataset_ids(self._graph, node_type, share.piece)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from gnnkit.callers import warn
 from gnnkit.datasets.tables.digests import ChainedDigest
 from gnnkit.datasets.tables.reading import Piece
 from gnnkit.datasets.tables.rows import JoinedRows, Place, RangeRows, Rows
@@ -29,6 +31,8 @@ Recoding: TypeAlias = Callable[[NDArray[Any]], NDArray[Any]]
 # A vocabulary is part of the store's manifest; a longer one is a node type of its own.
 MOST_CATEGORIES, MOST_ONE_HOT = 1 << 16, 1 << 10
 NO_CATEGORY = -1
+# Whole numbers below it are exact as float32.
+_MOST_WHOLE = 1 << 24
 # What fills nulls of features with the mean of their column.
 MEAN = "mean"
 # How texts that are no numbers may be meant is told from the first of them.
@@ -48,12 +52,14 @@ class ReadOptions:
         fill: ``{column: value}`` for nulls.
         time_unit: The unit of times: "s", "ms", "us" or "ns".
         drops: Whether edges that name no node are left out.
+        unlabelled: Values of labels that mean that there is none.
     """
 
     types: Mapping[str, pa.DataType]
     fill: Mapping[str, Any]
     time_unit: str
     drops: bool
+    unlabelled: tuple[Any, ...] = ()
 
 
 class Column(ABC):
@@ -206,10 +212,11 @@ def _way(array: pa.Array, name: str) -> str | None:
 
 def _leaves(array: pa.Array) -> pa.Array:
     """The values of lists, one after the other; else the array."""
-    return _leaves(plain(array.flatten())) if _is_list(array.type) else array
+    return _leaves(plain(array.flatten())) if is_list(array.type) else array
 
 
-def _is_list(kind: pa.DataType) -> bool:
+def is_list(kind: pa.DataType) -> bool:
+    """Whether values of an Arrow type are lists."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
@@ -260,6 +267,15 @@ def without_nulls(array: pa.Array, name: str, piece: Piece, fills: Mapping[str, 
         raise PlanError(f"fill={{{name!r}: {fills[name]!r}}}: the column is {array.type}") from error
 
 
+def _labels(array: pa.Array, unlabelled: Sequence[Any]) -> pa.Array:
+    """A column of labels with nulls where there is none; values of another kind than the column's are none of its rows."""
+    known = []
+    for value in unlabelled:
+        with contextlib.suppress(pa.ArrowException, TypeError, ValueError):
+            known.append(pa.scalar(value).cast(array.type))
+    return pc.if_else(pc.is_in(array, pa.array(known, array.type)), pa.scalar(None, array.type), array) if known else array
+
+
 def _days(array: pa.Array) -> pa.Array:
     """Timestamps and dates as days since 1970, spans and times of day as days; with fractions."""
     kind = array.type
@@ -299,6 +315,8 @@ class Numbers(Column):
         place: Where they are kept.
         flat: Whether the array is ``[n]``; then there is one column.
         standardize: The columns that get the mean 0 and the deviation 1.
+        is_label: Whether rows need not have a number: of whole ones -1 says so, of others NaN. One column of whole numbers that a data
+            frame holds as fractions, because some are missing, has whole ones.
     """
 
     def __init__(
@@ -310,6 +328,7 @@ class Numbers(Column):
         *,
         flat: bool = False,
         standardize: Collection[str] = (),
+        is_label: bool = False,
     ) -> None:
         super().__init__(columns, options, place)
         self._means = {column for column in columns if dtype == "float32" and options.fill.get(column) == MEAN}
@@ -318,6 +337,10 @@ class Numbers(Column):
         self._dtype, self._flat = dtype, flat
         self._is_exact = dtype is None  # features may be rounded to 0, and labels and weights may not
         self._widths: list[int] = []
+        self._is_label = is_label
+        # Of labels that are no whole numbers: whether some are missing, and whether the others could be classes.
+        self._has_gaps, self._may_be_classes = False, flat and not set(columns) & set(options.types)
+        self._forms_before: tuple[bool, bool] | None = None
 
     @override
     def convert(self, piece: Piece) -> list[NDArray[Any]]:
@@ -331,11 +354,33 @@ class Numbers(Column):
             self._dtype = self._dtype or ("int64" if all(rows.dtype.kind in "iu" for rows in converted) else "float32")
             self._kept = self._made()
         self._check_widths(widths)
+        if self._is_label:
+            converted = self._as_labels(converted)
         if self._dtype == "int64" and any(rows.dtype.kind not in "iu" for rows in converted):
             raise DatasetError(f"columns {list(self.columns)} have whole numbers first and fractions later", "types={...: 'double'}")
         kept = "float64" if self.is_fitted else self._dtype
         rows = np.concatenate(converted, axis=1, dtype=np.dtype(kept), casting="same_kind" if self._dtype == "int64" else "unsafe")
         self._kept.append(rows.reshape(-1) if self._flat else rows)
+
+    def _as_labels(self, converted: list[NDArray[Any]]) -> list[NDArray[Any]]:
+        """Labels with -1 or NaN, whichever the array has, where there is none."""
+        if self._dtype != "int64":
+            converted = [np.where(rows < 0, np.nan, rows).astype(np.float32) if rows.dtype.kind == "i" else rows for rows in converted]
+            for rows in converted:
+                gaps = np.isnan(rows)
+                self._has_gaps |= bool(gaps.any())
+                self._may_be_classes &= bool((gaps | ((rows >= 0) & (rows < _MOST_WHOLE) & (np.trunc(rows) == rows))).all())
+            return converted
+        are_whole = [rows.dtype.kind == "i" or bool((np.isnan(rows) | (np.trunc(rows) == rows)).all()) for rows in converted]
+        return [
+            rows if rows.dtype.kind == "i" or not is_whole else np.where(np.isnan(rows), NO_CATEGORY, rows).astype(np.int64)
+            for rows, is_whole in zip(converted, are_whole, strict=True)
+        ]
+
+    @property
+    def _are_classes(self) -> bool:
+        """Whether labels that were kept as fractions are whole numbers, some of which are missing."""
+        return self._is_label and self._dtype == "float32" and self._has_gaps and self._may_be_classes
 
     def _made(self, state: Mapping[str, str] | None = None) -> Rows:
         assert self._dtype is not None
@@ -354,7 +399,16 @@ class Numbers(Column):
             self._widths = [1] * len(self.columns)
             self._kept = self._made()
         assert self._dtype is not None
-        return replace(self._kept.spec, dtype=self._dtype)
+        if self._are_classes:
+            (name,) = self.columns
+            what = f"the labels {name!r} are whole numbers, and some are missing: they are taken as classes, and -1 as none"
+            warn(f"{what}. Of numbers to predict, types={{{name!r}: 'double'}} says so")
+        if self._forms_before not in (None, (self._dtype == "float32", self._are_classes)):
+            hint = f"make a store of all tables, or of these with types={{{self.columns[0]!r}: 'double'}}"
+            raise DatasetError(
+                f"the labels {list(self.columns)} are classes with the new rows and numbers without them, or otherwise", hint
+            )
+        return replace(self._kept.spec, dtype="int64" if self._are_classes else self._dtype)
 
     @property
     def is_fitted(self) -> bool:
@@ -398,6 +452,8 @@ class Numbers(Column):
     @override
     def rows(self, start: int, stop: int) -> NDArray[Any]:
         rows = super().rows(start, stop)
+        if self._are_classes:
+            return np.where(np.isnan(rows), NO_CATEGORY, rows).astype(np.int64)
         return rows if self._fit is None else self._fit(rows)
 
     @override
@@ -415,11 +471,16 @@ class Numbers(Column):
 
     @override
     def state(self) -> dict[str, Any]:
-        return {"dtype": self._dtype, "widths": self._widths, "digest": self._digest.state()}
+        state: dict[str, Any] = {"dtype": self._dtype, "widths": self._widths, "digest": self._digest.state()}
+        if self._is_label and self._dtype == "float32":
+            state["gaps"], state["classes"] = self._has_gaps, self._may_be_classes
+        return {**state, "lists": True} if self._is_label and len(self.columns) == 1 and not self._flat else state
 
     @override
     def resume(self, state: Mapping[str, Any]) -> None:
         self._dtype, self._widths = state["dtype"], list(state["widths"])
+        self._has_gaps, self._may_be_classes = bool(state.get("gaps")), bool(state.get("classes"))
+        self._forms_before = (self._dtype == "float32", self._are_classes)
         self._kept = self._made(state["digest"])
 
     @override
@@ -430,6 +491,7 @@ class Numbers(Column):
             self._dtype, self._widths = other._dtype, other._widths
             self._kept = self._made()
         self._check_widths(other._widths)
+        self._has_gaps, self._may_be_classes = self._has_gaps or other._has_gaps, self._may_be_classes and other._may_be_classes
         if other._dtype != self._dtype:
             raise DatasetError(f"columns {list(self.columns)} have whole numbers and fractions", "types={...: 'double'}")
         self._join(other)
@@ -438,10 +500,11 @@ class Numbers(Column):
         array = column_of(piece, name, self._options.types)
         width = 1
         kind = array.type
-        if _is_list(kind):
+        if is_list(kind):
             if self._flat:
                 raise DatasetError(f"{piece.where}: column {name!r} has lists ({kind}), and one number a row is needed")
-            array = without_nulls(array, name, piece, {})
+            has_row = np.asarray(array.is_valid())
+            array = array.drop_null() if self._is_label else without_nulls(array, name, piece, {})
             lengths = np.asarray(pc.list_value_length(array)) if len(array) else np.ones(1, np.int64)
             width = int(lengths[0])
             if (lengths != width).any():
@@ -466,7 +529,11 @@ class Numbers(Column):
                 hint = f"types={{{name!r}: 'string'}} reads it as text, for classes" if self._flat else f"types={{{name!r}: 'double'}}"
                 raise DatasetError(f"{piece.where}: column {name!r} has {rows[bad[0]]}, which int64 does not hold", hint)
             rows = rows.astype(np.int64)
-        return rows.reshape(len(piece.rows.column(name)), width)
+        rows = rows.reshape(-1, width)
+        if is_list(kind) and not has_row.all():  # labels
+            every = np.full((len(has_row), width), NO_CATEGORY if rows.dtype.kind == "i" else np.nan, rows.dtype)
+            every[has_row], rows = rows, every
+        return rows
 
     def _filled(self, array: pa.Array, name: str, piece: Piece) -> pa.Array:
         """A column without nulls: with what ``fills`` says, or NaN where its mean will be; booleans, decimals and times as numbers."""
@@ -478,6 +545,12 @@ class Numbers(Column):
         is_time = pa.types.is_temporal(kind) and not self._is_exact
         if not (is_time or pa.types.is_boolean(kind) or pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
             return array
+        if self._is_label and name not in self._options.fill:
+            array = _labels(array.cast(pa.int64()) if pa.types.is_boolean(kind) else array, self._options.unlabelled)
+            if not array.null_count:
+                return array
+            is_whole = pa.types.is_integer(array.type)
+            return array.cast(pa.int64()).fill_null(NO_CATEGORY) if is_whole else array.cast(pa.float64()).fill_null(np.nan)
         if name not in self._means:
             array = without_nulls(array, name, piece, self._options.fill)
         array = _days(array) if is_time else array.cast(pa.int64()) if pa.types.is_boolean(kind) else array
@@ -492,12 +565,13 @@ class Codes(Column):
         options: How it is read; to fill nulls with -1 makes them no category at all.
         place: Where they are kept.
         optional: Whether nulls are no category where they are not to be filled.
+        is_label: Whether these are classes, of which nulls and the ``unlabelled`` are none.
     """
 
-    def __init__(self, column: str, options: ReadOptions, place: Place, *, optional: bool = False) -> None:
+    def __init__(self, column: str, options: ReadOptions, place: Place, *, optional: bool = False, is_label: bool = False) -> None:
         super().__init__([column], options, place)
         self.values: list[Any] = []
-        self._optional = optional
+        self._optional, self._unlabelled = optional or is_label, options.unlabelled if is_label else ()
         self._known: dict[Any, int] = {}
         self._kept = self._made()
         self._num_before = 0
@@ -512,6 +586,7 @@ class Codes(Column):
         if not (is_text(array.type) or pa.types.is_integer(array.type) or pa.types.is_boolean(array.type)):
             what = f"{piece.where}: column {name!r} is {array.type}; categories are texts, whole numbers or booleans"
             raise DatasetError(what, f"features= takes numbers; types={{{name!r}: 'string'}} reads each number as a category")
+        array = _labels(array, self._unlabelled)
         fill = self._options.fill.get(name, NO_CATEGORY if self._optional else None)
         if fill is None or (fill != NO_CATEGORY and array.null_count):
             array = without_nulls(array, name, piece, self._options.fill)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from gnnkit.datasets.tables.columns import Codes, Column, Features, Numbers, ReadOptions, Times, is_text, plain_type
+from gnnkit.datasets.tables.columns import Codes, Column, Features, Numbers, ReadOptions, Times, is_list, is_text, plain_type
 from gnnkit.datasets.tables.digests import ChainedDigest, PieceDigest
 from gnnkit.datasets.tables.keys import KeyColumn, key_array, key_column, key_kind
 from gnnkit.datasets.tables.layout import EDGE_FEATURES, EdgeTable, NodeTable
@@ -92,9 +92,15 @@ def columns_of(
         numbers = Numbers(features, "float32", options, place, standardize=uses.get("standardize", ())) if features else None
         made[FEATURE_NAME if is_node else EDGE_FEATURES] = Features(numbers, [Codes(column, options, place) for column in one_hot])
     if label := uses.get("label"):
-        name, table, one = LABEL_NAME if is_node else "edge_label", owner.table, len(label) == 1
-        text = "known" in before[name] if before else table is not None and is_text(plain_type(table.need(label[0], "label")))
-        made[name] = Codes(label[0], options, place) if text and one else Numbers(label, None, options, place, flat=one)
+        name, one = LABEL_NAME if is_node else "edge_label", len(label) == 1
+        kind = pa.null() if owner.table is None else plain_type(owner.table.need(label[0], "label"))
+        text = "known" in before[name] if before else is_text(kind)
+        flat = one and not (before[name].get("lists") if before else is_list(kind))
+        made[name] = (
+            Codes(label[0], options, place, is_label=True)
+            if text and one
+            else Numbers(label, None, options, place, flat=flat, is_label=True)
+        )
     for found in uses.get("time", ()):
         made[TIME] = Times(found, options, place)
     for found in uses.get("edge_weight", ()):

@@ -42,10 +42,11 @@ from gnnkit.schema import (
     edge_type_name,
 )
 from gnnkit.source import LinkSplits
+from gnnkit.splits import SPLIT_WORDS, SPLITS, has_label, split_name, with_labels
 from gnnkit.storage.catalog import writable_root
 from gnnkit.storage.files import ArrayFile
 from gnnkit.storage.keys import NodeKeys, words_of
-from gnnkit.storage.layout import LABEL_NAME, split_file
+from gnnkit.storage.layout import LABEL_NAME, TRAIN, split_file
 from gnnkit.storage.store import Store
 from gnnkit.urls import is_url
 
@@ -56,12 +57,6 @@ if TYPE_CHECKING:
     from gnnkit.datasets.tables.hosts import TableEngine  # circular
 
 Columns: TypeAlias = "str | Sequence[str]"
-# What files call the splits, in any case, after scikit-learn, Hugging Face, PyG and OGB.
-_SPLITS = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("valid", "val", "validation", "dev", "development"), "valid"),
-    **dict.fromkeys(("test", "testing", "holdout", "hold-out", "heldout", "held-out"), "test"),
-}
 _SHOWN = 10
 _CHUNK_ROWS, _CHUNK_BYTES = 1 << 20, 16 << 20
 _MIN_MEMORY, _MAX_MEMORY = 64 << 20, 512 << 20
@@ -111,7 +106,8 @@ def tables(
     """
     own = TableOptions(**options)
     layout = Layout.of(edges, nodes, own, events)
-    read = ReadOptions(layout.types, layout.fills(own.fill), own.time_unit, own.dangling == "drop")
+    unlabelled = own.unlabelled if isinstance(own.unlabelled, (list, tuple)) else () if own.unlabelled is None else (own.unlabelled,)
+    read = ReadOptions(layout.types, layout.fills(own.fill), own.time_unit, own.dangling == "drop", tuple(unlabelled))
     if own.undirected:
         layout.check_undirected()
     kind: Callable[..., TableSource] = TableSource
@@ -161,7 +157,8 @@ def tables_after(
             raise PlanError(f"fill={{{column!r}: {value!r}}}: the store's tables were filled with {state['fill'][column]!r}")
     layout = Layout.after(store, state, edges, nodes, events)
     layout.need_columns("fill", fill or {})
-    options = ReadOptions(layout.types, {**state["fill"], **(fill or {})}, state["time_unit"], state["dangling"] == "drop")
+    filled, unlabelled = {**state["fill"], **(fill or {})}, tuple(state.get("unlabelled", ()))
+    options = ReadOptions(layout.types, filled, state["time_unit"], state["dangling"] == "drop", unlabelled)
     return TableSource(layout, options, name=store.name, folder=folder, memory_bytes=_memory(), events=events, after=store)
 
 
@@ -426,6 +423,7 @@ class TableSource(Shown):
             "types": types_to_text(options.types),
             "fill": options.fill,
             "dangling": "drop" if options.drops else "error",
+            **({"unlabelled": list(options.unlabelled)} if options.unlabelled else {}),
             "time_unit": options.time_unit,
         }
 
@@ -655,18 +653,23 @@ class TableSource(Shown):
         found: dict[str, list[NDArray[np.int64]]] = {}
         if self._after is not None:
             found = {split: [self._after.file(split_file(name, split))] for split in self._after.splits.get(name, ())}
-        known = {**_SPLITS, **{split: split for split in found}}
-        named = [known.get(str(value).strip().lower().replace("_", "-")) or known.get(value, "") for value in codes.values]
-        if unknown := [value for value, split in zip(codes.values, named, strict=True) if not split]:
+        named = [value if value in found else split_name(str(value)) for value in codes.values]
+        if unknown := [value for value, split in zip(codes.values, named, strict=True) if split not in (*SPLITS, *found)]:
             raise DatasetError(
                 f"split {codes.columns[0]!r} of {name!r} holds {unknown[:_SHOWN]}, which names no split",
-                f"known, in any case: {list(_SPLITS)}; a null is in no split",
+                f"known, in any case: {list(SPLIT_WORDS)}; a null is in no split",
             )
         for start in range(0, nodes.num_rows, _CHUNK_ROWS):
             rows = codes.rows(start, min(start + _CHUNK_ROWS, nodes.num_rows))
             for code, split in enumerate(named):
                 found.setdefault(split, []).append(np.flatnonzero(rows == code) + start + nodes.before)
-        return {split: np.sort(np.concatenate(ids)).astype(np.int64) for split, ids in sorted(found.items())}
+        splits = {split: np.sort(np.concatenate(ids)).astype(np.int64) for split, ids in sorted(found.items())}
+        if TRAIN in splits and LABEL_NAME in nodes.columns:
+            known = np.ones(nodes.num_nodes, np.bool_)  # those of the store are without the others already
+            for start, rows in nodes.chunks(LABEL_NAME):
+                known[nodes.before + start : nodes.before + start + len(rows)] = has_label(rows)
+            splits[TRAIN] = with_labels(splits[TRAIN], known[splits[TRAIN]], f"label={list(nodes.owner.uses['label'])}")
+        return splits
 
     def _take_distinct(self, nodes: KeptNodes) -> None:
         """Makes nodes of the keys that edges have named, of which the store has none."""
@@ -785,6 +788,9 @@ class TableSource(Shown):
                 used |= set(kept.owner.keys)
                 if isinstance(codes := kept.columns.get(LABEL_NAME), Codes):
                     classes.append(codes.values)
+                if LABEL_NAME in kept.columns:
+                    without = sum(int((~has_label(rows)).sum()) for _, rows in kept.chunks(LABEL_NAME)) + earlier.get("unlabelled", 0)
+                    own |= {"unlabelled": without} if without else {}
                 if kept.split is not None:
                     own["split"] = {"column": kept.split.columns[0]}
             else:
@@ -827,6 +833,7 @@ class TableSource(Shown):
                     words.append(f"in {own['time']['unit']}" if "unit" in own["time"] else "as they are")
                 found += [(f"{label} {option}", ", ".join(words))] if words else []
             found += [(f"{label} dropped", f"{own['dropped_edges']} edges that name no node")] if "dropped_edges" in own else []
+            found += [(f"{label} without a label", f"{own['unlabelled']}")] if "unlabelled" in own else []
             found += [(f"{label} unused", ", ".join(own["unused"]))] if "unused" in own else []
         return found
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from gnnkit.errors import PlanError
 from gnnkit.kernels.jit import lazy_kernel
 from gnnkit.schema import NodeType
+from gnnkit.splits import find_split
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.layout import TRAIN, BuildOptions
 from gnnkit.storage.partition.topology import edge_rows, to_dataset_order
@@ -42,8 +43,8 @@ def input_seeds(graph: GraphArrays, splits: Splits | None, input_nodes: str | No
     Raises:
         PlanError: A split names an unknown node type or an id out of range, or there is none of that name.
     """
-    found = {} if splits is None or input_nodes is None else {t: split[input_nodes] for t, split in splits.items() if input_nodes in split}
-    given = {name: np.unique(np.asarray(ids, dtype=np.int64)) for name, ids in found.items()}
+    own = {} if splits is None or input_nodes is None else {t: (split, find_split(input_nodes, split)) for t, split in splits.items()}
+    given = {t: np.unique(np.asarray(split[name], dtype=np.int64)) for t, (split, name) in own.items() if name is not None}
     for name, ids in given.items():
         if name not in graph.schema.node_types:
             raise PlanError(f"splits name the unknown node type {name!r}", f"known: {list(graph.schema.node_types)}")
@@ -53,9 +54,11 @@ def input_seeds(graph: GraphArrays, splits: Splits | None, input_nodes: str | No
                 f"split {input_nodes!r} of node type {name!r} holds ids from {ids[0]} to {ids[-1]}, but it has {num_nodes} nodes"
             )
     if not any(len(ids) for ids in given.values()):
-        if input_nodes not in (None, TRAIN):
+        several = input_nodes is not None and any(find_split(input_nodes, split, 0) for split in (splits or {}).values())
+        if several or input_nodes not in (None, TRAIN):
             known = sorted({name for split in (splits or {}).values() for name in split})
-            raise PlanError(f"input_nodes={input_nodes!r}: no node type has such a split", f"known: {known}; None is every node")
+            hint = f"known: {known}; {'split_index=0 chooses the first of several, and ' if several else ''}None is every node"
+            raise PlanError(f"input_nodes={input_nodes!r}: no node type has such a split", hint)
         return {name: np.arange(t.num_nodes, dtype=np.int64) for name, t in graph.schema.node_types.items()}
     return given
 

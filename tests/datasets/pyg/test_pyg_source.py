@@ -319,7 +319,7 @@ class OgbsArrays:
         (Ogbs(1), r"dataset\[0\]; or GraphLoader.from_ogb\('ogbn-arxiv', root='dataset'\)"),
         (OgbsArrays(), r"^it gives dicts of arrays; GraphLoader.from_ogb\('ogbn-arxiv', root='dataset'\)"),
         (OgbsArrays()[0], r"GraphLoader.from_ogb\(name\)"),
-        ([small(), small(), small()], r"one of its 3 graphs, such as its \[0\]"),
+        ([small(), small(), small()], r"Batch.from_data_list\(graphs\) makes one of its 3 graphs"),
     ],
     ids=["one graph", "several", "OGB's", "OGB's arrays", "graph and labels", "list"],
 )

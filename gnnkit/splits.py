@@ -1,0 +1,237 @@
+"""Splits: what they are called, which attributes of a graph hold them, and which nodes have no label to be trained on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.arguments import to_array
+from gnnkit.callers import warn
+from gnnkit.errors import DatasetError, PlanError
+
+# The words for the splits, in any case, of scikit-learn, Hugging Face, PyG, DGL and OGB. The names of what graphs hold come first.
+SPLIT_WORDS: Mapping[str, str] = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("valid", "val", "validation", "dev", "development"), "valid"),
+    **dict.fromkeys(("test", "testing", "holdout", "hold-out", "heldout", "held-out"), "test"),
+}
+SPLITS = tuple(dict.fromkeys(SPLIT_WORDS.values()))
+SPLIT_MASKS = ("train_mask", "val_mask", "valid_mask", "test_mask")
+_ATTRIBUTE = re.compile(r"(train|val|valid|test)_(mask|idx)")
+_TRAIN = re.compile(r"(?<![a-z])train")
+# Columns of tables whose names alone say that they are a split.
+_COLUMN = re.compile(r"split|(is_?)?train(ing)?(_?(masks?|idx|index|nodes|set))?|idx_?train", re.IGNORECASE)
+
+
+def split_name(word: str) -> str:
+    """Returns the name of the split that a word means: "valid" for "val", "train.3" for the fourth of several "training"; else the word."""
+    base, dot, number = word.partition(".")
+    return SPLIT_WORDS.get(base.strip().lower().replace("_", "-"), base) + dot + number
+
+
+def split_index_of(split: str | None) -> int | None:
+    """Returns which of several splits a name means: 3 for "train.3"; None where it says none."""
+    _, _, number = (split or "").partition(".")
+    return int(number) if number.isdigit() else None
+
+
+def shown_splits(counts: Mapping[str, int]) -> dict[str, int]:
+    """Returns the splits of some numbers of nodes as they are shown: of several of one name the first, called "train.0 to train.9"."""
+    last = {name.partition(".")[0]: name for name in sorted(counts, key=lambda name: split_index_of(name) or 0)}
+    shown = {name: last[name.partition(".")[0]] for name in counts if not split_index_of(name)}
+    return {name if name == end else f"{name} to {end}": counts[name] for name, end in shown.items()}
+
+
+def find_split(word: str, known: Iterable[str], index: int | None = None) -> str | None:
+    """Returns the one of some splits that a word means.
+
+    Args:
+        word: The word, such as "val" or "train.3".
+        known: The names of the splits.
+        index: Which one is meant where there are several of the name; a split that there is once belongs to all of them.
+    """
+    names, wanted = {split_name(name): name for name in known}, split_name(word)
+    return names.get(f"{wanted}.{index}", names.get(wanted))
+
+
+def looks_like_mask(ids: NDArray[Any], counts: Collection[int] = ()) -> bool:
+    """Whether ids are zeros and ones that can be meant as a mask: as ids they are two nodes over and over.
+
+    Args:
+        ids: Whole numbers ``[k]``.
+        counts: Lengths that masks have; of bytes, which masks were before there was ``torch.bool``, any length is one.
+    """
+    is_long_enough = len(ids) > 2 and (ids.dtype.itemsize == 1 or len(ids) in counts)
+    return is_long_enough and 0 <= int(ids.min()) <= int(ids.max()) <= 1
+
+
+OF_KEYS = "ids are places of nodes in the graph, counted from 0; of a graph of tables loader.store.keys(node_type).ids([...]) has them"
+
+
+def to_ids(value: Any, num_nodes: int, what: str, others: Collection[int] = ()) -> NDArray[np.int64]:
+    """Node ids from a tensor, array or list of whole numbers, or from a mask.
+
+    Args:
+        value: Ids ``[k]`` or a mask ``[num_nodes]``.
+        num_nodes: Ids are below it.
+        what: The argument's name, for messages.
+        others: Numbers of nodes of other types.
+
+    Returns:
+        int64 ``[k]``.
+
+    Raises:
+        PlanError: Wrong dtype or shape, an id out of range, or zeros and ones that look like a mask and are not of the dtype bool.
+    """
+    if (
+        (isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim))
+        and len(value)
+        and all(isinstance(key, str) for key in value)
+    ):
+        hint = "a graph of tables has ids for its keys: loader.store.keys(node_type).ids([...])"
+        raise PlanError(f"{what} must hold whole numbers or be a mask, got texts such as {value[0]!r:.40}", hint)
+    ids = to_array(value, what, "node ids are whole numbers: give them or a mask, as a tensor, an array or a list")
+    if ids.ndim == 0:
+        raise PlanError(f"{what} must be several, got {value!r:.40}", f"[{ids.item()!r:.40}] is one of them")
+    if ids.ndim != 1:
+        several = ids.dtype == np.bool_ and ids.ndim == 2 and len(ids) == num_nodes
+        hint = f"it is a mask of {ids.shape[1]} splits, a column each: {what}[:, 0] is the first" if several else "use .reshape(-1)"
+        raise PlanError(f"{what} must be one-dimensional, got shape {tuple(ids.shape)}", hint)
+    if ids.dtype == np.bool_:
+        if len(ids) != num_nodes:
+            hint = "a mask has an element for each node of the graph; ids of nodes are given as whole numbers"
+            raise PlanError(f"{what} is a mask of {len(ids)} elements, but there are {num_nodes} nodes", hint)
+        return np.flatnonzero(ids).astype(np.int64)
+    if ids.size == 0:
+        return np.empty(0, np.int64)
+    if ids.dtype.kind not in "iu":
+        raise PlanError(f"{what} must hold whole numbers or be a mask, got dtype {ids.dtype}", "for example ids.long()")
+    low, high = int(ids.min()), int(ids.max())
+    if looks_like_mask(ids, (num_nodes, *others)):
+        raise PlanError(
+            f"{what} holds {len(ids)} zeros and ones of dtype {ids.dtype}, and there are {num_nodes} nodes: a mask is of dtype bool",
+            f"{what}.bool() of a tensor, .astype(bool) of an array",
+        )
+    if low < 0 or high >= num_nodes:
+        raise PlanError(f"{what} holds node {low if low < 0 else high}, but ids go from 0 to {num_nodes - 1}", OF_KEYS)
+    return ids.astype(np.int64)
+
+
+def is_split_attribute(name: str) -> bool:
+    """Whether an attribute of a graph is called as those that hold splits are."""
+    return name == "split_idx" or _ATTRIBUTE.fullmatch(name) is not None
+
+
+def splits_of(attributes: Iterable[tuple[str, Any]], num_nodes: int, where: str) -> dict[str, NDArray[np.int64]]:
+    """Returns the splits that attributes of nodes hold, by name: masks, ids, and ``split_idx``, a dict of either.
+
+    A mask of several splits ``[n, k]`` holds as many of each name, "train.0" and so on.
+
+    Args:
+        attributes: Names and values; those that hold no splits are passed over, and so are values that are neither masks nor ids.
+        num_nodes: How many nodes there are.
+        where: What stands before a name in error messages.
+
+    Raises:
+        DatasetError: Two attributes say different things of one split.
+    """
+    found: dict[str, NDArray[np.int64]] = {}
+    for attribute, word, value in _attributes(attributes):
+        with_index = list(_columns(value, num_nodes, f"{where}{attribute}"))
+        for number, ids in enumerate(with_index):
+            split = split_name(word) + (f".{number}" if len(with_index) > 1 else "")
+            if split in found and not np.array_equal(np.sort(found[split]), np.sort(ids)):
+                hint = f"del {where}{attribute}, or what contradicts it"
+                raise DatasetError(f"{where}{attribute} and another attribute hold different nodes of the split {split!r}", hint)
+            found.setdefault(split, ids)
+    return found
+
+
+def _attributes(attributes: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, str, Any]]:
+    """Name, split and value of what holds a split."""
+    for name, value in attributes:
+        if match := _ATTRIBUTE.fullmatch(name):
+            yield name, match[1], value
+        elif name == "split_idx" and isinstance(value, Mapping):
+            yield from ((f"{name}[{word!r}]", word, own) for word, own in value.items() if split_name(str(word)) in SPLITS)
+
+
+def _columns(value: Any, num_nodes: int, what: str) -> Iterator[NDArray[np.int64]]:
+    """The nodes of each split of a mask, or those of ids; nothing of what is neither."""
+    try:
+        array = to_array(value, what)
+        if array.ndim and len(array) == num_nodes and (array.dtype == np.bool_ or bool(np.isin(array, (0, 1)).all())):
+            yield from (np.flatnonzero(column) for column in array.reshape(num_nodes, -1).T)
+        else:
+            yield to_ids(array.reshape(-1) if array.ndim == 2 and array.shape[1] == 1 else array, num_nodes, what)
+    except PlanError:
+        return
+
+
+def check_no_split(attributes: Iterable[tuple[str, Any]], num_nodes: int, where: str) -> None:
+    """Refuses attributes of nodes that speak of training by their names, and are masks or ids: they contradict that there are no splits.
+
+    Args:
+        attributes: Names and values of attributes that are no splits; values that are not known are empty.
+        num_nodes: How many nodes there are.
+        where: What stands before a name in error messages.
+
+    Raises:
+        PlanError: Names the first of them.
+    """
+    for name, value in attributes:
+        if _TRAIN.search(name.lower()) and _may_be_split(name, value, num_nodes):
+            hint = f"rename it: train_mask is a mask, train_idx holds ids; or say input_nodes={where}{name}, or None for all nodes"
+            if is_split_attribute(name):
+                hint = f"it is neither a mask of {num_nodes} nodes nor ids below that; input_nodes=None starts from all nodes"
+            raise PlanError(f"the graph has no split 'train', and {where}{name} looks like one", hint)
+
+
+def _may_be_split(name: str, value: Any, num_nodes: int) -> bool:
+    if isinstance(value, Mapping) or is_split_attribute(name):
+        return True
+    try:
+        array = to_array(value, name)
+    except PlanError:
+        return False
+    if not array.ndim or not array.size:
+        return False
+    if len(array) == num_nodes and bool(np.isin(array, (0, 1)).all()):
+        return True
+    is_ids = array.ndim == 1 and array.dtype.kind in "iu" and 0 <= array.min() <= array.max() < num_nodes
+    return bool(is_ids and len(np.unique(array)) == len(array))
+
+
+def is_split_column(name: str) -> bool:
+    """Whether a column of a table is a split by its name alone."""
+    return _COLUMN.fullmatch(name) is not None
+
+
+def has_label(y: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which rows of labels say something, bool ``[n]``: negative whole numbers are no classes, and NaN is no number."""
+    known = ~np.isnan(y) if y.dtype.kind == "f" else y >= 0
+    return np.asarray(known.reshape(len(y), -1).any(1))
+
+
+def with_labels(ids: NDArray[np.int64], known: NDArray[np.bool_], where: str) -> NDArray[np.int64]:
+    """Returns those of some nodes to train on that have a label, and warns where others are left out.
+
+    Args:
+        ids: int64 ``[k]``.
+        known: Which of them have one, bool ``[k]``.
+        where: What holds the labels, in messages.
+
+    Raises:
+        DatasetError: None has one.
+    """
+    if known.all():
+        return ids
+    if not known.any():
+        hint = "name other nodes to train on; or, to train without labels, leave the labels out"
+        raise DatasetError(f"none of the {len(ids)} nodes of the split 'train' has a label in {where}", hint)
+    warn(f"{len(ids) - int(known.sum())} of {len(ids)} nodes of the split 'train' have no label in {where}, and are left out of it")
+    return ids[known]
