@@ -364,7 +364,7 @@ def test_nulls_are_refused_or_filled(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"(?s)1 nulls in 3 rows of column 'price', the first in row 1.*fill=\{'price'"):
         gnnkit.tables(edges, nodes, keys="id", features="price", scratch_dir=tmp_path)
     with pytest.raises(DatasetError, match="column 'kind', the first in row 1"):
-        gnnkit.tables(edges, nodes, keys="id", label="kind", scratch_dir=tmp_path)
+        gnnkit.tables(edges, nodes, keys="id", categories="kind", scratch_dir=tmp_path)
     options: dict[str, Any] = {"keys": "id", "features": "price", "label": "kind", "split": "fold", "scratch_dir": tmp_path}
     source = gnnkit.tables(edges, nodes, fill={"price": 0.5, "kind": -1}, **options)
     assert read_node_array(source, "node", "x").tolist() == [[1.0], [0.5], [2.0]]
