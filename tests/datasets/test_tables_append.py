@@ -217,7 +217,7 @@ def test_what_is_wrong_is_named_and_nothing_is_left(tmp_path: Path) -> None:
         ({"nodes": {"user": first["users"][:2]}}, "there already"),
         ({"nodes": {"user": pd.concat([users, users])}}, "more than once"),
         ({"nodes": {"user": users.drop(columns="age")}}, "'age' names no column"),
-        ({"nodes": {"user": users.assign(age=np.nan)}}, "nulls"),
+        ({"nodes": {"user": users.assign(plan=pd.array([None] * len(users), "string"))}}, "nulls"),
         ({"nodes": {"user": users.assign(plan=3)}}, "texts and numbers"),
         ({"nodes": {"user": 7}}, "have a table"),
     ]
@@ -225,7 +225,8 @@ def test_what_is_wrong_is_named_and_nothing_is_left(tmp_path: Path) -> None:
         with pytest.raises(GnnkitError, match=message):
             store.append(**arguments)
         assert [path.name for path in tmp_path.iterdir()] == ["shop"], message
-    filled = store.append(nodes={"user": users.assign(plan=pd.array([None] * len(users), "string"))})  # no label
+    with pytest.warns(UserWarning, match="of the split 'train' have no label"):
+        filled = store.append(nodes={"user": users.assign(plan=pd.array([None] * len(users), "string"))}, fill={"plan": -1})
     assert set(filled.arrays().nodes["user"][0].arrays["y"][50:].tolist()) == {-1}
     other = gnnkit.partition(gnnkit.datasets.products_like(0.0005), 1, out=tmp_path / "other")
     with pytest.raises(GnnkitError, match="was not made of tables"):
