@@ -98,7 +98,7 @@ def to_ids(value: Any, num_nodes: int, what: str, others: Collection[int] = ()) 
     if ids.ndim == 0:
         raise PlanError(f"{what} must be several, got {value!r:.40}", f"[{ids.item()!r:.40}] is one of them")
     if ids.ndim != 1:
-        several = ids.dtype == np.bool_ and ids.ndim == 2 and len(ids) == num_nodes
+        several = ids.dtype == np.bool_ and ids.ndim == 2 and len(ids) == num_nodes and ids.shape[1] > 1
         hint = f"it is a mask of {ids.shape[1]} splits, a column each: {what}[:, 0] is the first" if several else "use .reshape(-1)"
         raise PlanError(f"{what} must be one-dimensional, got shape {tuple(ids.shape)}", hint)
     if ids.dtype == np.bool_:
@@ -166,7 +166,7 @@ def _columns(value: Any, num_nodes: int, what: str) -> Iterator[NDArray[np.int64
         array = to_array(value, what)
         if array.ndim and len(array) == num_nodes and (array.dtype == np.bool_ or bool(np.isin(array, (0, 1)).all())):
             yield from (np.flatnonzero(column) for column in array.reshape(num_nodes, -1).T)
-        else:
+        elif not what.endswith("_mask"):
             yield to_ids(array.reshape(-1) if array.ndim == 2 and array.shape[1] == 1 else array, num_nodes, what)
     except PlanError:
         return

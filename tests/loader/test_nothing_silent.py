@@ -354,7 +354,7 @@ def test_split_masks_of_any_dtype(form: Any, tmp_path: Path) -> None:
     with loader(data, input_nodes="train") as made, GraphLoader.from_store(store, num_neighbors=[2], progress=False) as stored:
         assert [sorted(batch.n_id[: batch.batch_size].tolist()) for each in (made, stored) for batch in each] == [[9, 10, 11]] * 2
     data.train_mask = torch.arange(NUM_NODES)
-    with pytest.raises(PlanError, match="there is no split 'train'"):
+    with pytest.raises(PlanError, match="no split 'train', and data.train_mask looks like one"):
         loader(data, input_nodes="train")
 
 
