@@ -21,10 +21,10 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 ROOT = Path(__file__).resolve().parent.parent
-# A link of Markdown, or its definition at a line's beginning; in notebooks the same text is within JSON.
 # Pages are read by people who learn, often in a second language: a cell is a phrase, and a sentence ends in sight of its beginning.
 _MOST_CELL_WORDS = 30
 _MOST_SENTENCE_WORDS = 40
+# A link of Markdown, or its definition at a line's beginning; in notebooks the same text is within JSON.
 _LINK = re.compile(r"(\]\(|^\[[^\]]+\]: )([^)\s#\"]+)", re.MULTILINE)
 
 
