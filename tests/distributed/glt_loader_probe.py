@@ -75,7 +75,7 @@ def loaders(kind: str, folder: Path, name: str, seeds: Any) -> dict[str, Any]:
     from gnnkit.distributed import DistDataset, DistNeighborLoader
     from gnnkit.vendor import glt
 
-    native = glt.load()
+    native = glt.load("a comparison with graphlearn-torch")
     theirs_data = native.distributed.DistDataset(edge_dir="out")
     partitions = folder / f"{name}-glt"
     # Its samplers of typed graphs do not start without labels.
@@ -126,7 +126,7 @@ def foreign(folder: Path) -> list[Any]:
 def main(folder: Path) -> None:
     from gnnkit.vendor import glt
 
-    glt.load().distributed.init_worker_group(1, 0)
+    glt.load("a comparison with graphlearn-torch").distributed.init_worker_group(1, 0)
     found: dict[str, Any] = {"mp": loaders("mp", folder, "typed", ("user", torch.arange(SEEDS))), "foreign": foreign(folder)}
     found["collocated"] = loaders("collocated", folder, "plain", torch.arange(SEEDS))  # last: it starts RPC in this process
     sys.stdout.write("\n" + json.dumps(found) + "\n")

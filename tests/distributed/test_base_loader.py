@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-import os
-import threading
+import subprocess
+import sys
 import time
 import weakref
 from types import SimpleNamespace
@@ -310,20 +310,33 @@ def test_options_of_a_graph_store() -> None:
             BaseDistLoader.create_graph_store_worker_options(**changes, **common)
 
 
-def test_entering_a_worker_group_leaves_the_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gnnkit.distributed import DEFAULT_NUM_CPU_THREADS, BaseDistLoader, get_context, graph_client
+ENTERS_A_GROUP = """
+import os, threading, torch
+from gnnkit.distributed import DEFAULT_NUM_CPU_THREADS, BaseDistLoader, get_context
+from gnnkit.errors import PlanError
 
-    monkeypatch.setattr(graph_client, "_group", None)
-    before = (torch.get_num_threads(), torch.get_num_interop_threads(), os.sched_getaffinity(0), threading.active_count(), dict(os.environ))
-    arguments: dict[str, Any] = {"local_world_size": 2, "node_rank": 1, "node_world_size": 3, "master_ip_address": "10.0.0.1"}
-    arguments |= {"device": torch.device("cpu"), "num_cpu_threads": DEFAULT_NUM_CPU_THREADS}
-    BaseDistLoader.initialize_colocated_sampling_worker(local_rank=1, **arguments)
-    after = (torch.get_num_threads(), torch.get_num_interop_threads(), os.sched_getaffinity(0), threading.active_count(), dict(os.environ))
-    context = get_context()
-    assert before == after
-    assert context.is_worker() and (context.rank, context.world_size) == (1, 3)
-    with pytest.raises(PlanError, match="local_rank must be between 0 and 1, got 2"):
-        BaseDistLoader.initialize_colocated_sampling_worker(local_rank=2, **arguments)
+def state():
+    return (torch.get_num_threads(), torch.get_num_interop_threads(), os.sched_getaffinity(0), threading.active_count(), dict(os.environ))
+
+arguments = {"local_world_size": 2, "node_rank": 1, "node_world_size": 3, "master_ip_address": "10.0.0.1"}
+arguments |= {"device": torch.device("cpu"), "num_cpu_threads": DEFAULT_NUM_CPU_THREADS}
+before = state()
+BaseDistLoader.initialize_colocated_sampling_worker(local_rank=1, **arguments)
+context = get_context()
+assert before == state()
+assert context.is_worker() and (context.rank, context.world_size) == (1, 3)
+try:
+    BaseDistLoader.initialize_colocated_sampling_worker(local_rank=2, **arguments)
+except PlanError as error:
+    assert "local_rank must be between 0 and 1, got 2" in str(error)
+else:
+    raise AssertionError("a rank beyond the node's was taken")
+"""
+
+
+def test_entering_a_worker_group_leaves_the_process_alone() -> None:
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", ENTERS_A_GROUP], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_schema_of_ones_own(dataset: DistDataset) -> None:

@@ -23,10 +23,6 @@ REASONS = {
         "gnnkit.cli.demo.run_demo",
     ): "the demonstration trains for a minute; the command only passes scale and verdict on",
     (
-        "tests/distributed/test_base_loader.py",
-        "gnnkit.distributed.graph_client._group",
-    ): "a process is in its worker group to its end, and the test's is not that of all tests",
-    (
         "tests/distributed/standing_in.py",
         "gnnkit.distributed.dist_server.request_server",
     ): "a real server keeps no list of what it was asked",
