@@ -59,6 +59,7 @@ def partition(
     unlabelled: list[str] | None = typer.Option(None, help="A label that means none, such as unknown; may be given several times."),
     split: list[str] | None = typer.Option(None, help="The column that holds the names of splits."),
     time: list[str] | None = typer.Option(None, help="The column that becomes the time."),
+    edge_type: list[str] | None = typer.Option(None, help="The column of edges whose values are edge types: COLUMN, or TYPE=COLUMN."),
     standardize: bool | None = typer.Option(
         None, "--standardize", help="Give all features the mean 0 and the deviation 1 in the split train."
     ),

@@ -45,6 +45,8 @@ class TableOptions:
         time: The column that becomes ``time``, int64: timestamps and dates in ``time_unit`` since 1970, whole numbers as they are;
             ``time_attr="time"`` of a loader samples by it.
         edge_weight: The column of edges that becomes ``edge_weight``; ``weight="edge_weight"`` of a loader draws by it.
+        edge_type: The column of edges whose values are edge types: each value takes the place of the relation in (source type, relation,
+            target type). ``categories`` keeps them in one edge type, as whole numbers.
         types: ``{column: Arrow type, or its name such as "string"}``: what columns are read as.
         fill: ``{column: value}``: what takes the place of nulls and NaN; -1 is no class and no category. Of a column of features, "mean" is
             that of the rows of the split "train", or of all rows of a table without splits; "mean" alone says it of all features.
@@ -78,6 +80,7 @@ class TableOptions:
     split: Columns | None = None
     time: Columns | None = None
     edge_weight: Columns | None = None
+    edge_type: Columns | None = None
     types: Mapping[str, Any] | None = None
     fill: Mapping[str, Any] | Mean | None = None
     undirected: bool = False
@@ -110,6 +113,7 @@ _WORDS = {
     "split": ("fold", "masks", "train_mask"),
     "time": ("timestamp", "timestamps", "t"),
     "edge_weight": ("weights", "edge_weights", "weight_col", "weight_column"),
+    "edge_type": ("relation", "relations", "rel", "predicate", "edge_types", "etype", "relation_column"),
     "types": ("dtype", "dtypes", "schema"),
     "fill": ("fillna", "fill_value", "impute", "missing"),
     "undirected": ("directed", "symmetric", "bidirectional", "to_undirected", "add_reverse", "reverse_edges"),

@@ -44,6 +44,9 @@ class TableKeywords(TypedDict, total=False):
     ``time_attr="time"`` of a loader samples by it."""
     edge_weight: Columns | None
     """The column of edges that becomes ``edge_weight``; ``weight="edge_weight"`` of a loader draws by it."""
+    edge_type: Columns | None
+    """The column of edges whose values are edge types: each value takes the place of the relation in (source type, relation, target
+    type). ``categories`` keeps them in one edge type, as whole numbers."""
     types: Mapping[str, Any] | None
     """``{column: Arrow type, or its name such as "string"}``: what columns are read as."""
     fill: Mapping[str, Any] | Mean | None

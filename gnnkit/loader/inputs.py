@@ -697,7 +697,7 @@ def _split_type(value: Any, graph: GraphHandle) -> tuple[EdgeType, Any]:
         if len(having) == 1:
             return having[0], value
         if having:
-            raise PlanError(f"several edge types have a split {value!r}: {having}", f"give ({having[0]}, {value!r})")
+            raise PlanError(f"several edge types have a split {value!r}: {having}", f"edge_label_index=({having[0]}, {value!r})")
         splits = sorted({name for splits in graph.link_splits.values() for name in splits})
         hint = f"known splits of links: {splits}" if splits else f"the graph has no splits of links: {LINK_FORMS}"
         near = near_matches(value, splits) or near_edge_types(value, schema.edge_types)

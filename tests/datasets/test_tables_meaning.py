@@ -64,6 +64,8 @@ NAMED = [
     ("u", "i"),
     ("nameOrig", "nameDest"),
     ("sender_account", "receiver_account"),
+    ("from_address", "to_address"),
+    ("srcip", "dstip"),
 ]
 
 
@@ -83,7 +85,6 @@ def test_names_of_ends_come_before_their_places(ends: tuple[str, str], order: tu
     [
         (["a", "b"], ("a", "b")),
         (["Unnamed: 0", "a", "b"], ("a", "b")),
-        (["user", "item", "from", "to"], ("user", "item")),
         (["user", "item", "start_time", "end_time"], ("user", "item")),
         (["id", "friend_id"], ("id", "friend_id")),
     ],
@@ -115,7 +116,10 @@ def followed(error: GnnkitError, call: Any) -> list[Any]:
         ["user", "relation", "item"],
         ["to_city", "from_city"],
         ["Timestamp", "From Bank", "Account", "To Bank", "Account.1"],
-        ["src_ip", "src_port", "dst_ip", "dst_port"],
+        ["user", "item", "from", "to"],
+        ["Message-ID", "Folder", "From", "To"],
+        ["year", "month", "ORIGIN", "DEST"],
+        ["day", "relation", "subject", "object"],
         ["x", "src", "dst", "source", "target"],
         ["dst", "x"],
         ["x", "sender_id"],
@@ -177,6 +181,131 @@ def test_one_named_end_leaves_the_other_column(option: str, column: str) -> None
     table = numbered(["a", "b"])
     wanted = (column, other) if option == "src" else (other, column)
     assert pairs(gnnkit.tables(table, **{option: column})) == list(zip(*(table[name].tolist() for name in wanted), strict=True))
+
+
+@pytest.mark.parametrize("columns", [["hash", "nonce", "from_address", "to_address"], ["srcip", "sport", "dstip", "dsport"]], ids=",".join)
+def test_a_number_between_texts_is_no_end(columns: list[str]) -> None:
+    numbers = ("nonce", "sport", "dsport")
+    table = {name: [1, 2] if name in numbers else [f"{name}1", f"{name}2"] for name in columns}
+    first, second = [name for name in columns if name not in numbers][-2:]
+    assert pairs(gnnkit.tables(table)) == list(zip(table[first], table[second], strict=True))
+    nameless = {f"c{k}": values for k, values in enumerate(table.values())}
+    with pytest.raises(PlanError, match="do not say which are the ends") as caught:
+        gnnkit.tables(nameless)
+    assert all(found for found in followed(caught.value, lambda **named: pairs(gnnkit.tables(nameless, **named))))
+
+
+@pytest.mark.parametrize("form", ["adjacency", "crosstab"])
+def test_matrices_of_names_are_no_edges(form: str) -> None:
+    ends = pd.DataFrame({"u": ["a", "b", "a"], "v": ["x", "y", "y"]})
+    graph = nx.DiGraph([("a", "x"), ("b", "y"), ("a", "y")])
+    edges = pd.crosstab(ends.u, ends.v) if form == "crosstab" else nx.to_pandas_adjacency(graph)
+    for given in (edges, {("user", "to", "item"): edges}):
+        with pytest.raises(PlanError, match="are a matrix") as caught:
+            gnnkit.tables(given)
+    line = (caught.value.hint or "").removesuffix(" is a table of edges")
+    assert sorted(pairs(gnnkit.tables(eval(line, {"edges": edges})))) == sorted(graph.edges)
+
+
+def test_rows_of_nodes_and_edges_in_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "all.csv"
+    path.write_text('"_id","_labels","born","_start","_end","_type"\n7,":P",1964,,,\n9,":P",1961,,,\n,,,7,9,"KNOWS"\n')
+    with pytest.raises(PlanError, match="rows of nodes and of edges") as caught:
+        gnnkit.tables(path)
+    first, call = (caught.value.hint or "").split("; ")
+    names: dict[str, Any] = {"pandas": pd, "path": path, "gnnkit": gnnkit}
+    exec(first, names)
+    assert pairs(eval(call, names)) == [(7, 9)]
+
+
+def test_columns_of_nodes_are_ends_of_edges_of_the_same_names(tmp_path: Path) -> None:
+    """Cora as LINQS publishes it, without headers: f1 is a feature of nodes and the target of edges."""
+    (tmp_path / "cora.cites").write_text("1\t2\n2\t3\n")
+    (tmp_path / "cora.content").write_text("1\t0\t1\tA\n2\t1\t1\tB\n3\t0\t0\tA\n")
+    source = gnnkit.tables(tmp_path / "cora.cites", tmp_path / "cora.content", keys="f0", features=["f1", "f2"], label="f3")
+    assert pairs(source) == [(1, 2), (2, 3)] and read_node_array(source, "node", "y").tolist() == [0, 1, 0]
+
+
+# Ids that are no row numbers -------------------------------------------------------------------------------------------------
+
+IDS = np.random.default_rng(0).permutation(50)
+
+
+@pytest.mark.parametrize("column", ["id", "user_id", "index", ":ID"])
+@pytest.mark.parametrize("typed", [False, True])
+def test_ids_that_are_no_row_numbers_need_keys(column: str, typed: bool, tmp_path: Path) -> None:
+    edges, nodes = pd.DataFrame({"src": np.arange(49), "dst": np.arange(1, 50)}), pd.DataFrame({"id": IDS, "x": IDS * 1.0})
+    nodes = nodes.set_index("id") if column == "index" else nodes.rename(columns={"id": column})
+    name, edge_type = ("id" if column == "index" else column), ("user", "to", "user") if typed else PLAIN
+
+    def read(table: Any, **options: Any) -> Any:
+        return gnnkit.tables({edge_type: edges}, {"user": table}, **options) if typed else gnnkit.tables(edges, table, **options)
+
+    with pytest.raises(DatasetError, match=f"the values of '{name}' are not the rows' numbers") as caught:
+        read(nodes)
+    keys = (caught.value.hint or "").removeprefix("keys=").partition(" has")[0]
+    features = {edge_type[0]: "x"}
+    source = read(nodes, keys=eval(keys), features=features)
+    assert pairs(source, edge_type) == list(zip(edges.src, edges.dst, strict=True))
+    assert pairs(read(nodes.reset_index(drop=True)[["x"]]), edge_type) == pairs(source, edge_type)  # without the column, rows
+
+
+@pytest.mark.parametrize(
+    "ids", [np.arange(50), np.arange(100, 150), np.zeros(50, int), IDS.astype(str)], ids=["rows", "others", "one", "texts"]
+)
+def test_columns_that_edges_do_not_name_stop_nothing(ids: Any) -> None:
+    edges = {"src": np.arange(49), "dst": np.arange(1, 50)}
+    assert len(pairs(gnnkit.tables(edges, {"id": ids, "x": np.arange(50.0)}))) == 49
+
+
+# Relations in a column -------------------------------------------------------------------------------------------------------
+
+TRIPLES = pd.DataFrame(
+    {"head": ["a", "b", "c", "a"], "relation": ["likes", "knows", "likes", "/p/x, z"], "tail": ["b", "c", "a", "c"], "w": [1.0, 2, 3, 4]}
+)
+RELATIONS = {("node", relation, "node") for relation in TRIPLES.relation}
+
+
+def test_values_of_a_column_become_edge_types(tmp_path: Path) -> None:
+    sources = [gnnkit.tables(rows, edge_type="relation", edge_weight="w") for rows in (TRIPLES, TRIPLES[::-1])]
+    assert [*sources[0].schema.edge_types] == [*sources[1].schema.edge_types] == sorted(RELATIONS)
+    assert pairs(sources[0], ("node", "likes", "node")) == [("a", "b"), ("c", "a")]
+    assert read_edge_array(sources[0], ("node", "likes", "node"), "edge_weight").tolist() == [1, 3]
+    typed = ("user", "to", "item")
+    by_type = gnnkit.tables({typed: TRIPLES}, edge_type={typed: "relation"})
+    assert {*by_type.schema.edge_types} == {("user", relation, "item") for _, relation, _ in RELATIONS}
+    options: dict[str, Any] = {"num_neighbors": [-1], "input_nodes": None, "batch_size": 4, "progress": False}
+    with gnnkit.GraphLoader.from_tables(TRIPLES, edge_type="relation", store_dir=tmp_path, **options) as loader:
+        assert {*loader.peek().edge_types} == RELATIONS
+
+
+def test_edge_types_of_a_column_are_appended_to_and_stay(tmp_path: Path) -> None:
+    more = TRIPLES.iloc[:1].assign(tail="zed")
+    whole = gnnkit.partition(gnnkit.tables(pd.concat([TRIPLES, more]), edge_type="relation", edge_weight="w"), 1, out=tmp_path / "all")
+    store = gnnkit.partition(gnnkit.tables(TRIPLES, edge_type="relation", edge_weight="w"), 1, out=tmp_path / "store")
+    assert store.append(edges=more).fingerprint == whole.fingerprint
+    with pytest.raises(DatasetError, match="names the edge type 'new', and the store has"):
+        store.append(edges=more.assign(relation="new"))
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        (TRIPLES.assign(relation=[None, "a", "b", "c"]), "1 nulls in 4 rows of column 'relation', the first in row 0"),
+        (TRIPLES.assign(relation=TRIPLES.w), "edge types are called by texts or whole numbers"),
+        (TRIPLES[:0], "there are no edges"),
+        (pd.DataFrame({"head": range(300), "relation": range(300), "tail": range(300)}), "more than 256 different values"),
+    ],
+)
+def test_columns_that_name_no_edge_types(table: Any, says: str) -> None:
+    with pytest.raises(DatasetError, match=says):
+        gnnkit.tables(table, edge_type="relation")
+
+
+def test_relations_as_whole_numbers() -> None:
+    source = gnnkit.tables(TRIPLES, categories="relation")
+    assert read_edge_array(source, PLAIN, "relation").tolist() == [2, 1, 2, 0]
+    assert source.metadata["tables"]["node__to__node"]["relation"]["values"] == ["/p/x, z", "knows", "likes"]
 
 
 def test_one_named_end_finds_its_partner_or_asks() -> None:

@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import lzma
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,12 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import scipy.io
+import scipy.sparse as sparse
+import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from torch_geometric.data import Data
 
 import gnnkit
 from gnnkit.errors import DatasetError, GnnkitError, PlanError
@@ -174,7 +179,9 @@ def test_options_that_cannot_be_are_refused(tmp_path: Path, options: dict[str, A
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("a.mtx", "%%MatrixMarket matrix coordinate real general\n2 2 1\n1 2 1\n", "scipy.io.mmread"),
+        ("a.mtx", "%%MatrixMarket matrix array real general\n2 2\n1\n2\n3\n4\n", "what is read are coordinates"),
+        ("a.mtx", "%%MatrixMarket matrix coordinate real general\n2 2 2\n1 2 1\n", "it has 1 entries, and says that it has 2"),
+        ("a.mtx", "%%MatrixMarket matrix coordinate real general\n2 2 1\n1 3 1\n", "outside the 2 rows and 2 columns"),
         ("a.jsonl", '{"src": 1, "dst": 2}\n', "pandas.read_json"),
         ("a.zip", b"PK", "unpack it"),
         ("a.csv", "", "holds no row"),
@@ -190,6 +197,67 @@ def test_options_that_cannot_be_are_refused(tmp_path: Path, options: dict[str, A
 def test_the_error_says_who_reads_it(tmp_path: Path, name: str, content: str | bytes, says: str) -> None:
     with pytest.raises(GnnkitError, match=says):
         gnnkit.tables(written(tmp_path, content, name))
+
+
+@pytest.mark.parametrize("symmetry", ["general", "symmetric", "skew-symmetric"])
+@pytest.mark.parametrize("field", ["real", "integer", "pattern"])
+@pytest.mark.parametrize("packed", ["", ".gz"])
+def test_matrix_market_is_what_scipy_reads(tmp_path: Path, symmetry: str, field: str, packed: str) -> None:
+    if (symmetry, field) == ("skew-symmetric", "pattern"):
+        return
+    whole = np.ceil(9 * sparse.random(30, 30, 0.1, random_state=1).toarray()).astype(int)
+    lower = np.tril(whole, -1)
+    matrix = {"general": whole, "symmetric": lower + lower.T + np.diag(np.diag(whole)), "skew-symmetric": lower - lower.T}[symmetry]
+    scipy.io.mmwrite(tmp_path / "a.mtx", sparse.coo_array(matrix), comment="two\nlines", field=field, symmetry=symmetry)
+    wanted = scipy.io.mmread(tmp_path / "a.mtx")
+    path = written(tmp_path, gzip.compress((tmp_path / "a.mtx").read_bytes()), "b.mtx.gz") if packed else tmp_path / "a.mtx"
+    source = gnnkit.tables(path, 30, **({} if field == "pattern" else {"edge_weight": "value"}))
+    assert sorted(pairs(source)) == sorted(zip(wanted.row.tolist(), wanted.col.tolist(), strict=True))
+    if field != "pattern":
+        found = sorted(zip(pairs(source), read_edge_array(source, EDGE, "edge_weight").tolist(), strict=True))
+        assert found == sorted(zip(zip(wanted.row.tolist(), wanted.col.tolist(), strict=True), wanted.data.tolist(), strict=True))
+
+
+def test_folders_of_konect_and_of_spark(tmp_path: Path) -> None:
+    written(tmp_path, "% sym unweighted\n% 3 3 3\n1 2\n2 3 \n", "moreno/out.moreno_blogs")
+    written(tmp_path, "about", "moreno/README.moreno")
+    written(tmp_path, "", "spark/_SUCCESS")
+    written(tmp_path, "1\t2\n", "spark/part-00000")
+    written(tmp_path, gzip.compress(b"2\t3\n"), "spark/part-00001.gz")
+    for form in ("moreno", "moreno/out.moreno_blogs", "spark"):
+        assert pairs(gnnkit.tables(tmp_path / form)) == [(1, 2), (2, 3)]
+
+
+def test_headers_of_neo4j(tmp_path: Path) -> None:
+    people = written(tmp_path, "pid:ID(Person),name,born:int,:LABEL\n10,ann,1964,P\n11,bob,1961,Q\n", "people.csv")
+    knows = written(tmp_path, ":START_ID(Person),since:int,:END_ID(Person),:TYPE\n10,2000,11,KNOWS\n", "knows.csv")
+    source = gnnkit.tables(knows, people, keys="pid:ID(Person)", features={"node": "born:int"}, label=":LABEL", edge_type=":TYPE")
+    assert read_edges(source, ("node", "KNOWS", "node")).tolist() == [[0], [1]]
+    assert read_node_array(source, "node", "y").tolist() == [0, 1]
+    with pytest.raises(DatasetError, match="such as 'pid:ID"):
+        gnnkit.tables(knows, people)
+
+
+@pytest.mark.parametrize("name", ["graphml", "gexf", "gml", "pkl", "npz", "pt"])
+def test_what_reads_files_of_other_kinds(tmp_path: Path, name: str) -> None:
+    path, graph = tmp_path / f"a.{name}", nx.DiGraph([("a", "b"), ("b", "c")])
+    if name == "npz":
+        sparse.save_npz(path, nx.to_scipy_sparse_array(graph).tocsr())
+    elif name == "pt":
+        torch.save(Data(edge_index=torch.tensor([[0, 1], [1, 2]]), num_nodes=3), path)
+    elif name == "pkl":
+        pd.DataFrame({"src": ["a", "b"], "dst": ["b", "c"]}).to_pickle(path)
+    else:
+        getattr(nx, f"write_{name}")(graph, path)
+    with pytest.raises(PlanError, match="of no known format") as caught:
+        gnnkit.tables(path)
+    words = re.split(" takes | of a ", caught.value.hint or "")
+    made = eval(words[1], {"networkx": nx, "scipy": scipy, "pandas": pd, "torch": torch, "path": path})
+    if name == "pt":
+        with gnnkit.GraphLoader.from_pyg(made, num_neighbors=[1], progress=False) as loader:
+            assert loader.schema.num_edges == 2
+    else:
+        assert len(pairs(gnnkit.tables(made))) == 2
 
 
 def test_files_of_several_kinds_and_wide_rows(tmp_path: Path) -> None:
@@ -420,6 +488,26 @@ def test_columns_that_no_option_names_stop_nothing(name: str) -> None:
     assert pairs(source) == [(0, 1), (1, 0)]
     assert read_edge_array(source, EDGE, "edge_weight").tolist() == [0.5, 1.5]
     assert source.metadata["tables"]["node__to__node"]["unused"] in (["note"], ["osmid", "place"], ["note.0", "note.1"])
+
+
+def test_cells_that_take_a_way_of_their_own() -> None:
+    frame = pd.DataFrame({"src": [0, 1], "dst": [1, 0]})
+    nodes = frame.assign(s=pd.arrays.SparseArray([0, 1.5]), t=[torch.ones(2), torch.zeros(2)], v=[None, [1.0, 2.0]])[["s", "t", "v"]]
+    source = gnnkit.tables(frame, nodes, features=["s", "t", "v"], fill={"v": 7.0})
+    assert read_node_array(source, "node", "x").tolist() == [[0, 1, 1, 7, 7], [1.5, 0, 0, 1, 2]]
+    nodes["p"] = pd.period_range("2020-01", periods=2, freq="M")
+    with pytest.raises(DatasetError, match="'p' of nodes 'node' has periods") as caught:
+        gnnkit.tables(frame, nodes, features="p")
+    exec((caught.value.hint or "").removesuffix(" makes times of them"), {"table": nodes})
+    assert read_node_array(gnnkit.tables(frame, nodes, features="p"), "node", "x").tolist() == [[18262], [18293]]
+    with pytest.raises(GnnkitError, match="complex numbers, of which"):
+        gnnkit.tables(frame.assign(c=[1j, 2j]), features="c")
+    with pytest.raises(PlanError, match=r"features=\{\('node', 'to', 'node'\): \['src'\]\}"):
+        gnnkit.tables(frame, features={"node": "src"})
+    with pytest.raises(PlanError, match="not all whole numbers") as grid:
+        gnnkit.tables(nx.grid_2d_graph(2, 2))
+    made = eval((grid.value.hint or "").removesuffix(" is one"), {"networkx": nx, "edges": nx.grid_2d_graph(2, 2)})
+    assert len(pairs(gnnkit.tables(made))) == 8
 
 
 @pytest.mark.parametrize("name", ["objects", "lists", "complex", "dictionary", "objects of Polars", "structures of Polars"])

@@ -601,9 +601,7 @@ class UnixServers:
         place, count, store = f"server {welcome['rank']} at {self._folder}", int(welcome["num_servers"]), welcome["store"]
         fingerprint, version = str(store["fingerprint"]), int(store["format"])
         if self.num_servers not in (None, count):
-            raise PlanError(
-                f"{place} is one of {count} servers, and another there is one of {self.num_servers}", "end the others"
-            )
+            raise PlanError(f"{place} is one of {count} servers, and another there is one of {self.num_servers}", "end the others")
         if self._fingerprint not in (None, fingerprint):
             wanted = str(self._fingerprint)[:_DIGITS]
             raise StoreError(
@@ -611,9 +609,7 @@ class UnixServers:
                 "join the servers of that store, or open theirs",
             )
         if self._format not in (None, version):
-            raise StoreError(
-                f"{place} has a store of format {version}, and another server there one of {self._format}", "update gnnkit"
-            )
+            raise StoreError(f"{place} has a store of format {version}, and another server there one of {self._format}", "update gnnkit")
         self.num_servers, self._fingerprint, self._format = count, fingerprint, version
         self._had_token = self._had_token or os.path.exists(self._folder / TOKEN_NAME)
 

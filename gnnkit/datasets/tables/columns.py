@@ -498,13 +498,14 @@ class Numbers(Column):
 
     def _rows(self, piece: Piece, name: str) -> NDArray[Any]:
         array = column_of(piece, name, self._options.types)
-        width = 1
+        width, is_there = 1, np.ones(len(array), np.bool_)
         kind = array.type
         if is_list(kind):
             if self._flat:
                 raise DatasetError(f"{piece.where}: column {name!r} has lists ({kind}), and one number a row is needed")
-            has_row = np.asarray(array.is_valid())
-            array = array.drop_null() if self._is_label else without_nulls(array, name, piece, {})
+            if not self._is_label and name not in self._options.fill:
+                array = without_nulls(array, name, piece, {})
+            is_there, array = np.asarray(array.is_valid()), array.drop_null()
             lengths = np.asarray(pc.list_value_length(array)) if len(array) else np.ones(1, np.int64)
             width = int(lengths[0])
             if (lengths != width).any():
@@ -529,11 +530,13 @@ class Numbers(Column):
                 hint = f"types={{{name!r}: 'string'}} reads it as text, for classes" if self._flat else f"types={{{name!r}: 'double'}}"
                 raise DatasetError(f"{piece.where}: column {name!r} has {rows[bad[0]]}, which int64 does not hold", hint)
             rows = rows.astype(np.int64)
-        rows = rows.reshape(-1, width)
-        if is_list(kind) and not has_row.all():  # labels
-            every = np.full((len(has_row), width), NO_CATEGORY if rows.dtype.kind == "i" else np.nan, rows.dtype)
-            every[has_row], rows = rows, every
-        return rows
+        rows = rows.reshape(-1 if width else len(is_there), width)
+        if len(rows) == len(is_there):
+            return rows
+        none = NO_CATEGORY if rows.dtype.kind == "i" else np.nan  # labels
+        out = np.full((len(is_there), width), np.nan if name in self._means else self._options.fill.get(name, none), rows.dtype)
+        out[is_there] = rows
+        return out
 
     def _filled(self, array: pa.Array, name: str, piece: Piece) -> pa.Array:
         """A column without nulls: with what ``fills`` says, or NaN where its mean will be; booleans, decimals and times as numbers."""
@@ -555,6 +558,16 @@ class Numbers(Column):
             array = without_nulls(array, name, piece, self._options.fill)
         array = _days(array) if is_time else array.cast(pa.int64()) if pa.types.is_boolean(kind) else array
         return array.cast(pa.float64(), safe=False).fill_null(np.nan) if name in self._means else array
+
+
+class Ids(Numbers):
+    """A column that may name the nodes of a table without keys; no value of it is an error. -1 stands for what is no whole number."""
+
+    @override
+    def convert(self, piece: Piece) -> list[NDArray[Any]]:
+        array = plain(piece.rows.column(self.columns[0]))
+        whole = array if pa.types.is_integer(array.type) and array.type != pa.uint64() else pa.nulls(len(array), pa.int64())
+        return [np.asarray(whole.cast(pa.int64()).fill_null(-1)).reshape(-1, 1)]
 
 
 class Codes(Column):

@@ -26,7 +26,7 @@ from gnnkit.datasets.tables.columns import MEAN, Column, ReadOptions
 from gnnkit.datasets.tables.digests import PieceDigest
 from gnnkit.datasets.tables.keys import KeyColumn, KeyTable
 from gnnkit.datasets.tables.layout import EdgeTable, Layout, NodeTable
-from gnnkit.datasets.tables.readers import EdgeReader, EndCount, Finder, NodeReader, columns_of, split_of
+from gnnkit.datasets.tables.readers import EdgeReader, EndCount, Finder, NodeReader, columns_of, ids_of, split_of
 from gnnkit.datasets.tables.reading import RowGroup
 from gnnkit.datasets.tables.rows import JoinedRows, RangeRows, Rows
 from gnnkit.datasets.tables.source import KeptEdges, KeptNodes, TableSource
@@ -192,8 +192,8 @@ def read_nodes(job: tuple[NodeTable, ReadOptions, Path], groups: Sequence[RowGro
     """
     node, options, folder = job
     place = partial(RangeRows, folder, name, first)
-    split = split_of(node, options, place)
-    columns: list[Column] = [*columns_of(node, options, place).values(), *([] if split is None else [split])]
+    more = split_of(node, options, place), ids_of(node, options, place)
+    columns: list[Column] = [*columns_of(node, options, place).values(), *(column for column in more if column is not None)]
     reader = NodeReader(node, columns, options)
     keys: list[list[RangeRows]] = []
     for kind in reader.kinds.values():
@@ -225,7 +225,7 @@ def read_edges(job: EdgeJob, groups: Sequence[RowGroup], first: int, name: str) 
     ends, count = EdgeEnds.from_row(first, ids), 0
     keys: list[list[pa.Array]] = [[], []]
     for piece in reader.table.pieces(reader.names, groups, first):
-        size, found, once, values, *_ = reader.work(piece)
+        ((_, (size, found, once, values, *_)),) = reader.work(piece)[1]
         for column, value in zip(columns, values, strict=True):
             column.append(value)
         for file, rows in zip(ids, found, strict=True):
@@ -296,7 +296,7 @@ class HostTables(TableSource):
     @classmethod
     def can_read(cls, layout: Layout, options: ReadOptions) -> bool:
         """Whether hosts can share tables: row groups of Parquet files, of which each is known to come after how many rows."""
-        if options.drops or MEAN in options.fill.values() or any("standardize" in owner.uses for owner in layout.owners):
+        if options.drops or MEAN in options.fill.values() or any({"standardize", "edge_type"} & {*owner.uses} for owner in layout.owners):
             return False
         return all(owner.table is None or owner.table.can_be_cut for owner in layout.owners)
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from gnnkit.datasets.table_options import Mean, TableOptions
-from gnnkit.datasets.tables.columns import is_text
+from gnnkit.datasets.tables.columns import is_text, plain_type
 from gnnkit.datasets.tables.keys import key_kind
 from gnnkit.datasets.tables.reading import SourceTable, open_table
 from gnnkit.datasets.tables.texts import AS_TOLD, TEXT_OPTIONS, TextOptions
@@ -44,6 +44,10 @@ def tables_of_networkx(graph: Any) -> tuple[dict[str, list[Any]], dict[str, list
     """
     of_nodes = _attributes(data for _, data in graph.nodes(data=True))
     key = _free("node", of_nodes)
+    if {*map(type, graph.nodes)} - {str} and not all(isinstance(node, (int, np.integer)) for node in graph.nodes):
+        raise PlanError(
+            "nodes of the NetworkX graph are not all whole numbers, and not all texts", "networkx.relabel_nodes(edges, str) is one"
+        )
     nodes = {key: list(graph.nodes), **of_nodes}
     listed = list(graph.edges(data=True))
     if not graph.is_directed():
@@ -74,7 +78,8 @@ EDGE_FEATURES = "edge_attr"
 class NodeTable:
     """A node type: its table or number of nodes, the columns of its keys, and the columns of each use.
 
-    Its form is "table", "count", or "edges" where the nodes are those that edges name.
+    Its form is "table", "count", or "edges" where the nodes are those that edges name. Without keys, ``ids`` is the column that may name
+    nodes all the same, if there is one.
     """
 
     name: NodeType
@@ -83,6 +88,7 @@ class NodeTable:
     count: int = 0
     keys: tuple[str, ...] = ()
     uses: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    ids: str | None = None
 
     @property
     def by_row(self) -> bool:
@@ -96,8 +102,8 @@ class EdgeTable:
 
     name: EdgeType
     table: SourceTable | None
-    ends: tuple[tuple[str, ...], tuple[str, ...]]
-    named: tuple[bool, bool]
+    ends: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    named: tuple[bool, bool] = (False, False)
     uses: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
@@ -105,9 +111,14 @@ class EdgeTable:
         """The types of sources and of targets."""
         return self.name[0], self.name[2]
 
+    @property
+    def relation(self) -> str | None:
+        """The column whose values name edge types, which then take the place of this one; None where there is none."""
+        return next(iter(self.uses.get("edge_type", ())), None)
+
 
 _NODE_USES = ("features", "one_hot", "categories", "label", "split", "time")
-_EDGE_USES = ("features", "one_hot", "categories", "label", "time", "edge_weight")
+_EDGE_USES = ("features", "one_hot", "categories", "label", "time", "edge_weight", "edge_type")
 
 
 @dataclass(frozen=True)
@@ -167,13 +178,11 @@ class Layout:
         rows = {}
         for edge_type in edge_types:
             table = open_table(edges[edge_type], _what("edges", edge_type, typed), types, events, _text_of(given, edge_type))
-            found = [by_type.one(option, value, edge_type, shared=True) for option, value in (("src", src), ("dst", dst))]
-            used = {column for option in {*_NODE_USES, *_EDGE_USES} for column in by_type.one(option, given[option], edge_type)}
-            columns = _ends(table, found, made[edge_type[0]], made[edge_type[2]], used, edge_type if typed else None)
-            rows[edge_type] = EdgeTable(edge_type, table, columns, (bool(found[0]), bool(found[1])))
+            rows[edge_type] = EdgeTable(edge_type, table)
         layout = cls(made, rows, types, not typed)
         for option, value in given.items():
             layout._use(option, value, by_type)
+        layout._take_ends(src, dst, by_type)
         layout._standardize(options.standardize, by_type)
         layout._check()
         layout.need_columns("types", types)
@@ -242,18 +251,19 @@ class Layout:
             DatasetError: A table cannot be opened.
         """
         schema = store.schema
-        edges, nodes = _given_after(store, edges, nodes)
+        given_as = _edges_of(store, state)
+        edges, nodes = _given_after(store, list(given_as), edges, nodes)
         fields = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(state["types"])))
         types = {name: fields.field(name).type for name in fields.names}
         made = {name: _node_after(store, name, own, nodes.get(name), types, events) for name, own in state["nodes"].items()}
         rows = {}
-        for edge_type in schema.edge_types:
-            own, table = state["edges"][edge_type_name(edge_type)], None
+        for edge_type, own in given_as.items():
+            table = None
             if (form := edges.get(edge_type)) is not None:
                 texts = _texts(own)
                 for columns, name in zip(own["ends"], (edge_type[0], edge_type[2]), strict=True):
                     texts += [] if made[name].by_row else _text_keys(store, name, columns)
-                what = _what("edges", edge_type, not schema.is_homogeneous)
+                what = _what("edges", edge_type, edge_type != HOMOGENEOUS_EDGE_TYPE)
                 table = open_table(form, what, types, events, *_text_after(own, [*own["ends"][0], *own["ends"][1]])).with_texts(texts)
             rows[edge_type] = _edge_after(edge_type, own, table, made)
         layout = cls(made, rows, types, schema.is_homogeneous)
@@ -286,6 +296,16 @@ class Layout:
             if columns and not (shared and any(option in node.uses for node in self.nodes.values())):
                 edge.uses[option] = columns
 
+    def _take_ends(self, src: Any, dst: Any, by_type: _ByType) -> None:
+        """Finds the columns of the ends of edges; those of options are none."""
+        for edge_type, edge in self.edges.items():
+            found = [by_type.one(option, value, edge_type, shared=True) for option, value in (("src", src), ("dst", dst))]
+            used = {column for columns in edge.uses.values() for column in columns}
+            assert edge.table is not None, "it was opened"
+            nodes = self.nodes[edge_type[0]], self.nodes[edge_type[2]]
+            edge.ends = _ends(edge.table, found, *nodes, used, edge_type if by_type.typed else None)
+            edge.named = bool(found[0]), bool(found[1])
+
     def _standardize(self, value: Any, by_type: _ByType) -> None:
         """Enters the features that are standardized.
 
@@ -308,12 +328,15 @@ class Layout:
         for node in self.nodes.values():
             for option, columns in node.uses.items():
                 if node.table is None and node.form != "table":
-                    raise PlanError(f"{option}={list(columns)}: there is no table of nodes {node.name!r}", "nodes=... gives it")
+                    having = [edge.name for edge in self.edges.values() if edge.table and {*columns} <= {*edge.table.schema.names}]
+                    hint = "".join(f"; {option}={{{name}: {list(columns)}}} takes those of edges" for name in having[:1])
+                    raise PlanError(f"{option}={list(columns)}: there is no table of nodes {node.name!r}", f"nodes=... gives it{hint}")
             if node.table is not None:
                 node.table.with_names(node.keys)
                 for column in node.keys:
                     key_kind(node.table, column, "keys")
                 _need_all(node.table, node.uses)
+                node.ids = None if node.keys else self._ids_of(node.table, node)
         for edge in self.edges.values():
             if edge.table is None:
                 continue
@@ -321,9 +344,23 @@ class Layout:
             for columns, node in zip(edge.ends, (self.nodes[edge.name[0]], self.nodes[edge.name[2]]), strict=True):
                 self._check_end(edge.table, columns, node)
         for owner in self.owners:
-            for option in ("split", "time", "edge_weight"):
+            for option in ("split", "time", "edge_weight", "edge_type"):
                 if len(owner.uses.get(option, ())) > 1:
                     raise PlanError(f"{option}={list(owner.uses[option])} of {owner.name!r}: it is one column")
+
+    def _ids_of(self, table: SourceTable, node: NodeTable) -> str | None:
+        """The column of whole numbers that is called as ids are, as an end of edges is, or is the index of a data frame; None for none."""
+        ends = {end for edge in self.edges.values() for end, name in zip(edge.ends, edge.node_types, strict=True) if name == node.name}
+        used = {column for columns in node.uses.values() for column in columns}
+        free = [name for name in table.schema.names if name not in used and pa.types.is_integer(table.kind(name))]
+        index = getattr(getattr(table.form, "index", None), "name", None)
+        words = {*_ID_WORDS, *_words(node.name)}
+        by_rank = [
+            [name for name in free if (name,) in ends],
+            [name for name in free if ":ID" in name or ({"id", "ids"} & {*_words(name)} and {*_words(name)} <= words)],
+            [name for name in free if name == index or _INDEX.fullmatch(name)],
+        ]
+        return next((name for names in by_rank for name in names), None)
 
     def _check_end(self, table: SourceTable, columns: tuple[str, ...], node: NodeTable) -> None:
         kinds = [key_kind(table, column, "src or dst") for column in columns]
@@ -450,11 +487,23 @@ def _need_all(table: SourceTable, uses: Mapping[str, tuple[str, ...]]) -> None:
     """Refuses a table without the columns that are used; those of categories and classes have names for values."""
     for option, columns in uses.items():
         kinds = [table.need(column, option) for column in columns]
-        if option in ("one_hot", "categories", "split") or (option == "label" and len(kinds) == 1 and not pa.types.is_floating(kinds[0])):
+        if option in ("one_hot", "categories", "split", "edge_type") or (
+            option == "label" and len(kinds) == 1 and not pa.types.is_floating(kinds[0])
+        ):
             table.with_names(columns)
 
 
-def _given_after(store: Store, edges: Any, nodes: Any) -> tuple[Mapping[EdgeType, Any], Mapping[NodeType, Any]]:
+def _edges_of(store: Store, state: Mapping[str, Any]) -> dict[EdgeType, Mapping[str, Any]]:
+    """What a store knows of its tables of edges, by the types that they were given as."""
+    found: dict[EdgeType, Mapping[str, Any]] = {}
+    for edge_type in store.schema.edge_types:
+        own = state["edges"][edge_type_name(edge_type)]
+        source, relation, target = own.get("of", edge_type)
+        found[source, relation, target] = own
+    return found
+
+
+def _given_after(store: Store, edge_types: list[EdgeType], edges: Any, nodes: Any) -> tuple[Mapping[EdgeType, Any], Mapping[NodeType, Any]]:
     """Sorts what is to be appended to a store by type.
 
     Raises:
@@ -466,8 +515,9 @@ def _given_after(store: Store, edges: Any, nodes: Any) -> tuple[Mapping[EdgeType
     if edges is None and nodes is None:
         raise PlanError("there is nothing to append", "give edges=..., nodes=... or both")
     made: list[dict[Any, Any]] = []
-    for option, given, known in (("edges", edges, list(schema.edge_types)), ("nodes", nodes, list(schema.node_types))):
-        by_type = {} if given is None else {known[0]: given} if schema.is_homogeneous else given
+    is_one = schema.is_homogeneous or (edge_types == [HOMOGENEOUS_EDGE_TYPE] and edge_types[0] not in schema.edge_types)
+    for option, given, known in (("edges", edges, edge_types), ("nodes", nodes, list(schema.node_types))):
+        by_type = {} if given is None else {known[0]: given} if is_one else given
         if not isinstance(by_type, Mapping) or any(name not in known for name in by_type):
             named = list(by_type) if isinstance(by_type, Mapping) else type(given).__name__
             raise PlanError(f"{option} names {named}, and the store {store.path} has the types {known}", f"{option}={{type: table}}")
@@ -604,14 +654,14 @@ _TARGETS = {
     "row": ("col",),
     "sender": ("receiver", "recipient"),
     "orig": ("dest",),
-    "origin": ("destination",),
+    "origin": ("destination", "dest"),
     "citing": ("cited",),
     "follower": ("followee",),
     "caller": ("callee",),
 }
 _END_WORDS = {*_TARGETS, *(word for words in _TARGETS.values() for word in words)}
 # What such words may have beside them where columns say which nodes, and not their numbers, times or places.
-_ID_WORDS = {"id", "ids", "idx", "key", "node", "vertex", "entity", "name", "user", "account"}
+_ID_WORDS = {"id", "ids", "idx", "key", "node", "vertex", "entity", "name", "user", "account", "address", "addr", "ip"}
 # These may also be the ends of an interval, or rows of another kind, unless they stand where ends stand.
 _WEAK_WORDS = {"from", "start", "row", "u", "head", "origin", "subject"}
 # Words of one end alone.
@@ -627,14 +677,43 @@ def _words(name: str) -> tuple[str, ...]:
     words: list[str] = []
     for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", re.sub(r"\(.*?\)", "", name)):
         low = word.lower()
-        words += [low[:-2], "id"] if low.endswith("id") and low[:-2] in _END_WORDS else [low]
+        words += next(([low[: -len(own)], own] for own in _ID_WORDS if low.endswith(own) and low[: -len(own)] in _END_WORDS), [low])
     return tuple(words)
 
 
 def _may_be_key(table: SourceTable, name: str) -> bool:
-    kind = table.types.get(name, table.schema.field(name).type)
+    kind = table.kind(name)
     is_other = pa.types.is_temporal(kind) or pa.types.is_boolean(kind) or pa.types.is_nested(kind)
     return name not in table.unreadable and not is_other
+
+
+def _may_be_ends(table: SourceTable, source: str, target: str, edge_type: EdgeType | None) -> bool:
+    """Whether two of several columns are whole numbers or texts, both the same where they name nodes of one type."""
+    kinds = [plain_type(table.kind(name)) for name in (source, target)]
+    are_texts = [is_text(kind) for kind in kinds]
+    is_one_type = edge_type is None or edge_type[0] == edge_type[2]
+    return all(text or pa.types.is_integer(kind) for text, kind in zip(are_texts, kinds, strict=True)) and (
+        not is_one_type or are_texts[0] == are_texts[1]
+    )
+
+
+def _refuse_no_edges(table: SourceTable) -> None:
+    """Refuses a table whose rows are not each an edge, and says what makes such a table of it.
+
+    Raises:
+        PlanError: It is a matrix with names of nodes for rows and columns, or has rows of nodes and of edges.
+    """
+    frame, names = table.form, table.schema.names
+    if type(frame).__module__.partition(".")[0] == "pandas" and hasattr(frame, "columns") and len(frame.columns) > 1:
+        is_crosstab = frame.columns.name is not None and frame.index.name is not None
+        has_names = len(frame.columns) > 2 or str(frame.index.name or type(frame.index).__name__) != "RangeIndex"
+        if is_crosstab or (has_names and [*frame.columns] == [*frame.index]):
+            line = "edges.rename_axis(index='src', columns='dst').where(edges != 0).stack().dropna().reset_index(name='weight')"
+            raise PlanError(f"{table.what} are a matrix, with nodes for rows and columns", f"{line} is a table of edges")
+    if {"_id", "_start", "_end"} <= {*names}:
+        hint = "table = pandas.read_csv(path).convert_dtypes(); "
+        hint += "gnnkit.tables(table[table._start.notna()], table[table._id.notna()], keys='_id', src='_start', dst='_end')"
+        raise PlanError(f"{table.what} have rows of nodes and of edges, as Neo4j's apoc.export writes them", hint)
 
 
 def _pairs(names: Sequence[str]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
@@ -672,16 +751,20 @@ def _guessed_ends(
     Raises:
         PlanError: Names contradict this, or do not tell.
     """
+    if src is None and dst is None:
+        _refuse_no_edges(table)
     names = [name for name in table.schema.names if name in (src, dst) or (name not in used and not _INDEX.fullmatch(name))]
     sure, pairs = _pairs(names)  # also of columns that cannot be keys, which is an error where their names are sure
     names = [name for name in names if name in (src, dst) or _may_be_key(table, name)]
-    sure = [pair for pair in sure if src in (None, pair[0]) and dst in (None, pair[1])]
+    sure, pairs = ([pair for pair in found if src in (None, pair[0]) and dst in (None, pair[1])] for found in (sure, pairs))
     clear = [name for name in names if not _is_doubtful(name, names)]
+    pairs = [pair for pair in pairs if {*pair} <= {*clear, src, dst}]
     first, second = names[:2] if len(names) > 1 else ["", ""]
     if len(names) == 2 and (first == dst or second == src):
         first, second = second, first
     place = src or first, dst or second
     is_clear = first != "" and place[0] != place[1] and (src or first in clear) and (dst or second in clear)
+    is_clear = is_clear and (len(names) == 2 or _may_be_ends(table, *place, edge_type))
     # Of three columns of texts without names, the second may be the relation.
     is_clear = is_clear and not (len(names) == 3 and table.is_headless and all(is_text(table.need(name, "src")) for name in names))
     contradicted = (not src and first in [b for _, b in pairs]) or (not dst and second in [a for a, _ in pairs])
@@ -689,12 +772,16 @@ def _guessed_ends(
     if edge_type is not None and edge_type[0] != edge_type[2]:
         of_source, of_target = ({" ".join(_words(end))} for end in (edge_type[0], edge_type[2]))
         contradicted |= (not src and _says(first, of_target, names)) or (not dst and _says(second, of_source, names))
+        is_named = _says(first, of_source, names) and _says(second, of_target, names)
+        pairs = [] if is_named else pairs
+    contradicted |= bool(pairs) and place not in pairs  # a pair of ends stands further back
     if place in sure or (not sure and is_clear and not contradicted):
         return place
     leads_back = edge_type is not None and edge_type[0] != edge_type[2] and place[::-1] in sure
     if len(sure) == 1 and not leads_back:
         return sure[0]
     others = [(src or a, dst or b) for a, b in itertools.permutations(clear[:3], 2)]
+    others = [pair for pair in others if _may_be_ends(table, *pair, edge_type)]
 
     def said(column: str) -> str:
         return repr(column if edge_type is None else {edge_type: column})

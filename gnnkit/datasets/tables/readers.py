@@ -4,20 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from gnnkit.datasets.tables.columns import Codes, Column, Features, Numbers, ReadOptions, Times, is_list, is_text, plain_type
+from gnnkit.datasets.tables.columns import (
+    Codes,
+    Column,
+    Features,
+    Ids,
+    Numbers,
+    ReadOptions,
+    Times,
+    column_of,
+    is_list,
+    is_text,
+    plain_type,
+    without_nulls,
+)
 from gnnkit.datasets.tables.digests import ChainedDigest, PieceDigest
 from gnnkit.datasets.tables.keys import KeyColumn, key_array, key_column, key_kind
 from gnnkit.datasets.tables.layout import EDGE_FEATURES, EdgeTable, NodeTable
 from gnnkit.datasets.tables.reading import Piece
 from gnnkit.datasets.tables.rows import Place
-from gnnkit.errors import PlanError
+from gnnkit.errors import DatasetError, PlanError
 from gnnkit.schema import NodeType
 from gnnkit.storage.keys import words_of
 from gnnkit.storage.layout import FEATURE_NAME, LABEL_NAME
@@ -118,6 +131,11 @@ def split_of(node: NodeTable, options: ReadOptions, place: Place) -> Codes | Non
     return Codes(names[0], options, place, optional=True) if names else None
 
 
+def ids_of(node: NodeTable, options: ReadOptions, place: Place) -> Ids | None:
+    """Makes the column that may name nodes without keys; None where there is none."""
+    return None if node.ids is None else Ids([node.ids], "int64", options, place, flat=True)
+
+
 class NodeReader:
     """The reader of a table of nodes.
 
@@ -144,6 +162,44 @@ class NodeReader:
         types, fill, hint = self._options.types, self._options.fill, "every node needs a key: leave these rows out of the table"
         keys = [key_column(key_array(piece, column, kind, types, fill, hint)) for column, kind in self.kinds.items()]
         return piece.rows.num_rows, (keys, words_of(keys)) if keys else None, [column.convert(piece) for column in self._columns]
+
+
+class EdgeRows(NamedTuple):
+    """Rows of a table of edges, as they are kept.
+
+    Attributes:
+        num_rows: Their number.
+        ends: The ids or words of both ends.
+        once: The different keys of both ends, where these are the nodes.
+        values: What columns convert to.
+        file: The number of the file.
+        left_out: How many more rows there were, which have a null for an end.
+    """
+
+    num_rows: int
+    ends: list[NDArray[Any]]
+    once: list[pa.Array | None]
+    values: list[Any]
+    file: int
+    left_out: int
+
+
+def pieces_by(piece: Piece, column: str, options: ReadOptions) -> list[tuple[str, NDArray[np.int64], Piece]]:
+    """Divides rows by the values of a column: each of them as text, the places of its rows, and these.
+
+    Raises:
+        DatasetError: A value is missing, or none that an edge type is called by; names the place and the column.
+    """
+    array = without_nulls(column_of(piece, column, options.types), column, piece, options.fill)
+    if not (is_text(array.type) or pa.types.is_integer(array.type)):
+        hint = f"types={{{column!r}: 'string'}} reads each value as a name"
+        raise DatasetError(f"{piece.where}: column {column!r} is {array.type}; edge types are called by texts or whole numbers", hint)
+    encoded = array.dictionary_encode()
+    codes = np.asarray(encoded.indices)
+    order = np.argsort(codes, kind="stable")
+    places = np.split(order, np.searchsorted(codes[order], np.arange(1, len(encoded.dictionary))))
+    named = zip(encoded.dictionary.to_pylist(), places, strict=True) if len(array) else ()
+    return [(str(value), own, replace(piece, rows=piece.rows.take(own))) for value, own in named]
 
 
 class EdgeReader:
@@ -173,17 +229,23 @@ class EdgeReader:
         assert edge.table is not None, "others are not read"
         self.table = table = edge.table
         self._kinds = [[(column, key_kind(table, column, "src or dst")) for column in end] for end in edge.ends]
-        self.names = _names(table.schema, [*edge.ends[0], *edge.ends[1], *(name for column in columns for name in column.columns)])
+        self._relation = edge.relation
+        own = [*edge.ends[0], *edge.ends[1], *([] if edge.relation is None else [edge.relation])]
+        self.names = _names(table.schema, [*own, *(name for column in columns for name in column.columns)])
         self._columns, self._options, self.finders, self.distinct = columns, options, finders, distinct
         self._node_types = edge.node_types
 
-    def work(self, piece: Piece) -> tuple[int, list[NDArray[Any]], list[pa.Array | None], list[Any], int, int]:
-        """Makes of some rows what edges need.
+    def work(self, piece: Piece) -> tuple[int, list[tuple[str | None, EdgeRows]]]:
+        """Makes of some rows their number, and what edges need: by relation, where a column says it, and else for None."""
+        if self._relation is None:
+            return piece.rows.num_rows, [(None, self._rows(piece))]
+        try:
+            return piece.rows.num_rows, [(value, self._rows(part)) for value, _, part in pieces_by(piece, self._relation, self._options)]
+        except DatasetError:
+            self._rows(piece)  # whose error has the number of the row in the table
+            raise
 
-        Returns:
-            Their number, the ids or words of both ends, their different keys, what columns convert to, the file, and how many more rows
-            there were, which have a null for an end and are left out.
-        """
+    def _rows(self, piece: Piece) -> EdgeRows:
         options, total = self._options, piece.rows.num_rows
         if options.drops:
             piece = replace(piece, rows=_with_keys(piece.rows, [c for end in self._kinds for c, _ in end if c not in options.fill]))
@@ -192,7 +254,7 @@ class EdgeReader:
         found = [self.finders[t](rows) if t in self.finders else rows for rows, t in zip(found, self._node_types, strict=True)]
         once = [pc.unique(keys[0]) if t in self.distinct else None for keys, t in zip(ends, self._node_types, strict=True)]
         num_rows, values = piece.rows.num_rows, [column.convert(piece) for column in self._columns]
-        return num_rows, found, once, values, piece.file, total - num_rows
+        return EdgeRows(num_rows, found, once, values, piece.file, total - num_rows)
 
     def _keys(self, piece: Piece, column: str, kind: str) -> pa.Array:
         hint = f'dangling="drop" leaves these edges out; fill={{{column!r}: key}} gives them a node'

@@ -18,7 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as parquet
+from typing_extensions import override
 
+from gnnkit.datasets.tables.formats import FileRead, MatrixMarket, TableFormat
 from gnnkit.datasets.tables.texts import (
     AS_TOLD,
     BLOCK_BYTES,
@@ -43,14 +45,14 @@ _BATCH_ROWS, _BATCH_BYTES = 1 << 18, 16 << 20
 # Streams of these are opened once: all columns of pandas and of dictionaries are converted for each, and a reader of pyarrow has only one.
 # Of others, such as DuckDB, a stream that is open may be the only one that a connection gives.
 _KEPT_OPEN = ("pandas", "pyarrow", "builtins")
-_PARQUET, _ARROW = (".parquet", ".pq"), (".arrow", ".feather", ".ipc", ".arrows")
+# Files of Spark's saveAsTextFile, and KONECT's.
+_BARE_TEXT = re.compile(r"part-\d{5}|out\.[^.]+")
 _DAMAGE = (pa.ArrowException, OSError, ValueError, EOFError, lzma.LZMAError, zlib.error)
 # Marks the columns that a file does not have itself.
 _IN_FOLDERS = {b"gnnkit": b"in the names of folders"}
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 # What reads files of other kinds.
 _READERS = {
-    ".mtx": "gnnkit.tables takes scipy.io.mmread(path).coords",
     ".jsonl": "gnnkit.tables takes pandas.read_json(path, lines=True)",
     ".ndjson": "gnnkit.tables takes pandas.read_json(path, lines=True)",
     ".json": "gnnkit.tables takes pandas.read_json(path)",
@@ -59,6 +61,12 @@ _READERS = {
     ".avro": "gnnkit.tables takes polars.read_avro(path)",
     ".npy": "gnnkit.tables takes numpy.load(path, mmap_mode='r'), two rows of ends",
     ".mat": "gnnkit.tables takes arrays of scipy.io.loadmat(path)",
+    ".npz": "gnnkit.tables takes scipy.sparse.load_npz(path).nonzero() of a matrix, and dict(numpy.load(path)) of columns",
+    ".graphml": "gnnkit.tables takes networkx.read_graphml(path)",
+    ".gexf": "gnnkit.tables takes networkx.read_gexf(path)",
+    ".gml": "gnnkit.tables takes networkx.read_gml(path)",
+    ".pkl": "gnnkit.tables takes pandas.read_pickle(path)",
+    ".pt": "GraphLoader.from_pyg takes torch.load(path, weights_only=False) of a Data or HeteroData",
     ".bin": "dgl.load_graphs(path) reads graphs of DGL, and gnnkit.tables takes graph.edges()",
     ".zip": "unpack it: python -m zipfile -e FILE FOLDER",
 }
@@ -156,10 +164,17 @@ class SourceTable:
                 f"{option}={column!r} names no column of {self.what}{source}{near_matches(str(column), known)}",
                 f"columns: {known}",
             )
-        kind = self.types.get(column, self.schema.field(column).type)
+        kind = self.kind(column)
+        if getattr(kind, "extension_name", "") == "pandas.period":
+            hint = f"table[{column!r}] = table[{column!r}].dt.to_timestamp() makes times of them"
+            raise DatasetError(f"{option}={column!r} of {self.what} has periods of pandas", hint)
         if self.is_csv and pa.types.is_binary(kind):
             raise PlanError(f"{option}={column!r} of {self.what} is no UTF-8", 'encoding="latin-1", or what else it is, reads it')
         return kind
+
+    def kind(self, column: str) -> pa.DataType:
+        """The type that a column has, or is to have."""
+        return self.types.get(column, self.schema.field(column).type)
 
     def pieces(self, columns: Sequence[str], groups: Sequence[RowGroup] | None = None, first: int = 0) -> Iterator[Piece]:
         """Yields all rows of some columns, in order.
@@ -400,7 +415,12 @@ def _readable(frame: Any, unreadable: dict[str, str]) -> Any:
     made = frame.copy(deep=False)
     made.columns = unlike([*map(str, frame.columns)])
     for k, name in enumerate(made.columns):
-        if pa.types.is_null(_column_or_none(name, made.iloc[:, k], unreadable).type):
+        values = made.iloc[:, k]
+        if hasattr(values.dtype, "fill_value"):  # sparse
+            made.isetitem(k, values := values.sparse.to_dense())
+        elif values.dtype == object and all(hasattr(value, "numpy") for value in values):  # tensors
+            made.isetitem(k, values := values.map(np.asarray))
+        if pa.types.is_null(_column_or_none(name, values, unreadable).type):
             made.isetitem(k, None)
     return made
 
@@ -410,7 +430,8 @@ def _column_or_none(name: str, values: Any, unreadable: dict[str, str]) -> Any:
     try:
         return _column(values)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-        unreadable[name] = _line(error)
+        is_complex = getattr(getattr(values, "dtype", None), "kind", "") == "c"
+        unreadable[name] = "complex numbers, of which numpy.real and numpy.imag make columns" if is_complex else _line(error)
         return pa.nulls(len(values))
 
 
@@ -497,7 +518,7 @@ def _files(paths: Sequence[str | Path], what: str, events: EventSink) -> tuple[l
         found += inside
     for path in found:
         if _format(path) is None:
-            known = " ".join((*_PARQUET, *TEXT, *_ARROW))
+            known = " ".join(suffix for each in FORMATS.values() for suffix in each.suffixes if not suffix.endswith(tuple(PACKED)))
             others = _READERS.get(PurePath(path).suffix.lower(), f"known suffixes: {known}; text also with {' '.join(PACKED)}")
             raise PlanError(f"{what}: {path!r} is of no known format", others)
     return found, urls
@@ -576,28 +597,83 @@ def _in_folders(path: str) -> dict[str, str | None]:
     return {unquote(name): None if value == _HIVE_NULL else unquote(value) for name, sign, value in pairs if name and sign}
 
 
+class _Parquet(TableFormat):
+    suffixes = (".parquet", ".pq")
+
+    @override
+    def schema(self, path: str, table: SourceTable) -> pa.Schema:
+        with parquet.ParquetFile(path) as file:
+            return file.schema_arrow
+
+    @override
+    def batches(self, read: FileRead, table: SourceTable) -> Iterator[pa.RecordBatch]:
+        with parquet.ParquetFile(read.path, pre_buffer=False) as file:
+            columns = read.columns if len({*file.schema_arrow.names}) == len(file.schema_arrow.names) else None
+            for group in range(file.num_row_groups) if read.groups is None else read.groups:
+                read.where = f", row group {group}"
+                try:
+                    yield from file.iter_batches(read.size, row_groups=[group], columns=columns)
+                except (pa.ArrowException, OSError):
+                    read.where += _damaged_column(file, group, read.size, read.columns)
+                    raise
+
+
+class _Arrow(TableFormat):
+    suffixes = (".arrow", ".feather", ".ipc", ".arrows")
+
+    @override
+    def schema(self, path: str, table: SourceTable) -> pa.Schema:
+        with _open_arrow(path) as reader:
+            return reader.schema
+
+    @override
+    def batches(self, read: FileRead, table: SourceTable) -> Iterator[pa.RecordBatch]:
+        with _open_arrow(read.path) as reader:
+            count, read.where = getattr(reader, "num_record_batches", None), ", record batch 0"
+            for number, batch in enumerate(reader if count is None else map(reader.get_batch, range(count))):
+                yield batch
+                read.where = f", record batch {number + 1}"
+
+
+class _Text(TableFormat):
+    suffixes = TEXT
+
+    @override
+    def is_of(self, name: str) -> bool:
+        for packed in PACKED:
+            name = name.removesuffix(packed)
+        return super().is_of(name) or _BARE_TEXT.fullmatch(PurePath(name).name) is not None
+
+    @override
+    def schema(self, path: str, table: SourceTable) -> pa.Schema:
+        with open_text(path, table.dialect(path), None, table.types) as reader:
+            return reader.schema
+
+    @override
+    def batches(self, read: FileRead, table: SourceTable) -> Iterator[pa.RecordBatch]:
+        dialect = table.dialect(read.path)
+        padded = PaddedNumbers(dialect.delimiter) if table.numbered_names else None
+        with open_text(read.path, dialect, read.columns, table.types, padded) as reader:
+            read.where, is_checked = f", block 0 of {BLOCK_BYTES >> 20} MB", False
+            for number, batch in enumerate(reader):
+                if padded is not None and padded.were_seen and not is_checked:
+                    table.refuse_padded(read.path)
+                    is_checked = True
+                yield batch
+                read.where = f", block {number + 1} of {BLOCK_BYTES >> 20} MB"
+
+
+# Every format of files, by a name of its own.
+FORMATS: dict[str, TableFormat] = {"parquet": _Parquet(), "arrow": _Arrow(), "matrix": MatrixMarket(), "csv": _Text()}
+
+
 def _format(path: str) -> str | None:
-    name = path.lower()
-    if name.endswith(_PARQUET):
-        return "parquet"
-    if name.endswith(_ARROW):
-        return "arrow"
-    for packed in PACKED:
-        name = name.removesuffix(packed)
-    return "csv" if name.endswith(TEXT) else None
+    return next((name for name, each in FORMATS.items() if each.is_of(path.lower())), None)
 
 
 def _file_schema(path: str, table: SourceTable) -> pa.Schema:
     try:
-        if _format(path) == "parquet":
-            with parquet.ParquetFile(path) as file:
-                own = file.schema_arrow
-        elif _format(path) == "arrow":
-            with _open_arrow(path) as reader:
-                own = reader.schema
-        else:
-            with open_text(path, table.dialect(path), None, table.types) as reader:
-                own = reader.schema
+        own = FORMATS[_format(path) or ""].schema(path, table)
     except _DAMAGE as error:
         raise _unreadable(table, path, error) from error
     schema = _schema(own)
@@ -636,37 +712,12 @@ def _own_batches(
     path: str, columns: list[str], size: int, table: SourceTable, groups: Sequence[int] | None
 ) -> Iterator[tuple[pa.RecordBatch, str]]:
     """Yields rows with some of the columns that a file has, at least, and where they lie in it."""
-    where = ""
+    read = FileRead(path, columns, size, groups)
     try:
-        if _format(path) == "parquet":
-            with parquet.ParquetFile(path, pre_buffer=False) as file:
-                read = columns if len({*file.schema_arrow.names}) == len(file.schema_arrow.names) else None
-                for group in range(file.num_row_groups) if groups is None else groups:
-                    where = f", row group {group}"
-                    try:
-                        for batch in file.iter_batches(size, row_groups=[group], columns=read):
-                            yield _distinct(batch), where
-                    except (pa.ArrowException, OSError) as error:
-                        raise _unreadable(table, path, error, f"{where}{_damaged_column(file, group, size, columns)}") from error
-        elif _format(path) == "arrow":
-            with _open_arrow(path) as reader:
-                count, where = getattr(reader, "num_record_batches", None), ", record batch 0"
-                for number, batch in enumerate(reader if count is None else map(reader.get_batch, range(count))):
-                    yield _distinct(batch), where
-                    where = f", record batch {number + 1}"
-        else:
-            padded = PaddedNumbers(table.dialect(path).delimiter) if table.numbered_names else None
-            with open_text(path, table.dialect(path), columns, table.types, padded) as reader:
-                where = f", block 0 of {BLOCK_BYTES >> 20} MB"
-                is_checked = False
-                for number, batch in enumerate(reader):
-                    if padded is not None and padded.were_seen and not is_checked:
-                        table.refuse_padded(path)
-                        is_checked = True
-                    yield batch, where
-                    where = f", block {number + 1} of {BLOCK_BYTES >> 20} MB"
+        for batch in FORMATS[_format(path) or ""].batches(read, table):
+            yield _distinct(batch), read.where
     except _DAMAGE as error:
-        raise _unreadable(table, path, error, where) from error
+        raise _unreadable(table, path, error, read.where) from error
 
 
 def _damaged_column(file: Any, group: int, size: int, columns: Sequence[str]) -> str:

@@ -6,8 +6,9 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -21,11 +22,23 @@ from gnnkit.bounds import size_in_bytes
 from gnnkit.datasets.derived import UndirectedSource
 from gnnkit.datasets.streaming import overlap
 from gnnkit.datasets.table_options import ELSEWHERE, TableOptions
-from gnnkit.datasets.tables.columns import Codes, Column, Features, ReadOptions, Recoding, column_of
+from gnnkit.datasets.tables.columns import Codes, Column, Features, Ids, ReadOptions, Recoding, column_of
 from gnnkit.datasets.tables.digests import ChainedDigest
 from gnnkit.datasets.tables.keys import DistinctKeys, KeySpool, KeyTable, key_column, key_kind, parts_for, resolve
 from gnnkit.datasets.tables.layout import EdgeTable, Layout, NodeTable, types_to_text
-from gnnkit.datasets.tables.readers import TIME, EdgeReader, EndCount, Finder, NodeReader, are_known, columns_of, split_of
+from gnnkit.datasets.tables.readers import (
+    TIME,
+    EdgeReader,
+    EndCount,
+    Finder,
+    NodeReader,
+    are_known,
+    columns_of,
+    ids_of,
+    pieces_by,
+    split_of,
+)
+from gnnkit.datasets.tables.reading import Piece
 from gnnkit.datasets.tables.rows import KeptRows, Place, Rows
 from gnnkit.errors import DatasetError, PlanError
 from gnnkit.events import EventSink, Stage, ignore_events
@@ -61,6 +74,8 @@ _SHOWN = 10
 _CHUNK_ROWS, _CHUNK_BYTES = 1 << 20, 16 << 20
 _MIN_MEMORY, _MAX_MEMORY = 64 << 20, 512 << 20
 _MOST_THREADS = 4
+# Each has files of its own, here and in the store.
+MOST_EDGE_TYPES = 256
 
 
 @partial(spelled_out, options=documented_fields(TableOptions), check_names=partial(check_known, instead=ELSEWHERE, of=" of tables()"))
@@ -254,6 +269,7 @@ class KeptNodes(Kept):
 
     Attributes:
         split: The column of splits.
+        ids: The column that may name nodes without keys.
         spool: The keys of nodes, where they have some.
         distinct: The keys that edges have named so far, where these are the nodes.
         finder: What finds the ids of nodes while edges are read; None where these are found afterwards.
@@ -261,6 +277,7 @@ class KeptNodes(Kept):
 
     owner: NodeTable
     split: Codes | None = None
+    ids: Ids | None = None
     spool: KeySpool | None = None
     distinct: DistinctKeys | None = None
     finder: Finder | None = None
@@ -310,6 +327,7 @@ class KeptEdges(Kept):
         end_columns: The columns of both ends, as the first table calls them.
         earlier_dropped: Edges of the store's tables that were left out because they name no node.
         num_null: Edges, those of the store's tables included, that are left out because an end is null; there are no ids of them.
+        of: The edge type whose table has a column that names this one; None for others.
     """
 
     owner: EdgeTable
@@ -317,6 +335,7 @@ class KeptEdges(Kept):
     words: dict[int, ArrayFile] = field(default_factory=dict)
     num_dropped: int = 0
     files: list[tuple[int, int]] = field(default_factory=list)
+    of: EdgeType | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -347,6 +366,7 @@ class KeptEdges(Kept):
             "dropped": self.earlier_dropped + self.num_dropped,
             "null_ends": self.num_null,
             "digests": [digest.state() for digest in self.counted.digests],
+            **({} if self.of is None else {"of": list(self.of)}),
             **super().next_state(),
         }
 
@@ -390,7 +410,7 @@ class TableSource(Shown):
         self.schema = GraphSchema(
             {name: NodeTypeSchema(nodes.num_nodes, nodes.specs) for name, nodes in self._nodes.items()},
             {t: EdgeTypeSchema(edges.before + edges.num_rows - edges.num_dropped, edges.specs) for t, edges in self._edges.items()},
-            is_homogeneous=layout.is_homogeneous,
+            is_homogeneous=layout.is_homogeneous and all(edges.of is None for edges in self._edges.values()),
         )
         self.metadata: Mapping[str, Any] = self._facts()
         self._fingerprint = self._digest()
@@ -464,14 +484,15 @@ class TableSource(Shown):
 
     def _read(self) -> None:
         self._nodes = {name: KeptNodes(node, *self._begun(node)) for name, node in self._layout.nodes.items()}
-        self._edges = {edge_type: KeptEdges(edge, *self._begun(edge)) for edge_type, edge in self._layout.edges.items()}
+        self._edges = dict[EdgeType, KeptEdges]()
         self._begin_distinct()
         for nodes in self._nodes.values():
             self._read_nodes(nodes)
             self._refuse_nodes_that_edges_were_dropped_for(nodes)
         self._make_finders(self._memory // 2 if any(nodes.distinct is not None for nodes in self._nodes.values()) else self._memory)
-        for edges in self._edges.values():
-            self._read_edges(edges)
+        for edge in self._layout.edges.values():
+            self._read_edges(self._begin_edges(edge))
+        self._edges = dict(sorted(self._edges.items()))
         pending = [nodes for nodes in self._nodes.values() if nodes.finder is None]
         for kept in self._kept:
             kept.specs = {name: column.finish() for name, column in kept.columns.items()}
@@ -489,6 +510,8 @@ class TableSource(Shown):
         for nodes in self._nodes.values():
             self._take_distinct(nodes)
         self._resolve(pending)
+        for nodes in self._nodes.values():
+            self._check_ids(nodes)
         for edges in self._edges.values():
             self._settle_missing(edges)
 
@@ -547,10 +570,11 @@ class TableSource(Shown):
         """
         if self._after is None or not nodes.num_rows:
             return
-        for edges in self._edges.values():
-            if nodes.owner.name in edges.owner.node_types and (dropped := edges.earlier_dropped):
+        states = (self._after.manifest.append_state or {})["edges"]
+        for edge_type in self._after.schema.edge_types:
+            if nodes.owner.name in (edge_type[0], edge_type[2]) and (dropped := states[edge_type_name(edge_type)]["dropped"]):
                 raise PlanError(
-                    f"{dropped} edges {edges.owner.name} of the store {self._after.path} were left out, "
+                    f"{dropped} edges {edge_type} of the store {self._after.path} were left out, "
                     f"and may name the new nodes {nodes.owner.name!r}",
                     "make a store of the whole tables: gnnkit.tables(...)",
                 )
@@ -562,6 +586,8 @@ class TableSource(Shown):
             nodes.read.append(nodes.split)
             if before := nodes.state.get("split"):
                 nodes.split.resume(before)
+        nodes.ids = ids_of(node, self._options, self._place)
+        nodes.read += [] if nodes.ids is None else [nodes.ids]
         reader = None if node.table is None else NodeReader(node, nodes.read, self._options)
         if node.keys:
             nodes.spool = self._spool(nodes, {} if reader is None else reader.kinds)
@@ -598,25 +624,60 @@ class TableSource(Shown):
         distinct = frozenset(node_type for node_type, nodes in ends.items() if nodes.distinct is not None)
         return EdgeReader(edges.owner, edges.read, self._options, finders, distinct)
 
-    def _read_edges(self, edges: KeptEdges) -> None:
-        ends, files = [self._nodes[node_type] for node_type in edges.owner.node_types], list[ArrayFile]()
-        for end, nodes in enumerate(ends):
+    def _begin_edges(self, edge: EdgeTable) -> KeptEdges:
+        """What is kept of the rows of a table; of one whose column says edge types, what reads it, and what the store has of these."""
+        if edge.relation is None:
+            return self._keep(edge)
+        states = {} if self._after is None else (self._after.manifest.append_state or {})["edges"]
+        before: list[KeptEdges] = []
+        for edge_type in () if self._after is None else self._after.schema.edge_types:
+            if states[edge_type_name(edge_type)].get("of") == [*edge.name]:
+                before.append(self._keep(replace(edge, name=edge_type), edge.name))
+        return KeptEdges(edge, columns_of(edge, self._options, self._place, before[0].state["columns"] if before else None))
+
+    def _keep(self, edge: EdgeTable, of: EdgeType | None = None) -> KeptEdges:
+        """Makes room for the edges of a type, which a column of the table of ``of`` names if that is given."""
+        self._edges[edge.name] = edges = KeptEdges(edge, *self._begun(edge), of=of)
+        for end, nodes in enumerate(self._nodes[node_type] for node_type in edge.node_types):
             file = ArrayFile(nodes.keys.words.spec if nodes.finder is None else nodes.id_spec, self._folder)
-            files.append(file)
-            if nodes.finder is None:
-                edges.words[end] = file
-            else:
-                edges.ids[end] = file
+            (edges.words if nodes.finder is None else edges.ids)[end] = file
+        return edges
+
+    def _of_relation(self, edge: EdgeTable, value: str) -> KeptEdges:
+        """What is kept of the rows of a table whose column says one edge type.
+
+        Raises:
+            DatasetError: The store has no such type, or there are too many.
+        """
+        name = edge.name[0], value, edge.name[2]
+        if name not in self._edges:
+            known = [own.owner.name[1] for own in self._edges.values() if own.of == edge.name]
+            if self._after is not None:
+                hint = "a store's edge types stay as they are: make a store of all tables with gnnkit.tables(...)"
+                raise DatasetError(f"{edge.relation!r} names the edge type {value!r}, and the store has {known}", hint)
+            if len(known) == MOST_EDGE_TYPES:
+                hint = f"categories={edge.relation!r} keeps one edge type, and whole numbers for the values"
+                raise DatasetError(f"edge_type={edge.relation!r} has more than {MOST_EDGE_TYPES} different values", hint)
+            self._keep(replace(edge, name=name), edge.name)
+        if self._edges[name].of != edge.name:
+            raise DatasetError(f"{edge.relation!r} names the edge type {name}, which has a table of its own", "rename one of them")
+        return self._edges[name]
+
+    def _read_edges(self, edges: KeptEdges) -> None:
         if edges.owner.table is None:
             return
-        for count, found, once, values, number, left_out in self._pieces(self._reader(edges)):
-            edges.num_null += left_out
-            edges.begin_file(number, edges.num_rows)
-            for nodes, file, rows, keys in zip(ends, files, found, once, strict=True):
-                file.append(rows)
-                if nodes.distinct is not None:
-                    nodes.distinct.add(keys)
-            edges.add(count, values)
+        for _, parts in self._pieces(self._reader(edges)):
+            for value, rows in parts:
+                kept = edges if value is None else self._of_relation(edges.owner, value)
+                kept.num_null += rows.left_out
+                kept.begin_file(rows.file, kept.num_rows)
+                for end, node_type in enumerate(kept.owner.node_types):
+                    (kept.words if end in kept.words else kept.ids)[end].append(rows.ends[end])
+                    if (distinct := self._nodes[node_type].distinct) is not None:
+                        distinct.add(rows.once[end])
+                kept.add(rows.num_rows, rows.values)
+        if not self._edges:
+            raise DatasetError("there are no edges, and edge_type= takes edge types from them", "give a table with rows")
 
     def _pieces(self, reader: NodeReader | EdgeReader) -> Iterator[Any]:
         """Yields what threads make of the pieces of a table, in order."""
@@ -700,6 +761,31 @@ class TableSource(Shown):
             for words in edges.words.values():
                 words.close()
 
+    def _check_ids(self, nodes: KeptNodes) -> None:
+        """Refuses edges that may name nodes by a column, and are read as row numbers.
+
+        Raises:
+            DatasetError: The values of the column are different, are not the rows' numbers, and all edges name some of them.
+        """
+        column, cuts = nodes.ids, [*range(0, nodes.num_rows, _CHUNK_ROWS), nodes.num_rows]
+        if column is None or all((column.rows(a, b) == np.arange(a, b) + nodes.before).all() for a, b in pairwise(cuts)):
+            return
+        ids, named = np.sort(column.rows(0, nodes.num_rows)), 0
+        for edges in self._edges.values():
+            for end in (end for end in (0, 1) if edges.owner.node_types[end] == nodes.owner.name):
+                for _, ends in edges.end_chunks():
+                    own = ends[end][ends[end] >= nodes.before]
+                    named += len(own)
+                    if not (ids[np.minimum(np.searchsorted(ids, own), len(ids) - 1)] == own).all():
+                        return
+        if named and (np.diff(ids) > 0).all():
+            name, label = column.columns[0], nodes.owner.name
+            keys = name if self._layout.is_homogeneous else {label: name}
+            what = f"{nodes.what}: the values of {name!r} are not the rows' numbers, edges name some of these values, and there is no keys="
+            raise DatasetError(
+                what, f"keys={keys!r} has edges name nodes by {name!r}; without it (an index: nodes.reset_index(drop=True)) they name rows"
+            )
+
     def _settle_missing(self, edges: KeptEdges) -> None:
         """Leaves out or refuses the edges that name no node.
 
@@ -717,6 +803,7 @@ class TableSource(Shown):
         for node in (self._layout.nodes[node_type] for node_type in node_types):
             if node.by_row:
                 named = "keys= names the column of these ids" if node.form == "table" else "without a number of nodes, edges name them"
+                named = named if node.ids is None else f"keys= names the column of these ids, such as {node.ids!r}"
                 hint = f"nodes {node.name!r} have no keys= and are row numbers, counted from 0: {named}; where ids begin with 1, subtract 1"
         if node_types[0] != node_types[1]:
             source, target = (", ".join(map(repr, columns)) for columns in edge.ends)
@@ -763,7 +850,7 @@ class TableSource(Shown):
         edge, shown = edges.owner, list[str]()
         if edge.table is None or isinstance(edge.table.form, pa.RecordBatchReader):
             return [f"row {row}" for row in rows]
-        for piece in edge.table.pieces(list(dict.fromkeys([*edge.ends[0], *edge.ends[1]]))):
+        for piece in self._own_pieces(edges):
             for row in [row for row in rows if piece.first <= row < piece.first + piece.rows.num_rows]:
                 ends = []
                 for columns, (found,) in zip(edge.ends, edges.ends(row, row + 1), strict=True):
@@ -773,6 +860,20 @@ class TableSource(Shown):
             if rows and piece.first + piece.rows.num_rows > rows[-1]:
                 break
         return shown
+
+    def _own_pieces(self, edges: KeptEdges) -> Iterator[Piece]:
+        """Reads the ends of edges again, of those alone that are of the type."""
+        edge, first = edges.owner, 0
+        assert edge.table is not None, "it was read"
+        names = [*edge.ends[0], *edge.ends[1], *([] if edge.relation is None else [edge.relation])]
+        for piece in edge.table.pieces(list(dict.fromkeys(names))):
+            if edge.relation is None:
+                yield piece
+                continue
+            for value, _, own in pieces_by(piece, edge.relation, self._options):
+                if value == edge.name[1]:
+                    yield replace(own, first=first)
+                    first += own.rows.num_rows
 
     # What came of it -------------------------------------------------------------------------------------------------------
 

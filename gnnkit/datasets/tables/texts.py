@@ -9,7 +9,7 @@ import io
 import lzma
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from gnnkit.errors import DatasetError, PlanError
 
 # Suffixes of text, and of what packs it with the codec of Arrow; Python reads xz.
-TEXT = (".csv", ".tsv", ".tab", ".txt", ".dat", ".data", ".edges")
+TEXT = (".csv", ".tsv", ".tab", ".txt", ".dat", ".data", ".edges", ".edgelist", ".cites", ".content")
 PACKED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4", ".xz": ""}
 BLOCK_BYTES, _PIECE_BYTES = 8 << 20, 1 << 18
 # What is looked at of a text, and how many whole rows at least, however long they are.
@@ -400,6 +400,13 @@ def _open(path: str, options: TextOptions) -> Any:
         pattern = re.compile(rb"(?m)^" + re.escape(mark) + rb"[^\n]*\n?")
         file = pa.TransformInputStream(file, _Lines(lambda text: pattern.sub(b"", text) if mark in text else text))
     return file
+
+
+@contextlib.contextmanager
+def open_lines(path: str) -> Iterator[Iterator[str]]:
+    """The lines of a text in UTF-8, for a ``with`` block."""
+    with _open(path, AS_TOLD) as file, io.TextIOWrapper(file, "utf-8", "replace") as lines:
+        yield lines
 
 
 def open_text(
