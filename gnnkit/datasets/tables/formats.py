@@ -1,4 +1,4 @@
-"""What a format of files of tables does, and one that is no text, Parquet or Arrow: Matrix Market."""
+"""Formats of files of tables: their base class, and one that is no text, Parquet or Arrow: Matrix Market."""
 
 from __future__ import annotations
 

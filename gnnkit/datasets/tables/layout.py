@@ -494,7 +494,7 @@ def _need_all(table: SourceTable, uses: Mapping[str, tuple[str, ...]]) -> None:
 
 
 def _edges_of(store: Store, state: Mapping[str, Any]) -> dict[EdgeType, Mapping[str, Any]]:
-    """What a store knows of its tables of edges, by the types that they were given as."""
+    """Returns the state of a store's tables of edges, by the types that they were given as."""
     found: dict[EdgeType, Mapping[str, Any]] = {}
     for edge_type in store.schema.edge_types:
         own = state["edges"][edge_type_name(edge_type)]

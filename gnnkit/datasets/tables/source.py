@@ -625,7 +625,7 @@ class TableSource(Shown):
         return EdgeReader(edges.owner, edges.read, self._options, finders, distinct)
 
     def _begin_edges(self, edge: EdgeTable) -> KeptEdges:
-        """What is kept of the rows of a table; of one whose column says edge types, what reads it, and what the store has of these."""
+        """Begins a table, and returns its edge type; of one whose column says edge types, that which reads it, after those of the store."""
         if edge.relation is None:
             return self._keep(edge)
         states = {} if self._after is None else (self._after.manifest.append_state or {})["edges"]
@@ -644,7 +644,7 @@ class TableSource(Shown):
         return edges
 
     def _of_relation(self, edge: EdgeTable, value: str) -> KeptEdges:
-        """What is kept of the rows of a table whose column says one edge type.
+        """Returns the edge type of rows whose column says it.
 
         Raises:
             DatasetError: The store has no such type, or there are too many.
