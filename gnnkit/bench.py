@@ -22,8 +22,11 @@ from gnnkit.backends.inprocess import InProcess
 from gnnkit.datasets.synthetic import products_like
 from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.graph_loader import GraphLoader
+from gnnkit.kernels.row_copies import RowCopies, row_copies
 from gnnkit.runtime.ring import SharedBlock
 from gnnkit.sampling.batch_writer import GATHER, fill
+from gnnkit.sampling.copying import measure_once
+from gnnkit.sampling.kinds import warm
 from gnnkit.sampling.tables import NUM_WHOLE
 from gnnkit.schema import plain
 from gnnkit.storage.arrays import ReadAhead
@@ -89,6 +92,7 @@ class BenchReport:
         least_bytes: Bytes that a batch moves at least: rows and neighbours' ids read once, and what it consists of written once.
         gather_bytes_per_s: Bytes of rows that as many threads gather a second when they do nothing else; None without features.
         copy_bytes_per_s: Bytes of rows that they copy a second where these lie in order.
+        row_copies: The way in which rows are copied here, measured before the backends were.
     """
 
     COLUMNS: ClassVar[tuple[str, ...]] = ("backend", "first batch", "seeds/s", "least", "most", "bytes of batches")
@@ -100,6 +104,7 @@ class BenchReport:
     least_bytes: float
     gather_bytes_per_s: float | None
     copy_bytes_per_s: float
+    row_copies: RowCopies
 
     def cells(self) -> list[tuple[str, ...]]:
         """Returns the rows of the table, in the order of ``COLUMNS``."""
@@ -126,7 +131,7 @@ class BenchReport:
                 f"{format_rate(limit, 'B')} for as many that gather them: the limit.",
                 f"{best} moves {format_rate(moved, 'B')} of what is least beside choosing neighbours, {moved / limit:.0%} of the limit.",
             ]
-        return lines
+        return [*lines, f"Rows are copied by {self.row_copies}, chosen from {self.row_copies.reason}."]
 
     def to_json(self) -> dict[str, Any]:
         """Returns everything, single turns included, as JSON values."""
@@ -144,6 +149,8 @@ def measure(options: BenchOptions, events: EventSink = ignore_events) -> BenchRe
         PlanError: The options do not fit the graph.
         StoreError: The store cannot be opened, or the generated graph not be stored.
     """
+    warm(events)
+    measure_once(again=True)
     with contextlib.ExitStack() as held:
         if options.source is None:
             folder = held.enter_context(tempfile.TemporaryDirectory(prefix="gnnkit-bench-"))
@@ -164,7 +171,8 @@ def measure(options: BenchOptions, events: EventSink = ignore_events) -> BenchRe
                     _time(loader, options.seconds, figures[name])
                     stage.advance()
         threads = loaders["InProcess"].status().workers
-        return BenchReport(store.name, threads, figures, options.batch_size, *_limit(loaders["InProcess"], store, threads))
+        limit = _limit(loaders["InProcess"], store, threads)
+        return BenchReport(store.name, threads, figures, options.batch_size, *limit, row_copies())
 
 
 def _backends(num_threads: int | None) -> dict[str, Any]:
@@ -193,7 +201,7 @@ def _limit(loader: GraphLoader, store: Store, num_threads: int) -> tuple[float, 
     """Measures the gathering of batches' features alone, from huge pages into memory that is there.
 
     Returns:
-        The last three of ``BenchReport``, rows of the type with the widest ones; 0, None and 0 without features.
+        The three of ``BenchReport``, rows of the type with the widest ones; 0, None and 0 without features.
     """
     stored = {node_type: parts[0].arrays["x"] for node_type, parts in store.arrays().nodes.items() if "x" in parts[0].arrays}
     if not stored:
@@ -237,7 +245,7 @@ def gather(rows: NDArray[Any], batches: Sequence[NDArray[np.int64]], outs: Seque
         The seconds that it takes.
     """
     width = rows.dtype.itemsize * int(np.prod(rows.shape[1:]))
-    tables, bounds, ahead = np.array([[rows.ctypes.data]]), np.array([[0, len(rows)]]), ReadAhead([]).table
+    tables, bounds, ahead = np.array([[rows.ctypes.data]]), np.array([[0, len(rows)]]), row_copies().entered(ReadAhead([]).table)
     todo, lock = iter(batches), threading.Lock()
 
     def work(out: NDArray[Any]) -> None:

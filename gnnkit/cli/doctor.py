@@ -220,6 +220,16 @@ def kernels() -> Check:
     return Check("kernels", f"not compiled yet: trying the backends out, below, takes half a minute longer (numba {version})", "ok")
 
 
+def copies() -> Check:
+    """How rows are copied on this machine, and what that was chosen from."""
+    try:
+        from gnnkit.kernels.row_copies import processor, row_copies  # numba, which may be broken
+    except ImportError as error:
+        return Check("row copies", f"unknown: {error}")
+    found = row_copies()
+    return Check("row copies", f"{found} ({processor()}: {found.reason})")
+
+
 def glt_library(*, timeout_s: float = PROBE_TIMEOUT_S) -> Check:
     """Whether graphlearn-torch is there, whether its native library fits this torch, and what that means.
 
@@ -398,6 +408,7 @@ def all_checks() -> Iterator[Check]:
         if row.verdict == "error":
             needed.append(row)
         yield row
+    yield copies()
     glt = glt_library()
     yield from (ogb(), glt)
     yield from (check() for check in (processors, memory, graph_copies, shared_memory, disk, open_files, gpu, network))

@@ -75,16 +75,16 @@ def prefetch(typing_context, address):
     """Asks the CPU to load the cache line at ``address``; any address is allowed, also one that is not mapped."""
 
     def codegen(context, builder, signature, args):
-        _ask_for_line(builder, args[0], stays=True)
+        _ask_for_line(builder, args[0])
         return context.get_dummy_value()
 
     return types.void(types.int64), codegen
 
 
-def _ask_for_line(builder, address, *, stays: bool):
+def _ask_for_line(builder, address):
     kind = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    builder.call(function, [builder.inttoptr(address, _I8.as_pointer()), _I32(0), _I32(3 if stays else 0), _I32(1)])
+    builder.call(function, [builder.inttoptr(address, _I8.as_pointer()), _I32(0), _I32(3), _I32(1)])
 
 
 @helper
@@ -116,13 +116,8 @@ def _at(builder, base, offset):
     return builder.inttoptr(builder.add(base, offset), _LINE.as_pointer())
 
 
-def prefetch_row(half: int, *, stays: bool):
-    """An intrinsic ``(address, width)``: ``prefetch`` of all of a row of ``half`` to ``2 * half`` lines.
-
-    Args:
-        half: Half of the most lines.
-        stays: Whether caches should keep it.
-    """
+def prefetch_row(half: int):
+    """An intrinsic ``(address, width)``: ``prefetch`` of all of a row of ``half`` to ``2 * half`` lines."""
 
     @intrinsic
     def prefetch_lines(typing_context, address, width):
@@ -131,7 +126,7 @@ def prefetch_row(half: int, *, stays: bool):
             behind = [_I64(LINE * i) for i in range(half, 2 * half)]
             behind = [builder.select(builder.icmp_signed("<", offset, last), offset, last) for offset in behind]
             for offset in (*(_I64(LINE * i) for i in range(half)), *behind, last):
-                _ask_for_line(builder, builder.add(args[0], offset), stays=stays)
+                _ask_for_line(builder, builder.add(args[0], offset))
             return context.get_dummy_value()
 
         return types.void(types.int64, types.int64), codegen
@@ -261,11 +256,11 @@ def call_system(typing_context, function, first, second, third, fourth, fifth, s
 # mypy: disable-error-code="no-any-return"
 
 
-# Elements of ``ahead`` int64 [4 + 2 K]: the address of the system's ``madvise``, 0 where nothing is asked for; the bytes of a page; the
-# number of rows that are asked for before the first of them is read; and the advice by which the system counts pages as used, or 0. Then
-# come the pages that were asked for lately, by their number modulo K, a power of two, and those that were used; threads share them,
-# and may miss each other's.
-MADVISE, PAGE, WINDOW, POPULATE, LATELY = range(5)
+# Elements of ``ahead`` int64 [7 + 2 K]: the address of the system's ``madvise``, 0 where nothing is asked for; the bytes of a page; the
+# number of rows that are asked for before the first of them is read; the advice by which the system counts pages as used, or 0; and how
+# rows are copied, see ``gnnkit.kernels.row_copies``. Then come the pages that were asked for lately, by their number modulo K, a power
+# of two, and those that were used; threads share them, and may miss each other's.
+MADVISE, PAGE, WINDOW, POPULATE, VECTORS, ROWS_AHEAD, STREAMED_FROM, LATELY = range(8)
 
 # MADV_WILLNEED on every system that has ``madvise``.
 _WILL_NEED = 3

@@ -14,6 +14,9 @@ from gnnkit.kernels.jit import helper, kernel
 from gnnkit.kernels.native import (
     LINE,
     PAGE,
+    ROWS_AHEAD,
+    STREAMED_FROM,
+    VECTORS,
     WINDOW,
     ask,
     asks,
@@ -60,10 +63,8 @@ RowStep: TypeAlias = tuple[int, int, int, int, int, int, int]
 # rows of ``WIDTH`` bytes as the float32 that they stand for.
 COPY, LOOK_UP, GATHER, UNPACK = range(4)
 
-# Rows asked of memory ahead of the one being copied: enough to cover a DRAM access at the speed of one core.
+# Words asked of memory ahead of the one being copied: enough to cover a DRAM access at the speed of one core.
 _AHEAD = 16
-# Bytes of rows from which on they are written past the caches, where they would not stay: no line is fetched only to be overwritten.
-STREAMED_NBYTES = 8 << 20
 # Bytes that are collected before whole lines of them are written, and the widest row that there is room for behind them.
 _COLLECTED, WIDEST_STREAMED = 1024, 2048
 
@@ -98,19 +99,19 @@ def _rows_of(half: int | None, *, streams: bool, gaps: bool) -> Any:
     """A helper that gathers rows of ``half`` to ``2 * half`` lines of the cache; of any width where None.
 
     A loop whose copies are known to the compiler takes three quarters of the time of one that calls ``memcpy``. One that streams collects
-    rows in the first cache, and writes whole lines past the others, which keep what sampling reads. ``gaps``: rows of negative ids are
-    left as they are.
+    rows in the first cache, and writes whole lines past the others, where they would not stay: no line is fetched only to be overwritten.
+    ``gaps``: rows of negative ids are left as they are.
     """
-    prefetch_lines, copy_lines = (prefetch_bytes, copy_bytes) if half is None else (prefetch_row(half, stays=not streams), copy_row(half))
+    prefetch_lines, copy_lines = (prefetch_bytes, copy_bytes) if half is None else (prefetch_row(half), copy_row(half))
 
-    def gather(parts: NDArray[np.int64], bounds: NDArray[np.int64], ids: int, count: int, width: int, target: int) -> None:
+    def gather(far: int, parts: NDArray[np.int64], bounds: NDArray[np.int64], ids: int, count: int, width: int, target: int) -> None:
         single, collected, lead = bounds.size == 2, 0, 0
         if streams:
             collected = lines_of_stack()
         to = collected if streams else target
-        for i in range(-_AHEAD, count):
-            if i + _AHEAD < count:
-                v = load_i64(ids + (i + _AHEAD) * 8)
+        for i in range(-far, count):
+            if i + far < count:
+                v = load_i64(ids + (i + far) * 8)
                 if not gaps or v >= 0:
                     p = 0 if single else find_part(bounds, v)
                     prefetch_lines(parts[p] + (v - bounds[p]) * width, width)
@@ -154,20 +155,23 @@ def row_gatherer(*, gaps: bool) -> Any:
     kept_2, kept_4, kept_any = (_rows_of(half, streams=False, gaps=gaps) for half in (2, 4, None))
     streamed_2, streamed_4, streamed_any = (_rows_of(half, streams=True, gaps=gaps) for half in (2, 4, None))
 
-    def gather(parts: NDArray[np.int64], bounds: NDArray[np.int64], ids: int, count: int, width: int, target: int) -> None:
-        streams = count * width >= STREAMED_NBYTES and width <= WIDEST_STREAMED and target % LINE == 0
-        if streams and 2 * LINE <= width <= 4 * LINE:
-            streamed_2(parts, bounds, ids, count, width, target)
-        elif streams and 4 * LINE < width <= 8 * LINE:
-            streamed_4(parts, bounds, ids, count, width, target)
+    def gather(
+        ahead: NDArray[np.int64], parts: NDArray[np.int64], bounds: NDArray[np.int64], ids: int, count: int, width: int, target: int
+    ) -> None:
+        streams = count * width >= ahead[STREAMED_FROM] and width <= WIDEST_STREAMED and target % LINE == 0
+        vectors, far = ahead[VECTORS] != 0, ahead[ROWS_AHEAD]
+        if streams and vectors and 2 * LINE <= width <= 4 * LINE:
+            streamed_2(far, parts, bounds, ids, count, width, target)
+        elif streams and vectors and 4 * LINE < width <= 8 * LINE:
+            streamed_4(far, parts, bounds, ids, count, width, target)
         elif streams:
-            streamed_any(parts, bounds, ids, count, width, target)
-        elif 2 * LINE <= width <= 4 * LINE:
-            kept_2(parts, bounds, ids, count, width, target)
-        elif 4 * LINE < width <= 8 * LINE:
-            kept_4(parts, bounds, ids, count, width, target)
+            streamed_any(far, parts, bounds, ids, count, width, target)
+        elif vectors and 2 * LINE <= width <= 4 * LINE:
+            kept_2(far, parts, bounds, ids, count, width, target)
+        elif vectors and 4 * LINE < width <= 8 * LINE:
+            kept_4(far, parts, bounds, ids, count, width, target)
         else:
-            kept_any(parts, bounds, ids, count, width, target)
+            kept_any(far, parts, bounds, ids, count, width, target)
 
     return _named_helper(gather, gaps)
 
@@ -272,7 +276,7 @@ def fill(
     """Runs the steps in order.
 
     Args:
-        ahead: int64 ``[4 + 2 K]``, ``ReadAhead.table``.
+        ahead: int64 ``[7 + 2 K]``, ``ReadAhead.table``.
         steps: int64 ``[S, 7]``, see the column names above; ``IDS`` and ``TARGET`` are addresses.
         tables: int64 ``[A, P]``: for each array, the address of every part's rows.
         bounds: int64 ``[B, P + 1]``: for each type, the id at which every part starts.
@@ -307,7 +311,7 @@ def fill(
                 meaning = meanings[step[TABLE]]
                 _unpack(table, starts, ids, count, width, meaning, step[TARGET] + first * 4 * meaning[COLUMNS])
             else:
-                _gather(table, starts, ids, count, width, step[TARGET] + first * width)
+                _gather(ahead, table, starts, ids, count, width, step[TARGET] + first * width)
     return inside
 
 

@@ -25,6 +25,7 @@ from gnnkit.plan import (
 )
 from gnnkit.sampling import seeders, walkers
 from gnnkit.sampling.batch_writer import BatchWriter, RowWriter
+from gnnkit.sampling.copying import measure_once
 from gnnkit.sampling.graph_access import GraphAccess, LocalGraphAccess, NodeScratch
 from gnnkit.sampling.subgraph import BatchKey, BatchLayout, SampleRequest, Walked, WalkSeeds
 from gnnkit.sampling.tables import GraphTables
@@ -174,6 +175,8 @@ def _import_shared() -> None:
 def warm(events: EventSink = ignore_events) -> None:
     """Compiles, or loads, the kernels of the usual kind of batches, of building stores, and of every other module imported so far.
 
+    What has not been measured on this machine yet is: the way in which rows are copied.
+
     Args:
         events: Receives the stage "compile", a unit per kernel.
     """
@@ -182,6 +185,7 @@ def warm(events: EventSink = ignore_events) -> None:
     import gnnkit.storage.kernels  # noqa: F401
 
     jit.warm(events)
+    measure_once()
 
 
 class Chooser(Protocol):

@@ -298,7 +298,7 @@ def copy_local(
     """Copies the rows that are here into their places.
 
     Args:
-        ahead: int64 ``[4 + 2 K]``, ``ReadAhead.table``.
+        ahead: int64 ``[7 + 2 K]``, ``ReadAhead.table``.
         ids: Address of int64 ``[count]``, as ``list_rows`` finds them.
         count: Rows of the batch.
         parts: int64 ``[P + R]``, the addresses of each part's rows, and of each array of replicated rows; 0 for parts of other hosts.
@@ -320,7 +320,7 @@ def copy_local(
             ask_rows(ahead, parts, bounds, here, number, min(2 * together, count - first), width, False)
             ask_rows(ahead, parts, bounds, here, 0, number, width, True)
         if not widen and width != 8:
-            _gather_present(parts, bounds, here, number, width, target + first * width)
+            _gather_present(ahead, parts, bounds, here, number, width, target + first * width)
             continue
         for i in range(first, first + number):
             if i + _AHEAD < first + number:

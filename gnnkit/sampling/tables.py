@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.kernels.keys import text_key
+from gnnkit.kernels.row_copies import row_copies
 from gnnkit.schema import EdgeType, NodeType, Quantization, edge_type_name, reverse_edge_type
 from gnnkit.storage.arrays import GraphArrays, all_dataset_ids
 
@@ -66,7 +67,7 @@ class GraphTables:
 
     def __init__(self, graph: GraphArrays, weighted: bool) -> None:
         self.graph = graph
-        self.ahead = graph.read_ahead.table
+        self.ahead = row_copies().entered(graph.read_ahead.table)
         self.node_types: list[NodeType] = list(graph.schema.node_types)
         self.edge_types: list[EdgeType] = list(graph.schema.edge_types)
         type_index = {node_type: i for i, node_type in enumerate(self.node_types)}

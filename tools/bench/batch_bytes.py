@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from gnnkit.backends.inprocess import InProcess
 from gnnkit.cli.output import show_table
 from gnnkit.graph_loader import GraphLoader
-from gnnkit.sampling.batch_writer import STREAMED_NBYTES, WIDEST_STREAMED
+from gnnkit.kernels.row_copies import row_copies
+from gnnkit.sampling.batch_writer import WIDEST_STREAMED
 from gnnkit.storage.store import Store
 
 _LINE = 64
@@ -77,7 +78,7 @@ def moved(batch: Any, fan_outs: list[int], store: Store) -> list[Moved]:
     for name, rows in parts[0].arrays.items():
         row, shown = rows[0].nbytes, getattr(batch, name)[0].nbytes
         lines = touched(nodes, len(rows) * row / _LINE) if row < _LINE else nodes * (row / _LINE + 1 - min(row & -row, _LINE) / _LINE)
-        streams = shown == row and nodes * row >= STREAMED_NBYTES and row <= WIDEST_STREAMED and row != 8
+        streams = shown == row and nodes * row >= row_copies().streamed_from and row <= WIDEST_STREAMED and row != 8
         found.append(Moved(f"`{name}`", lines * _LINE, 0 if streams else nodes * shown, nodes * shown, nodes * (row + shown)))
     total = Moved("in all", *np.sum([step[1:] for step in found], axis=0).tolist())
     tensors = sum(step.written for step in found[3:])

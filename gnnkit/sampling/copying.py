@@ -1,0 +1,101 @@
+"""Measuring how rows are copied fastest on this machine: some 50 ms, once on a machine, by one process at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Mapping
+
+import numpy as np
+
+from gnnkit.files import give_up_lock, take_lock
+from gnnkit.host import available_memory
+from gnnkit.kernels.jit import kernel_cache_root
+from gnnkit.kernels.native import LINE
+from gnnkit.kernels.row_copies import NEVER, RowCopies, keep_row_copies, place_of_row_copies
+from gnnkit.sampling.batch_writer import GATHER, fill
+from gnnkit.sampling.tables import NUM_WHOLE, address_of
+from gnnkit.storage.arrays import ReadAhead
+
+# Rows of 100 float32, all over more memory than usual caches hold, in batches of more than 8 MB, and of 1 MB where caches could keep them.
+_WIDTH, _NUM_ROWS, _LARGE, _SMALL = 400, 640_000, 21_000, 2_600
+_TURNS = 3
+# Another way than the usual one has to be faster by this part: what else runs here is measured, too.
+_MARGIN = 0.05
+_PAGE = 4096
+# Any odd number that leaps over pages.
+_LEAP = 60_013
+
+
+class _Trial:
+    """Memory that rows are copied in, from one place to another."""
+
+    def __init__(self) -> None:
+        self._block = np.empty(_NUM_ROWS * _WIDTH + LINE, np.uint8)
+        self._block[::_PAGE] = 1
+        self._start = -(-address_of(self._block) // LINE) * LINE
+        self._copied = 0
+
+    def fastest_s(self, ways: Mapping[str, RowCopies], count: int) -> dict[str, float]:
+        """Returns the seconds of a processor that ``count`` rows take, the least of several turns of all ways."""
+        seconds = dict.fromkeys(ways, math.inf)
+        for _ in range(_TURNS):
+            for name, way in ways.items():
+                seconds[name] = min(seconds[name], self._time(way, count))
+        return seconds
+
+    def _time(self, way: RowCopies, count: int) -> float:
+        ids = np.arange(self._copied, self._copied + count) * _LEAP % _NUM_ROWS
+        target = self._start + self._copied % (_NUM_ROWS - count) * _WIDTH // LINE * LINE
+        self._copied += count
+        steps = np.array([[GATHER, address_of(ids), count, _WIDTH, target, 0, 0]], np.int64)
+        given = way.entered(ReadAhead([]).table), steps, np.array([[self._start]]), np.array([[0, _NUM_ROWS]])
+        begin = time.thread_time()
+        fill(*given, np.zeros((1, NUM_WHOLE + 1), np.int64))
+        return time.thread_time() - begin
+
+
+def measured() -> RowCopies:
+    """Measures the ways in which rows can be copied, by processor time: other work on the machine takes some, and counts for nothing."""
+    usual, trial, rates = RowCopies(), _Trial(), dict[str, float]()
+
+    def best(ways: dict[str, RowCopies], count: int = _LARGE, note: str = "") -> RowCopies:
+        """The fastest way; the first one where no other is clearly faster."""
+        seconds = trial.fastest_s(ways, count)
+        rates.update({name + note: count * _WIDTH / seconds[name] for name in ways})
+        first, fastest = next(iter(ways)), min(ways, key=lambda name: seconds[name])
+        return ways[fastest if seconds[fastest] < (1 - _MARGIN) * seconds[first] else first]
+
+    found = best(
+        {
+            "vectors past the caches": usual,
+            "vectors": RowCopies(streamed_from=NEVER),
+            "memcpy past the caches": RowCopies(vectors=False),
+            "memcpy": RowCopies(vectors=False, streamed_from=NEVER),
+        }
+    )
+    found = best({f"{far} rows ahead": RowCopies(found.vectors, far, found.streamed_from) for far in (usual.rows_ahead, 8, 32)})
+    if found.streamed_from != NEVER:
+        size = _SMALL * _WIDTH
+        kept, streamed = (RowCopies(found.vectors, found.rows_ahead, limit) for limit in (found.streamed_from, size))
+        found = best({"kept": kept, "past the caches": streamed}, _SMALL, " at 1 MB")
+    return RowCopies(found.vectors, found.rows_ahead, found.streamed_from, rates)
+
+
+def measure_once(*, again: bool = False) -> None:
+    """Measures, where this machine has not been measured and no other process is at it.
+
+    Args:
+        again: Also where it has been measured.
+    """
+    if (place_of_row_copies().exists() and not again) or available_memory() < 8 * _NUM_ROWS * _WIDTH:
+        return
+    with contextlib.suppress(OSError):  # a folder that cannot be written to: rows are copied as usual
+        lock = kernel_cache_root() / "row-copies.lock"
+        held = take_lock(lock)
+        if held is not None:
+            try:
+                keep_row_copies(measured())
+            finally:
+                give_up_lock(lock, held)
