@@ -909,6 +909,7 @@ def test_a_user_measures_his_machine(given: list[str], graph: BenchGraph, tmp_pa
         for seeds, edges in zip(figures["seeds_per_s"], figures["edges_per_s"], strict=True):
             assert edges <= seeds * (3 + 3 * 2)
     assert found["gather_bytes_per_s"] > 0 < found["copy_bytes_per_s"] and found["least_bytes"] > 0
+    assert found["row_copies"]["rows_ahead"] >= 1 and min(found["row_copies"]["bytes_per_s"].values()) > 0
     (tmp_path / "bench.json").write_text(json.dumps(found))
     assert run(["plan-capacity", str(graph.store()), "--num-neighbors", "3,2", "--bench", str(tmp_path / "bench.json")]) == 0
 

@@ -22,9 +22,9 @@ from tests.helpers.glt import is_native
 from tests.helpers.system import pretend_free_disk, pretend_free_memory, pretend_processors
 
 ROWS = {
-    "gnnkit", "Python", "torch", "torch_geometric", "kernels", "ogb", "torch/GLT pairing", "processors", "memory", "graph copies",
-    "/dev/shm", "disk", "open files", "GPU", "network", "backend InProcess", "backend OnDevice", "backend Colocated", "several hosts",
-    "backend Glt", "backend GraphStore",
+    "gnnkit", "Python", "torch", "torch_geometric", "kernels", "row copies", "ogb", "torch/GLT pairing", "processors", "memory",
+    "graph copies", "/dev/shm", "disk", "open files", "GPU", "network", "backend InProcess", "backend OnDevice", "backend Colocated",
+    "several hosts", "backend Glt", "backend GraphStore",
 }  # fmt: skip
 
 
@@ -42,6 +42,7 @@ def test_this_machine_is_well_and_every_row_is_there() -> None:
     assert rows["several hosts"]["value"] == "yes: 4 batches from two hosts on loopback with a part each, the same as InProcess's"
     assert rows["backend GraphStore"]["value"] == "yes: 4 batches from 2 servers and 2 parts, the same as InProcess's"
     assert rows["kernels"]["value"].startswith("compiled")
+    assert "rows asked for ahead" in rows["row copies"]["value"] and "memcpy" in rows["row copies"]["value"]
     assert all(row["fix"] for row in rows.values() if row["verdict"] in ("warning", "error"))
 
 
