@@ -19,6 +19,7 @@ import ctypes
 import fcntl
 import mmap
 import os
+import sys
 import threading
 import weakref
 from collections import deque
@@ -34,7 +35,7 @@ from gnnkit.host import available_memory, needed_by_processes
 from gnnkit.storage.files import note_again
 
 HUGE_PAGE = 2 << 20
-_MADV_RANDOM, _MADV_DONTNEED, _MADV_REMOVE, _MADV_COLLAPSE = 1, 4, 9, 25
+_MADV_RANDOM, _MADV_DONTNEED, _MADV_REMOVE, _MADV_POPULATE_WRITE, _MADV_COLLAPSE = 1, 4, 9, 23, 25
 _MREMAP_MAYMOVE, _MREMAP_FIXED = 1, 2
 _PAGE = 4096
 _PROT_READ, _PROT_WRITE = 1, 2
@@ -341,6 +342,7 @@ class BlockPool:
         self._returned: deque[_Lease] = deque()
         self._largest = 0
         self._reserve = min(_RESERVE, available_memory() // 4)
+        self._coming = 0  # bytes of blocks that are being made
         self._growing = threading.Lock()
 
     def lease(self, nbytes: int) -> NDArray[np.uint8]:
@@ -352,9 +354,7 @@ class BlockPool:
         self.reclaim()
         block = self._reuse(nbytes)
         if block is None:
-            # One at a time: what is free is only known once the block before is really there.
-            with self._growing:
-                block = self._new_block(nbytes)
+            block = self._new_block(nbytes)
         array = block.view(LeasedArray)
         if self.keep:  # otherwise it dies with its batch
             lease = _Lease(array, self._returned.append)
@@ -363,24 +363,31 @@ class BlockPool:
         return array
 
     def _new_block(self, nbytes: int) -> NDArray[np.uint8]:
-        # A little more than asked, so that the next batch, of about the same size, fits too.
-        self._largest = max(self._largest, nbytes + nbytes // 8)
-        size = slot_size(self._largest)
-        free = available_memory()
-        # What the user holds must leave room for others; the loader's own blocks must only fit.
-        reserve = self._reserve if len(self._leases) >= self.keep else 0
-        if size + reserve > free:
-            raise MemoryLimitError(
-                f"the next batch needs {size / 1e6:.0f} MB, {free / 1e6:.0f} MB are free, and the batches that are still held take "
-                f"{self.num_leased_bytes / 1e6:.0f} MB",
-                "drop batches when they are used (a list of all batches keeps them all), or lower batch_size or num_neighbors",
-            )
-        block = _allocate(size)
-        if self._pinned_for is not None:
-            page_lock(block, self._pinned_for)
-        else:
-            block[:nbytes:_PAGE] = 0
-        return block
+        with self._growing:
+            # A little more than asked, so that the next batch, of about the same size, fits too.
+            self._largest = max(self._largest, nbytes + nbytes // 8)
+            size = slot_size(self._largest)
+            free = available_memory() - self._coming  # of pages that other threads ask for at this moment
+            # What the user holds must leave room for others; the loader's own blocks must only fit.
+            reserve = self._reserve if len(self._leases) >= self.keep else 0
+            if size + reserve > free:
+                raise MemoryLimitError(
+                    f"the next batch needs {size / 1e6:.0f} MB, {free / 1e6:.0f} MB are free, and the batches that are still held take "
+                    f"{self.num_leased_bytes / 1e6:.0f} MB",
+                    "drop batches when they are used (a list of all batches keeps them all), or lower batch_size or num_neighbors",
+                )
+            self._coming += size
+        try:
+            block = _allocate(size)
+            if self._pinned_for is not None:
+                page_lock(block, self._pinned_for)
+            elif sys.platform != "linux" or _libc().madvise(block.ctypes.data, nbytes, _MADV_POPULATE_WRITE):
+                # A fault for each page, on Linux before 5.14 too.
+                block[:nbytes:_PAGE] = 0
+            return block
+        finally:
+            with self._growing:
+                self._coming -= size
 
     def _reuse(self, nbytes: int) -> NDArray[np.uint8] | None:
         while os.getpid() == self._owner:  # a forked child shares the blocks, and must not write to them
