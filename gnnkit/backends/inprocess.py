@@ -59,8 +59,8 @@ class LoopSampling:
     """
 
     back_s: float = 250e-6
-    small_s: float = 0.4e-3
-    group_s: float = 0.35e-3
+    small_s: float = 0.5e-3
+    group_s: float = 2e-3
 
 
 @checks_calls()

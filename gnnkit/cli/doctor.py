@@ -26,6 +26,8 @@ import typer
 
 from gnnkit.cli.output import ERROR, OK, WARNING, cell, console, show_json
 from gnnkit.host import available_cpus, available_memory
+from gnnkit.kernels.folder import kernel_cache_root
+from gnnkit.kernels.row_copies import processor, row_copies
 from gnnkit.runtime.limits import auto_threads, copy_budget
 from gnnkit.storage.catalog import default_root, default_store_dir
 from gnnkit.ui.progress import make_sink
@@ -211,7 +213,7 @@ def kernels() -> Check:
     if version is None:
         return Check("kernels", "numba is not installed", "error", "pip install numba")
     try:
-        from gnnkit.kernels.jit import kernel_cache_root  # numba, which may be broken
+        import gnnkit.kernels.jit  # noqa: F401 - numba, which may be broken
     except ImportError as error:
         return Check("kernels", f"numba {version} cannot be imported: {error}", "error", "pip install --upgrade numba numpy")
     root = kernel_cache_root()
@@ -222,10 +224,6 @@ def kernels() -> Check:
 
 def copies() -> Check:
     """How rows are copied on this machine, and what that was chosen from."""
-    try:
-        from gnnkit.kernels.row_copies import processor, row_copies  # numba, which may be broken
-    except ImportError as error:
-        return Check("row copies", f"unknown: {error}")
     found = row_copies()
     return Check("row copies", f"{found} ({processor()}: {found.reason})")
 

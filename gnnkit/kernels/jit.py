@@ -7,13 +7,11 @@ another module, and lets two processes compile the same function at once. Kernel
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import hashlib
 import os
 import shutil
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -30,7 +28,8 @@ from numba.core.sigutils import normalize_signature
 
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, Stage, ignore_events
-from gnnkit.files import is_own_folder, private_folder, temporary_home, user_folder, user_path, why_unwritable
+from gnnkit.files import why_unwritable
+from gnnkit.kernels.folder import kernel_cache_root
 from gnnkit.waiting import begin_apart, is_done
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -44,33 +43,6 @@ _UNUSED_S = 30 * 86400.0
 # Compiling a kernel takes seconds; a process that holds the lock for longer than this has been stopped, and is not waited for.
 _LOCK_TIMEOUT_S = 60.0
 _ONCE = "into machine code, once on this machine"
-# Names the folder of compiled kernels to processes in a user namespace, where all other users look the same: owners of the folders above
-# it are not known there, and the process that starts them has looked.
-KERNEL_CACHE_VARIABLE = "GNNKIT_KERNEL_CACHE"
-
-
-@cache
-def kernel_cache_root() -> Path:
-    """The folder that compiled kernels are kept in, which only this user can write to: in the cache folder, else in the temporary one.
-
-    ``$GNNKIT_KERNEL_CACHE`` is taken as it is, where it is this user's.
-
-    They belong to the machine and to no data: ``$GNNKIT_HOME`` may be a folder of a team, and what lies here is executed.
-    """
-    if told := os.environ.get(KERNEL_CACHE_VARIABLE):
-        with contextlib.suppress(OSError):
-            if is_own_folder(user_path(told)):
-                return user_path(told)
-    for home in filter(None, (user_folder("cache"), temporary_home())):
-        try:
-            candidate = private_folder(home / "kernels")
-            with tempfile.TemporaryFile(dir=candidate):
-                return candidate
-        except OSError:
-            continue
-    own = tempfile.mkdtemp(prefix="gnnkit-kernels-")
-    atexit.register(shutil.rmtree, own, ignore_errors=True)
-    return Path(own)
 
 
 def _sources(module_name: str, seen: set[str]) -> set[str]:

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.files import read_json, write_whole
-from gnnkit.kernels.jit import kernel_cache_root
-from gnnkit.kernels.native import LATELY, VECTORS
+from gnnkit.kernels.folder import kernel_cache_root
 from gnnkit.units import format_bytes, format_rate
 from gnnkit.version import __version__
 
@@ -24,6 +23,8 @@ NEVER = 1 << 62
 # What tells processors from each other, of those lines of /proc/cpuinfo that a system has.
 _OF_PROCESSOR = ("vendor_id", "model name", "cpu family", "model", "stepping", "cache size", "CPU implementer", "CPU part")
 _MOST_BYTES = 1 << 16
+# Where kernels look for it in the table of a ``ReadAhead``: see ``gnnkit.kernels.native``, which brings the compiler.
+_PLACE = slice(4, 7)
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class RowCopies:
 
     def entered(self, table: NDArray[np.int64]) -> NDArray[np.int64]:
         """Enters it into the table of a ``ReadAhead``, which is returned."""
-        table[VECTORS:LATELY] = self.vectors, self.rows_ahead, self.streamed_from
+        table[_PLACE] = self.vectors, self.rows_ahead, self.streamed_from
         return table
 
     def __str__(self) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from gnnkit.files import give_up_lock, take_lock
 from gnnkit.host import available_memory
-from gnnkit.kernels.jit import kernel_cache_root
+from gnnkit.kernels.folder import kernel_cache_root
 from gnnkit.kernels.native import LINE
 from gnnkit.kernels.row_copies import NEVER, RowCopies, keep_row_copies, place_of_row_copies
 from gnnkit.sampling.batch_writer import GATHER, fill

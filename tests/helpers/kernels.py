@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gnnkit.kernels.jit import kernel_cache_root
+from gnnkit.kernels.folder import kernel_cache_root
 from gnnkit.sampling.kinds import warm
 
 

@@ -18,6 +18,7 @@ import os, signal, threading
 import numba
 from filelock import FileLock
 from gnnkit.kernels import jit
+from gnnkit.kernels.folder import kernel_cache_root
 from gnnkit.sampling import kinds
 
 @jit.lazy_kernel
@@ -37,7 +38,7 @@ answers = [add(1, 2)]
 other = threading.Thread(target=lambda: answers.append(numba.njit(lambda a: a * 2)(3)))
 other.start()
 other.join()
-with FileLock(jit.kernel_cache_root() / "compile.lock", timeout=60):
+with FileLock(kernel_cache_root() / "compile.lock", timeout=60):
     print(noticed, *answers)
 """
 

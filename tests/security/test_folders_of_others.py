@@ -152,7 +152,7 @@ def test_a_folder_below_the_temporary_one_is_not_taken_from_another_user(tmp_pat
     blocked = tmp_path / "home"
     blocked.write_text("no folder can be made below a file")
     script = (
-        "import sys\nfrom gnnkit.errors import PlanError\nfrom gnnkit.kernels.jit import kernel_cache_root\n"
+        "import sys\nfrom gnnkit.errors import PlanError\nfrom gnnkit.kernels.folder import kernel_cache_root\n"
         "from gnnkit.runtime.runs import runs_root\n"
         "print(kernel_cache_root())\n"
         "try:\n    print(runs_root())\nexcept PlanError as error:\n    print(error)\n"

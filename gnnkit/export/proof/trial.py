@@ -25,7 +25,7 @@ from gnnkit.export.job import PLAN, RECORD, SIZES, STAGE, SizedJob
 from gnnkit.export.recording import VARIABLE
 from gnnkit.export.writer import read_record
 from gnnkit.host import available_cpus, available_memory
-from gnnkit.kernels.jit import KERNEL_CACHE_VARIABLE, kernel_cache_root
+from gnnkit.kernels.folder import KERNEL_CACHE_VARIABLE, kernel_cache_root
 from gnnkit.plan import Held, LoaderPlan, Placement
 from gnnkit.plan.files import read_plan_file
 from gnnkit.runtime.runs import tail
