@@ -223,7 +223,7 @@ def kernels() -> Check:
 
 
 def copies() -> Check:
-    """How rows are copied on this machine, and what that was chosen from."""
+    """Says how rows are copied on this machine, and what that was chosen from."""
     found = row_copies()
     return Check("row copies", f"{found} ({processor()}: {found.reason})")
 
