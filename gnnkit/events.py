@@ -27,7 +27,7 @@ EventKind = Literal["start", "progress", "end", "fail", "message"]
 STAGES = ("download", "ingest", "quantize", "partition", "compile", "start", "import", "epoch", "train")
 
 
-@dataclass(slots=True, unsafe_hash=True)  # not frozen: one is made for every batch, in a third of the time; nobody changes one
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: one is made for every batch, in a third of the time; it does not change
 class Event:
     """Something that happened in a stage.
 
