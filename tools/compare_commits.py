@@ -30,18 +30,17 @@ FIGURES = {
     "memory_bytes": ("memory", 1.05),
 }
 BACKENDS = ("InProcess", "Colocated", "GraphStore", "hosts")
-FANOUT, BATCH_SIZE, WARM_BATCHES = [15, 10, 5], 1024, 12
+WARM_BATCHES, WARM_S = 12, 2.0
 DEADLINE_S = 300.0
 
 
-def measure(backend: str, store: str, num_batches: int, began: float) -> dict[str, float]:
+def measure(backend: str, options: argparse.Namespace) -> dict[str, float]:
     """Runs one loader in this process.
 
     Args:
         backend: One of ``BACKENDS``.
-        store: Folder of the store.
-        num_batches: Batches that are measured, after ``WARM_BATCHES`` that are not.
-        began: When the process was started, of the system's monotonic clock.
+        options: The command line: the store, what a batch is, and how many are measured after those of ``WARM_S`` seconds, and
+            ``WARM_BATCHES`` at least, that are not.
 
     Returns:
         A value for each of ``FIGURES``; of all hosts together.
@@ -54,25 +53,28 @@ def measure(backend: str, store: str, num_batches: int, began: float) -> dict[st
         "GraphStore": gnnkit.GraphStore(num_servers=2),
         "hosts": gnnkit.Colocated(1),
     }
-    shared = backend == "hosts"
+    shared, num_batches = backend == "hosts", options.batches
     if shared:
         import torch.distributed as dist
 
         dist.init_process_group("gloo")
-    options: dict[str, Any] = {"placement": "partition"} if shared else {}
-    options |= {"num_neighbors": FANOUT, "batch_size": BATCH_SIZE, "input_nodes": "train", "shuffle": True, "drop_last": True, "seed": 7}
-    with gnnkit.GraphLoader.from_store(store, backend=made[backend], progress=False, **options) as loader:
+    given: dict[str, Any] = {"placement": "partition"} if shared else {}
+    given |= {"num_neighbors": options.num_neighbors, "batch_size": options.batch_size, "input_nodes": "train", "shuffle": True}
+    given |= {"drop_last": True, "seed": 7}
+    with gnnkit.GraphLoader.from_store(str(options.store), backend=made[backend], progress=False, **given) as loader:
         batches = endless(loader)
         next(batches)
-        start_s, start_processor_s = time.monotonic() - began, processor_seconds()
-        for _ in range(WARM_BATCHES):
+        start_s, start_processor_s = time.monotonic() - options.began, processor_seconds()
+        settled, warm = time.monotonic() + WARM_S, 0  # the graph is copied meanwhile, and small batches find their way to be sampled
+        while warm < WARM_BATCHES or time.monotonic() < settled:
             next(batches)
+            warm += 1
         if shared:
             dist.barrier()
         before, begin = processor_seconds(), time.perf_counter()
         for _ in range(num_batches):
             next(batches)
-        own = [processor_seconds() - before, num_batches * BATCH_SIZE / (time.perf_counter() - begin), float(memory_bytes())]
+        own = [processor_seconds() - before, num_batches * options.batch_size / (time.perf_counter() - begin), float(memory_bytes())]
         if shared:
             import torch
 
@@ -129,6 +131,10 @@ def run(checkout: Path, backend: str, options: argparse.Namespace) -> dict[str, 
         backend,
         "--batches",
         str(options.batches),
+        "--batch-size",
+        str(options.batch_size),
+        "--num-neighbors",
+        *map(str, options.num_neighbors),
         "--store",
         str(options.store),
     ]
@@ -176,12 +182,14 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="of products_like, for a store that is made")
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--batches", type=int, default=40)
+    parser.add_argument("--batch-size", type=int, default=1024)
+    parser.add_argument("--num-neighbors", type=int, nargs="+", default=[15, 10, 5])
     parser.add_argument("--backends", default=",".join(BACKENDS))
     parser.add_argument("--measure", choices=BACKENDS, help=argparse.SUPPRESS)
     parser.add_argument("--began", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        print(json.dumps(measure(options.measure, str(options.store), options.batches, options.began)))
+        print(json.dumps(measure(options.measure, options)))
         return
     before, after = options.checkouts
     options.store = (options.store or Path(".bench", f"compare-{options.scale:g}")).resolve()
