@@ -410,7 +410,7 @@ class EdgeTypeBuild:
             for first in range(0, len(ends), _SPOOL_ROWS):
                 indptr.write(1 + first, ends[first : first + _SPOOL_ROWS])
             ranges += self._cut_part(part, int(bounds[part]), ends)
-            ends[1:] = ends[:-1].copy()
+            ends[1:] = ends[:-1]  # NumPy moves it within the array, without a copy
             ends[:1] = 0
         return ranges
 
@@ -548,8 +548,10 @@ class EdgeTypeBuild:
 
     def _write(self, owner_range: OwnerRange, buffers: RangeBuffers) -> None:
         part, first = owner_range.part, owner_range.first
-        # Every owner's cursor has arrived at the end of its edges.
-        indptr = np.concatenate([[first], self._cursor[owner_range.low : owner_range.high]]) - first
+        indptr = np.zeros(owner_range.high - owner_range.low + 1 if self.timed or self.weight else 1, np.int64)
+        if len(indptr) > 1:
+            # Every owner's cursor has arrived at the end of its edges.
+            np.subtract(self._cursor[owner_range.low : owner_range.high], first, out=indptr[1:])
         if self.timed:
             self._writer(part, TIME_NAME).write(first, self._sort_by_time(indptr, buffers))
         counts = np.zeros(self.options.num_parts, np.int64)
@@ -709,7 +711,10 @@ class StoreWriter:
         numbering = sum(24 * counts[t] for t in planned.renumbered) + (24 * sum(counts.values()) if options.order == "hotness" else 0)
         timed = timed_edge_types(graph.schema, options.edge_dir, options.time_attr)
         times = sum(16 * counts[owner] for owner in set(timed.values()) if owner is not None)
-        check_memory(8 * max(counts.values()) + numbering + times + self.budget_bytes, f"building the store of {graph.name}", graph.schema)
+        # One cursor for each owner, and where its edges end for what goes by that.
+        ends = {*timed, *weighted_edge_types(graph.schema, options)}
+        cursors = max((8 * (1 + (t in ends)) * counts[t[2 if options.edge_dir == "in" else 0]] for t in graph.schema.edge_types), default=0)
+        check_memory(cursors + numbering + times + self.budget_bytes, f"building the store of {graph.name}", graph.schema)
 
 
 def checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -192,3 +192,39 @@ def test_an_epoch_takes_its_blocks_one_copy_and_little_else(tmp_path: Path) -> N
     assert blocks < (2 + 2 + 1) * 1.6 * mean + (10 << 20)
     # Pages of the store and of its copy are not anonymous; the interpreter with torch and PyG takes 0.3 GB.
     assert int(peak) < 0.42e9 + blocks, (int(peak), blocks)
+
+
+_FEW_EDGES = """
+import json, sys
+import torch
+from torch_geometric.data import Data
+import gnnkit
+from gnnkit.errors import MemoryLimitError
+
+out, kind, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+ends = [[0, 5], [60_000_000, 1]]
+graph = gnnkit.tables({"src": ends[0], "dst": ends[1]}) if kind == "tables" else Data(
+    edge_index=torch.tensor(ends), edge_weight=torch.ones(2), num_nodes=60_000_001)
+try:
+    print(gnnkit.partition(graph, 1, out=out, **options).schema.num_nodes)
+except MemoryLimitError as error:
+    print(str(error).replace("\\n", " "))
+"""
+
+
+@pytest.mark.cgroup
+@pytest.mark.parametrize(
+    ("kind", "options", "says"),
+    [
+        ("tables", {}, "^4$"),
+        ("Data", {}, "^60000001$"),
+        ("Data", {"weight": "edge_weight"}, r"needs about 1\.\d+ GB of memory, \d+ MB are available(?s:.*) GraphLoader\.from_tables"),
+        ("Data", {"order": "hotness"}, r"needs about [\d.]+ GB of memory, \d+ MB are available"),
+    ],
+)
+def test_few_edges_between_large_ids(tmp_path: Path, kind: str, options: dict[str, str], says: str) -> None:
+    """They are stored, or refused with figures, in a group of 1,000 MB: 60 million nodes take 8 bytes each, and as much again for weights."""
+    with memory_group(10**9) as group:
+        done = group.run(["-W", "ignore", "-c", _FEW_EDGES, str(tmp_path / "store"), kind, json.dumps(options)], timeout_s=240)
+        assert done.returncode == 0 and not group.was_killed, done.stderr[-3000:]
+    assert re.search(says, done.stdout.strip()), done.stdout
