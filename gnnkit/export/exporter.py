@@ -177,9 +177,6 @@ def _job(made: JobPlan, target: Path, options: JobOptions, file_bytes: Mapping[s
     )
 
 
-_MAPPING = "for example pod={'nodeSelector': {'gpu': 'a100'}}, or --option 'pod={nodeSelector: {gpu: a100}}'"
-
-
 def _checked(launcher: Launcher, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a launcher as its files write them."""
     found: dict[str, Any] = {}
@@ -193,7 +190,8 @@ def _checked(launcher: Launcher, options: Mapping[str, Any]) -> dict[str, Any]:
             raise PlanError(f"{launcher.title} has no option {name!r}{near}", hint)
         if name in launcher.mappings:
             if not isinstance(value, Mapping) or not _is_json(value):
-                raise PlanError(f"the option {name}={value!r} of {launcher.title} is no mapping of what JSON can hold", _MAPPING)
+                hint = f"its form is {name}={{'field': 'value'}}, on the command line --option '{name}={{field: value}}'"
+                raise PlanError(f"the option {name}={value!r} of {launcher.title} is no mapping of what JSON can hold", hint)
             found[name] = value
         else:
             text = str(value) if is_whole(value, 0) else value

@@ -432,6 +432,22 @@ def test_whole_numbers_that_became_fractions(node_keys: Any) -> None:
     assert pairs(gnnkit.tables(eval(f"edges{change}"), dangling="drop", **options)) == [(1, 2), (2, 3)]
 
 
+def test_nodes_of_a_grid_are_keys_as_texts() -> None:
+    edges = pd.DataFrame({"source": [(0, 0), (0, 1)], "target": [(0, 1), (1, 1)]})
+    for column in edges:
+        with pytest.raises(PlanError, match=f"'{column}' of edges is list<.*>, which is no key") as caught:
+            gnnkit.tables(edges)
+        exec((caught.value.hint or "").split(" of pandas")[0], {"table": edges})
+    assert pairs(gnnkit.tables(edges)) == [("(0, 0)", "(0, 1)"), ("(0, 1)", "(1, 1)")]
+
+
+def test_a_sparse_matrix_as_features_is_named() -> None:
+    matrix = sparse.eye(3, format="csr")
+    with pytest.raises(DatasetError, match=r"'x' of nodes 'node' could not be read: a sparse matrix of SciPy, of which toarray\(\) makes rows"):
+        gnnkit.tables(([0], [2]), {"x": matrix}, features="x")
+    gnnkit.tables(([0], [2]), {"x": matrix.toarray()}, features="x")
+
+
 @pytest.mark.parametrize("ids", [["1.0", "2.0"], ["1e5", "18446744073709551615"]])
 def test_fractions_of_texts_as_keys(tmp_path: Path, ids: list[str]) -> None:
     (tmp_path / "edges.csv").write_text(f"src,dst\n{ids[0]},2\n{ids[1]},1\n")

@@ -112,6 +112,8 @@ def test_options_of_the_command_line_that_are_of_another_kind(
         ("slurm", {"extra": {"--exclusive": ""}}, "its name without dashes"),
         ("kubernetes", {"nodeSelector": "a"}, "pod={'nodeSelector': ...}"),
         ("kubernetes", {"memory": "64Gi"}, "'limits': {'memory': '64Gi'}"),
+        ("kubernetes", {"mem": "64Gi"}, "'limits': {'memory': '64Gi'}"),
+        ("skypilot", {"resources": "cpus"}, "resources={field: value}"),
         ("skypilot", {"use_spot": "true"}, "'use_spot': True"),
         ("ray", {"mem": "64G"}, "names the variables"),
     ],

@@ -51,6 +51,8 @@ def key_kind(table: SourceTable, column: str, option: str) -> str:
         hint = f"{whole}, pandas.read_csv(path, dtype={{{column!r}: 'string'}}) keeps what is written; gnnkit.tables takes either"
     elif pa.types.is_floating(kind):  # pandas makes fractions of whole numbers beside missing ones
         hint = f"table.astype({{{column!r}: 'Int64'}}) of pandas makes whole numbers of it; those beyond 2**53 have lost digits by now"
+    if pa.types.is_nested(kind):
+        hint = f"table[{column!r}] = table[{column!r}].astype(str) of pandas makes a text of each value"
     if pa.types.is_binary(kind):
         hint = "texts are read as UTF-8: write the table anew with that encoding"
     raise PlanError(f"{option}={column!r} of {table.what} is {kind}, which is no key", hint)

@@ -427,6 +427,9 @@ def _readable(frame: Any, unreadable: dict[str, str]) -> Any:
 
 def _column_or_none(name: str, values: Any, unreadable: dict[str, str]) -> Any:
     """An Arrow array, as ``_column`` makes it; nulls where Arrow cannot hold the values."""
+    if hasattr(values, "tocsr"):
+        unreadable[name] = "a sparse matrix of SciPy, of which toarray() makes rows"
+        return pa.nulls(values.shape[0])
     try:
         return _column(values)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:

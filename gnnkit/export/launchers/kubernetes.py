@@ -147,7 +147,7 @@ class Kubernetes(Launcher):
             for name in ("nodeSelector", "tolerations", "affinity", "priorityClassName", "serviceAccountName", "imagePullSecrets")
         },
         **dict.fromkeys(
-            ("memory", "cpu", "resources"),
+            ("memory", "mem", "cpu", "cpus", "resources"),
             "pod={'containers': [{'name': 'node', 'resources': {'requests': {'memory': '64Gi'}, 'limits': {'memory': '64Gi'}}}]}",
         ),
         "storageClassName": "claim={'storageClassName': ...}",
