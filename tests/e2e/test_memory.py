@@ -223,7 +223,7 @@ except MemoryLimitError as error:
     ],
 )
 def test_few_edges_between_large_ids(tmp_path: Path, kind: str, options: dict[str, str], says: str) -> None:
-    """They are stored, or refused with figures, in a group of 1,000 MB: 60 million nodes take 8 bytes each, and as much again for weights."""
+    """They are stored, or refused with figures, in 1,000 MB: 60 million nodes take 8 bytes each, and as much again for weights."""
     with memory_group(10**9) as group:
         done = group.run(["-W", "ignore", "-c", _FEW_EDGES, str(tmp_path / "store"), kind, json.dumps(options)], timeout_s=240)
         assert done.returncode == 0 and not group.was_killed, done.stderr[-3000:]
