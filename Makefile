@@ -10,7 +10,7 @@
 #   make docs    makes build/docs/index.html of docs/, docstrings and notebooks; runs the notebooks that no test has run since they changed
 #   make pictures  takes the pictures in docs/images anew (needs Chromium)
 #   make bench   gnnkit against its peers at full size, with those of .envs/glt and .envs/graphbolt that are there
-#   make gpu     the tests that need a GPU and what training costs on it, as JSON in build/gpu.json: eight minutes at most, no network,
+#   make gpu     the tests that need a GPU and what training costs on it, as JSON in build/gpu.json: twelve minutes at most, no network,
 #                the torch and PyG of PYTHON; what else it lacks from a folder of wheels, WHEELS
 #   make glt-env the second environment, .envs/glt: torch 2.4.1 and graphlearn-torch's native library (Python 3.11, 5 GB)
 #   make newer-env  .envs/newer: gnnkit without graphlearn-torch on Python 3.12 or 3.13, where there is one

@@ -248,7 +248,18 @@ NEEDS_A_GPU = "import pytest\n@pytest.mark.gpu\ndef test_gpu():\n    assert {}\n
 
 def measure_gpu(tmp_path: Path, work_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs the script behind ``make gpu`` with tests of its own."""
-    command = [sys.executable, "-W", "ignore", str(ROOT / "tools/measure_gpu.py"), "--scale", str(SCALE), "--work-dir", str(work_dir)]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        str(ROOT / "tools/measure_gpu.py"),
+        "--scale",
+        str(SCALE),
+        "--work-dir",
+        str(work_dir),
+        "--seconds",
+        "0",
+    ]
     env = environment() | ONE_THREAD
     return subprocess.run([*command, "--tests", str(tmp_path), *arguments], cwd=ROOT, env=env, capture_output=True, text=True, timeout=250)
 
@@ -256,10 +267,14 @@ def measure_gpu(tmp_path: Path, work_dir: Path, *arguments: str) -> subprocess.C
 @pytest.mark.slow(seconds=60)
 def test_a_device_is_measured_with_the_cpu_in_its_place(graph: BenchGraph, work_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "test_of_gpu.py").write_text(NEEDS_A_GPU.format(True))
-    done = measure_gpu(tmp_path, work_dir, "--device", "cpu")
+    done = measure_gpu(tmp_path, work_dir, "--device", "cpu", "--seconds", "0.1")
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert said["tests"]["passed"] == said["tests"]["tests"] == 1 and said["tests"]["ok"]
+    surveyed = said["survey"]
+    assert list(surveyed)[:2] == ["threads", "threads, page-locked, to the device"] and len(surveyed) == 11
+    assert all(found.get("seeds_per_s", 0) > 0 for name, found in surveyed.items() if name not in ("clusters", "saint", "walks")), surveyed
+    assert json.loads(said["doctor"])["checks"]
     runs = [said["runs"][f"device-{cache}"][0] for cache in CACHES]
     for run_of, line in itertools.product(runs, [line for line in LINES if line.row == "device"]):
         assert run_of[line.key] >= 0
