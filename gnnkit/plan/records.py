@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type
 
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from gnnkit.bounds import shown
 from gnnkit.errors import PlanError
@@ -148,13 +149,17 @@ def _as_it_is(value: Any) -> Any:
     return value
 
 
+# What ``NDArray[...]`` is made of: from NumPy 2.5 on Python 3.12 and newer, an alias that has a name.
+_ARRAYS = (np.ndarray, get_origin(NDArray[Any]))
+
+
 def _reader(hint: Any, name: str = "") -> Callable[[Any], Any]:
     origin, arguments = get_origin(hint), get_args(hint)
     if hint == EdgeType:
         return edge_type_from_json
     if isinstance(hint, type) and issubclass(hint, Record):
         return hint.from_json
-    if origin is np.ndarray:
+    if origin in _ARRAYS:
         return array_from_json
     if origin in (Union, types.UnionType):
         (read,) = (_reader(each, name) for each in arguments if each is not type(None)) if type(None) in arguments else (_as_it_is,)
