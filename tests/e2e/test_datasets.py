@@ -261,7 +261,7 @@ def test_a_plan_takes_its_graph_in_other_parts_and_refuses_another_one(planned: 
         lambda plan: plan["store"].update(path=None),
         lambda plan: plan["inputs"].update(ids="!"),
         lambda plan: plan["inputs"].update(node_type="author"),
-        lambda plan: plan["inputs"].update(split="validation"),
+        lambda plan: plan["inputs"].update(split="evaluation"),
         lambda plan: plan["sampling"].update(num_neighbors=[]),
         lambda plan: plan["sampling"].update(weight="weight"),
         lambda plan: plan["sampling"].update(edge_dir="out"),
