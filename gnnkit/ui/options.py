@@ -24,7 +24,7 @@ def check_progress(value: object) -> None:
     Raises:
         PlanError: It is neither a bool nor "auto".
     """
-    if not isinstance(value, bool) and value != "auto":
+    if not (isinstance(value, bool) or (isinstance(value, str) and value == "auto")):
         raise PlanError(
             f"progress must be True, False or 'auto', got {value!r}",
             "tqdm draws it as fits the place (a notebook, a terminal, a log): 'auto' what takes long, True each epoch too, False nothing",

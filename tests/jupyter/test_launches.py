@@ -57,7 +57,8 @@ def test_a_launch_is_shown_where_it_was_made_and_outlives_the_stop_button(place:
     (tmp_path / "go1").touch()
     done = kernel.run("result = run.result()\nprint(type(result) is Model, run)")
     assert done.stdout.startswith("True RunHandle train (done)")
-    kernel.wait_for(lambda: "epoch 1, loss 1 in" in shown_by(launched))  # what stays in the cell
+    # What stays in the cell: the last line, as text.
+    kernel.wait_for(lambda: "epoch 1, loss 1" in shown_by(launched) and "widget-view" not in shown_by(launched))
     assert wait_until(lambda: not place.started(), GONE_S)
     kernel.run("loader.close()")
 
