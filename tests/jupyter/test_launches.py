@@ -43,11 +43,10 @@ def test_a_launch_is_shown_where_it_was_made_and_outlives_the_stop_button(place:
     kernel = place.kernel
     launched = kernel.run(CELL.format(store=str(store), folder=str(tmp_path), backend="InProcess(1)"))
     assert "launched starting" in launched.stdout
-    kernel.wait_for(lambda: all(f"rank {rank}" in shown_by(launched) for rank in (0, 1)) and "epoch 0, loss 0" in shown_by(launched))
+    kernel.wait_for(lambda: all(f"rank {rank}" in shown_by(launched) for rank in (0, 1)))
     waiting = kernel.begin("print('waiting')\nrun.result()")
     kernel.wait_for(lambda: "waiting" in waiting.stdout)
     (tmp_path / "go0").touch()
-    kernel.wait_for(lambda: "epoch 1, loss 1" in shown_by(launched))
     assert shown_by(waiting) == "waiting\n"
     shown = stop(kernel, waiting)
     check_is_short(shown, "the wait for the run")
