@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from gnnkit.errors import DatasetError
@@ -16,7 +17,8 @@ def shipped_data_dir() -> Path:
     package = Path(__file__).resolve().parent
     candidates = (package / "data", package.parent / "data")
     for candidate in candidates:
-        if (candidate / "cora").is_dir():
+        # Path.is_dir raises where this user may not look into a folder.
+        if os.path.isdir(candidate / "cora"):
             return candidate
     looked = " nor ".join(map(str, candidates))
     raise DatasetError(f"the data that comes with gnnkit is neither in {looked}", "reinstall gnnkit")

@@ -54,7 +54,7 @@ def input_seeds(graph: GraphArrays, splits: Splits | None, input_nodes: str | No
                 f"split {input_nodes!r} of node type {name!r} holds ids from {ids[0]} to {ids[-1]}, but it has {num_nodes} nodes"
             )
     if not any(len(ids) for ids in given.values()):
-        several = input_nodes is not None and any(find_split(input_nodes, split, 0) for split in (splits or {}).values())
+        several = input_nodes is not None and any(find_split(input_nodes, split, 0) for split, name in own.values() if name is None)
         if several or input_nodes not in (None, TRAIN):
             known = sorted({name for split in (splits or {}).values() for name in split})
             hint = f"known: {known}; {'split_index=0 chooses the first of several, and ' if several else ''}None is every node"
