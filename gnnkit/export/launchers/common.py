@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from gnnkit.errors import PlanError
 from gnnkit.export.job import ExportJob, Instructions, InstructionStep, Port
 from gnnkit.runtime.ring import HEADROOM, LEASED
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 # What may stand in a line of a script, or in YAML, as it is.
 OPTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./:@&|*,()=\[\]+-]*")
+_SPAN = re.compile("(?=[0-9])(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m(?:in)?)?")
 # The most cores of a rank that samples with as many threads as there are cores for.
 _AUTO_THREADS = 4
 _GIB = 2**30
@@ -27,6 +30,46 @@ _SERVER_BYTES, _SAMPLER_BYTES = _GIB // 2, 200 << 20
 _THREAD_BYTES = 12
 # Batches of a rank beside one for each sampling thread: those ahead and held, with room for larger ones; and what a step makes of one.
 _AHEAD_AND_HELD, _OF_A_STEP = 2 + LEASED, 4
+
+
+def time_limit(name: str, value: str, taken: re.Pattern[str], by: str) -> str:
+    """Returns a time limit as a scheduler reads it, from one or from what people write: 4h, 90min, 1d12h.
+
+    Args:
+        name: The option.
+        value: What the user says.
+        taken: How the scheduler writes times.
+        by: The command that reads them.
+
+    Raises:
+        PlanError: It is neither.
+    """
+    if taken.fullmatch(value):
+        return value
+    if not (span := _SPAN.fullmatch(value)):
+        raise PlanError(f"{name}={value!r} is no time limit that {by} takes", f"{name}='4h', '1d12h' or '90m'; or '4:00:00', hours first")
+    days, hours, minutes = (int(part or 0) for part in span.groups())
+    hours, minutes = 24 * days + hours + minutes // 60, minutes % 60
+    return f"{hours}:{minutes:02}:00"
+
+
+def checked(option: str, given: Mapping[str, Any], names: re.Pattern[str], values: re.Pattern[str], what: str) -> dict[str, str | int]:
+    """Returns what a mapping among a launcher's options says, whose names and values stand in a line of a script.
+
+    Args:
+        option: The mapping's name.
+        given: The mapping.
+        names: What a name of it looks like.
+        values: What a value looks like that is not empty.
+        what: What one of them is: "option of sbatch".
+
+    Raises:
+        PlanError: A name or a value is none.
+    """
+    for name, value in given.items():
+        if not (names.fullmatch(name) and isinstance(value, (str, int)) and (value == "" or values.fullmatch(str(value)))):
+            raise PlanError(f"{option}={{{name!r}: {value!r}}} is no {what}", "its name without dashes, and a text without blanks")
+    return dict(given)
 
 
 def in_gib(nbytes: int) -> int:

@@ -8,30 +8,16 @@ import re
 from gnnkit.errors import PlanError
 from gnnkit.export.job import ExportJob, Instructions
 from gnnkit.export.launchers.base import Launcher
-from gnnkit.export.launchers.common import OPTION, SERVE, instructions_of, rank_cores, render, trainer_gib
+from gnnkit.export.launchers.common import OPTION, SERVE, checked, instructions_of, rank_cores, render, time_limit, trainer_gib
 from gnnkit.export.proof.slurm import TRIAL, TRIAL_VARIABLE
 from gnnkit.export.proof.trial import Command, JobTrial, write_command
 
 SBATCH = "job.sbatch"
 _STAND_IN = "gnnkit.export.proof.slurm"
-
-
 _NAME = re.compile("[a-z][a-z0-9-]*")
 _SIZE = re.compile("([0-9]+)(?:([KMGT])(?:i?B)?)?", re.IGNORECASE)
 # As sbatch takes times: minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds.
 _TIME = re.compile("[0-9]+(:[0-9]{1,2}){0,2}|[0-9]+-[0-9]{1,2}(:[0-9]{1,2}){0,2}|UNLIMITED|INFINITE", re.IGNORECASE)
-_SPAN = re.compile("(?=[0-9])(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m(?:in)?)?")
-
-
-def _time(value: str) -> str:
-    """A time limit as ``sbatch`` reads it, from one or from what people write: 4h, 90min, 1d12h."""
-    if _TIME.fullmatch(value):
-        return value
-    if not (span := _SPAN.fullmatch(value)):
-        raise PlanError(f"time={value!r} is no time limit that sbatch takes", "time='4h', '1d12h' or '90m'; or '4:00:00', hours first")
-    days, hours, minutes = (int(part or 0) for part in span.groups())
-    hours, minutes = 24 * days + hours + minutes // 60, minutes % 60
-    return f"{hours}:{minutes:02}:00"
 
 
 class Slurm(Launcher):
@@ -74,7 +60,7 @@ class Slurm(Launcher):
             PlanError: One is neither such nor what stands for it.
         """
         if name == "time":
-            return _time(value)
+            return time_limit(name, value, _TIME, "sbatch")
         if name == "mem" and not (size := _SIZE.fullmatch(value)):
             raise PlanError(f"mem={value!r} is no size that sbatch takes", "a whole number with K, M, G or T: mem='64G'")
         return "".join(filter(None, size.groups())).upper() if name == "mem" and size else value
@@ -90,12 +76,7 @@ class Slurm(Launcher):
         if job.gpus_per_node and "gpu" not in given.get("gres", ""):
             resources["gpus-per-node"] = job.gpus_per_node
         resources |= {name: given.pop(name) for name in ("mem", "cpus-per-task", "gres") if name in given}
-        for name, value in given.pop("extra", {}).items():
-            if not (_NAME.fullmatch(name) and isinstance(value, (str, int)) and (value == "" or OPTION.fullmatch(str(value)))):
-                raise PlanError(
-                    f"extra={{{name!r}: {value!r}}} is no option of sbatch", "its name without dashes, and a text without blanks"
-                )
-            given[name] = value
+        given |= checked("extra", given.pop("extra", {}), _NAME, OPTION, "option of sbatch")
         lines = ["\n".join(f"#SBATCH --{name}{'=' * (value != '')}{value}" for name, value in kind.items()) for kind in (given, resources)]
         files = {SBATCH: render(SBATCH, job, options=lines[0], resources=lines[1])}
         if job.num_servers:
