@@ -711,8 +711,8 @@ class GraphLoader(Controls, Shown, metaclass=_Answering):
 
         Args:
             directory: The directory; an earlier export in it is replaced, and what else lies in it stays.
-            launcher: What starts the job: "torchrun", "slurm", "kubernetes", "skypilot", "trainjob" (Kubeflow Trainer), or a name that an
-                installed package adds: see ``docs/launchers.md``.
+            launcher: What starts the job: "torchrun", "slurm", or another name of ``docs/launchers.md``, which installed packages may
+                add to.
             nodes: Nodes with trainers.
             procs_per_node: Trainers (ranks) on each.
             storage_nodes: Nodes with storage servers, for ``GraphStore``.

@@ -11,9 +11,10 @@ from gnnkit.errors import PlanError, near_matches
 GROUP = "gnnkit.launchers"
 _HERE = "gnnkit.export.launchers"
 # gnnkit's own, which are there in a checkout that is not installed, too.
-_OWN = {
+OWN = {
     "torchrun": f"{_HERE}.torchrun:Torchrun",
     "slurm": f"{_HERE}.slurm:Slurm",
+    "pbs": f"{_HERE}.pbs:Pbs",
     "kubernetes": f"{_HERE}.kubernetes:Kubernetes",
     "trainjob": f"{_HERE}.kubernetes:TrainJob",
     "skypilot": f"{_HERE}.skypilot:SkyPilot",
@@ -52,7 +53,7 @@ def find_plugin(name: object, kind: type[_Kind], option: str) -> _Kind:
 
 def _entry_points() -> dict[str, list[EntryPoint]]:
     """Entry points by name, gnnkit's own first; several where packages differ about a name."""
-    found = {name: [EntryPoint(name, value, GROUP)] for name, value in _OWN.items()}
+    found = {name: [EntryPoint(name, value, GROUP)] for name, value in OWN.items()}
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         points = found.setdefault(point.name, [])
         if point.value not in [other.value for other in points]:  # a package may be seen twice

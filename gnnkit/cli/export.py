@@ -14,6 +14,7 @@ from gnnkit.export.exporter import JobOptions, export_plan
 from gnnkit.export.verify import verify_export
 from gnnkit.plan import LoaderPlan
 from gnnkit.plan.config import with_settings
+from gnnkit.plugins import OWN
 
 
 def export(
@@ -21,7 +22,7 @@ def export(
         metavar="PLAN", help="The plan's file, which loader.plan.save() wrote; with --verify alone, an exported directory."
     ),
     directory: Path | None = typer.Argument(None, metavar="[DIR]", help="Where the job's files go."),
-    launcher: str = typer.Option("torchrun", help="torchrun, slurm, kubernetes, skypilot, trainjob, or a name that a package adds."),
+    launcher: str = typer.Option("torchrun", help=f"{', '.join(OWN)}, or a name that a package adds."),
     nodes: int = typer.Option(1, help="Nodes with trainers."),
     procs_per_node: int = typer.Option(1, help="Trainers (ranks) on each."),
     storage_nodes: int = typer.Option(0, help="Nodes with storage servers, for a plan with GraphStore."),

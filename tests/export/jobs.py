@@ -10,7 +10,7 @@ from gnnkit.export.launchers.base import launcher_of
 from gnnkit.plan import Placement
 
 STORE = JobStore("tiny", "../a store", "0123abcd", 2, 3 * 2**30)
-LAUNCHERS = ("torchrun", "slurm", "kubernetes", "skypilot", "trainjob")
+LAUNCHERS = ("torchrun", "slurm", "pbs", "kubernetes", "skypilot", "trainjob")
 OPTIONS: dict[str, Any] = {
     "name": "tiny",
     "nodes": 2,

@@ -34,6 +34,7 @@ COMMON = {"plan.json", "train.py", "requirements.txt", "README.md", "export.json
 LAUNCH = {
     "torchrun": {"launch.sh"},
     "slurm": {"job.sbatch"},
+    "pbs": {"job.pbs", "launch.sh"},
     "kubernetes": {"job.yaml", "launch.sh"},
     "skypilot": {"sky.yaml", "launch.sh"},
     "trainjob": {"job.yaml", "launch.sh"},
@@ -336,7 +337,7 @@ def test_the_command_line_exports_a_plan_file(loader: GraphLoader, tmp_path: Pat
     assert LoaderPlan.load(tmp_path / "job/plan.json").inputs == loader.plan.inputs
     assert gnnkit_command(["export", str(tmp_path / "plan.json")]) == 2
     assert "there is no directory to write to" in capsys.readouterr().err
-    assert gnnkit_command(["export", str(tmp_path / "plan.json"), str(tmp_path / "job2"), "--launcher", "pbs"]) == 2
+    assert gnnkit_command(["export", str(tmp_path / "plan.json"), str(tmp_path / "job2"), "--launcher", "lsf"]) == 2
     assert "launcher must be one of" in capsys.readouterr().err
     assert gnnkit_command(["export", "--verify", str(tmp_path)]) == 2
     assert "no exported job" in capsys.readouterr().err

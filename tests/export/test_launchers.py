@@ -23,6 +23,14 @@ from tests.export.sbatch_options import components
 
 SCHEMAS = Path(__file__).with_name("schemas")
 WHOLE = Placement(((0, 1), (0, 1)))
+STARTS = {
+    "torchrun": "launch.sh",
+    "slurm": "job.sbatch",
+    "pbs": "job.pbs",
+    "kubernetes": "job.yaml",
+    "skypilot": "sky.yaml",
+    "trainjob": "job.yaml",
+}
 SMALL = replace(STORE, nbytes=15 * 10**6)
 JOBS = [
     pytest.param(job(launcher, **options), id=f"{launcher}-{name}")
@@ -64,8 +72,7 @@ def test_files_are_few_and_none_of_the_writers(written: ExportJob) -> None:
     others = {PLAN, TRAIN, REQUIREMENTS, README, RECORD, STAGE}
     assert not others & files.keys() and len(others) + len(files) < 10
     assert files == launcher_files(written)
-    starts = {"torchrun": "launch.sh", "slurm": "job.sbatch", "kubernetes": "job.yaml", "skypilot": "sky.yaml", "trainjob": "job.yaml"}
-    assert starts[written.launcher] in files and ("serve.sh" in files) == bool(written.num_servers)
+    assert STARTS[written.launcher] in files and ("serve.sh" in files) == bool(written.num_servers)
 
 
 @pytest.mark.parametrize("written", JOBS)
@@ -75,7 +82,7 @@ def test_instructions_name_every_port_and_every_setting_that_the_scripts_read(wr
     for name in said.settings:
         assert name in scripts, name
     read = set(re.findall(r"^(?:export )?([A-Z_]+)=\"\$\{\1:-", scripts, re.M)) | set(re.findall(r'^: "\$\{([A-Z_]+):\?', scripts, re.M))
-    # Kubernetes and Slurm say these themselves.
+    # Kubernetes, Slurm and PBS say these themselves.
     by_themselves = {"NODE_RANK", "MASTER_ADDR", "NNODES", "NPROC_PER_NODE", "JOIN_TIMEOUT_S", "STORAGE_RANK", "STORAGE_ADDRS"}
     assert read <= said.settings.keys() | (set() if written.launcher == "torchrun" else by_themselves)
     assert {port.ephemeral for port in said.ports} <= {True, False} and said.ports
@@ -147,14 +154,14 @@ def test_memory_and_processors_come_from_the_store_and_the_plan(options: dict[st
 def test_gpus_and_their_absence_are_said_aloud(written: ExportJob) -> None:
     files = launcher_files(written)
     if written.launcher != "torchrun":  # which takes what a machine has
-        (main,) = (files[name] for name in ("job.sbatch", "job.yaml", "sky.yaml") if name in files)
+        main = files[STARTS[written.launcher]]
         assert written.gpu_words in main and ("no GPU" in main) == (not written.gpus_per_node)
 
 
 @pytest.mark.parametrize("written", JOBS)
 def test_the_environment_is_a_line_to_edit_and_images_have_no_compiler(written: ExportJob) -> None:
     for name, text in launcher_files(written).items():
-        assert name.endswith(".yaml") or ("source env/bin/activate" in text) == (written.launcher not in PODS)
+        assert name.endswith((".yaml", ".pbs")) or ("source env/bin/activate" in text) == (written.launcher not in PODS)
     said = "\n".join(line for step in launcher_instructions(written).start for line in step.commands)
     assert "build-essential" not in said and "apt-get" not in said
 
@@ -214,3 +221,44 @@ def test_no_secret_is_written_or_an_argument(launcher: str) -> None:
     if launcher in PODS:
         assert "Secret" not in objects(job(launcher, **SERVED))
     assert STORE.fingerprint not in "".join(files.values())
+
+
+# Says what it was told as PBS has it: without this script's own variables. Ranks of node 1 end with the status that a test wants.
+PBS_TMRSH = """\
+#!/bin/bash
+host="$1"; shift
+env -i PATH="$PATH" "$@" | sed "s/^/$host: /" >>"$CASE/said"
+until (($(wc -l <"$CASE/said") == $(wc -l <"$PBS_NODEFILE"))); do sleep 0.1; done
+case "$*" in *NODE_RANK=1*) exit "$STATUS" ;; *NODE_RANK=*) ((STATUS == 0)) || sleep 30 ;; *) sleep 30 ;; esac
+"""
+
+
+@pytest.mark.parametrize("status", [0, 2])
+@pytest.mark.parametrize("served", [False, True])
+def test_pbs_tells_every_node_who_it_is_and_ends_as_ranks_do(served: bool, status: int, tmp_path: Path) -> None:
+    folder = write_files(job("pbs", **(SERVED if served else {})), tmp_path / "job")
+    names = ["NODE_RANK", "STORAGE_RANK", "NNODES", "MASTER_ADDR", "MASTER_PORT", "RUN_DIR", "OMP_NUM_THREADS", "STORAGE_ADDRS"]
+    script = "#!/bin/bash\necho " + " ".join(f"{name}=${name}" for name in names) + ' "$([ -r "$GNNKIT_TOKEN_FILE" ] && echo token)"\n'
+    hosts = ["127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4"][: 4 if served else 2]
+    (tmp_path / "bin").mkdir()
+    for file, text in (("job/launch.sh", script), ("job/serve.sh", script), ("bin/pbs_tmrsh", PBS_TMRSH)):
+        (tmp_path / file).write_text(text)
+        (tmp_path / file).chmod(0o755)
+    (folder / "plan.json").touch()
+    (tmp_path / "hosts").write_text("\n".join(hosts) + "\n")
+    told = {"PBS_JOBID": "17.server", "PBS_O_WORKDIR": str(folder), "PBS_NODEFILE": str(tmp_path / "hosts"), "PBS_ARRAY_INDEX": "3"}
+    environment = {
+        "PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin",
+        "CASE": str(tmp_path),
+        "STATUS": str(status),
+        "OMP_NUM_THREADS": "8",
+        **told,
+    }
+    done = subprocess.run(["bash", folder / "job.pbs"], cwd="/", env=environment, capture_output=True, text=True, timeout=25)
+    assert done.returncode == status, done.stderr
+    same = "NNODES=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=15017 RUN_DIR=run/3 OMP_NUM_THREADS=4 STORAGE_ADDRS="
+    same += "127.0.0.3,127.0.0.4 token" if served else " "
+    ranks = [f"{host}: NODE_RANK={rank} STORAGE_RANK= {same}" for rank, host in enumerate(hosts[:2])]
+    servers = [f"{host}: NODE_RANK= STORAGE_RANK={rank} {same}" for rank, host in enumerate(hosts[2:])]
+    assert sorted((tmp_path / "said").read_text().splitlines()) == [line.rstrip("\n") for line in sorted(ranks + servers)]
+    assert not list(folder.glob(".token-*")), "the token is gone with its run"

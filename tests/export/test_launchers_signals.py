@@ -26,8 +26,8 @@ from tests.export.jobs import SERVED, job, write_files
 from tests.helpers.system import default_signals
 from tests.helpers.waiting import wait_until
 
-# Writes down its call. One that is to hang has a child in its process group; torchrun's and srun's are in sessions of their own. What does
-# not heed signals has to be killed.
+# Writes down its call. One that is to hang has a child in its process group; those of torchrun, srun and PBS are in sessions of their own.
+# What does not heed signals has to be killed.
 STAND_IN = """\
 #!/usr/bin/env bash
 call="${0##*/} $*"
@@ -37,7 +37,7 @@ echo "$call" >>"$CASE/calls"
 if [ -n "${DEAF:-}" ]; then
     trap '' HUP INT TERM
     sleep 600 &
-elif [[ "$call" == torchrun* || "$call" == srun* ]]; then
+elif [[ "$call" == torchrun* || "$call" == srun* || "$call" == pbs_tmrsh* ]]; then
     setsid sleep 600 &
     trap "kill $!; exit 3" INT TERM
 else
@@ -46,7 +46,7 @@ fi
 echo "$call" >>"$CASE/hangs"
 while :; do wait; done
 """
-COMMANDS = ("gnnkit", "torchrun", "srun", "scontrol", "getent")
+COMMANDS = ("gnnkit", "torchrun", "srun", "scontrol", "getent", "pbs_tmrsh")
 PREPARE = "*--prepare"
 NODE = {"NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
 STORAGE = {"STORAGE_RANK": "0", "STORAGE_ADDRS": "127.0.0.1,127.0.0.2", "GNNKIT_TOKEN": "secret"}
@@ -56,6 +56,7 @@ SLURM = {
     "SLURM_JOB_NODELIST_HET_GROUP_0": "a,b",
     "SLURM_JOB_NODELIST_HET_GROUP_1": "c,d",
 }
+PBS = {"PBS_JOBID": "7.server", "PBS_NODEFILE": "../hosts"}
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,9 @@ PHASES = {
     "slurm-served-prepare": Phase("slurm", "job.sbatch", SLURM, served=True),
     "slurm-trains": Phase("slurm", "job.sbatch", SLURM, "srun*--label*"),
     "slurm-serves-and-trains": Phase("slurm", "job.sbatch", SLURM, "srun*--label*", 2, served=True),
+    "pbs-resolves": Phase("pbs", "job.pbs", PBS, "getent*"),
+    "pbs-trains": Phase("pbs", "job.pbs", PBS, "pbs_tmrsh*", 2),
+    "pbs-serves-and-trains": Phase("pbs", "job.pbs", PBS, "pbs_tmrsh*", 4, served=True),
     "slurm-requeues": Phase("slurm", "job.sbatch", {**SLURM, "STATUS": "7"}, "scontrol requeue*"),
 }
 
@@ -138,6 +142,7 @@ class Script:
         written = job(phase.launcher, **(SERVED if phase.served else {}))
         write_files(written, folder / "job")
         (folder / "job" / "plan.json").touch()
+        (folder / "hosts").write_text("a\nb\nc\nd\n" if phase.served else "a\nb\n")
         stage = folder / "job" / "stage.sh"
         stage.write_text(render("stage.sh", written, cut_command="gnnkit partition store 2"))
         stage.chmod(0o755)

@@ -60,6 +60,28 @@ def test_what_slurm_takes(plan: Path, tmp_path: Path, options: dict[str, Any], l
     assert len(names) == len(set(names)), "one option, once"
 
 
+@pytest.mark.parametrize(
+    ("options", "lines"),
+    [
+        (
+            {"queue": "gpu", "account": "physics", "project": "gnn", "walltime": "1d12h"},
+            ["-q gpu", "-A physics", "-P gnn", "-l walltime=36:00:00"],
+        ),
+        ({"walltime": "3600"}, ["-l walltime=3600"]),
+        ({"chunk": {"ncpus": 32, "mem": "64gb", "model": "a100"}}, ["-l select=1:ncpus=32:mem=64gb:ngpus=1:mpiprocs=1:model=a100"]),
+        ({"resources": {"place": "scatter:excl", "filesystems": "home:eagle"}}, ["-l place=scatter:excl", "-l filesystems=home:eagle"]),
+        ({"extra": {"m": "abe", "V": "", "W": "umask=022"}}, ["-m abe", "-V", "-W umask=022"]),
+    ],
+)
+def test_what_pbs_takes(plan: Path, tmp_path: Path, options: dict[str, Any], lines: list[str]) -> None:
+    with GraphLoader.from_plan(plan, progress=False) as loader:
+        loader.export(tmp_path / "job", launcher="pbs", gpus_per_node=1, options=options)
+    found = [line for line in (tmp_path / "job/job.pbs").read_text().splitlines() if line.startswith("#PBS")]
+    assert {f"#PBS {line}" for line in lines} <= set(found), found
+    names = [line.partition("=")[0] if " -l " in line else line[:7] for line in found]
+    assert len(names) == len(set(names)), "one option, once"
+
+
 def test_skypilot_takes_resources(plan: Path, tmp_path: Path) -> None:
     with GraphLoader.from_plan(plan, progress=False) as loader:
         resources = {"use_spot": True, "accelerators": "A100:1"}
@@ -110,6 +132,12 @@ def test_options_of_the_command_line_that_are_of_another_kind(
         ("slurm", {"nodes": 2}, "nodes= of export"),
         ("slurm", {"extra": {"comment": "a\nb"}}, "is no option of sbatch"),
         ("slurm", {"extra": {"--exclusive": ""}}, "its name without dashes"),
+        ("pbs", {"walltime": "4:00:00:00"}, "walltime='4h', '1d12h' or '90m'"),
+        ("pbs", {"walltime": "1-12"}, "is no time limit that qsub takes"),
+        ("pbs", {"ncpus": 32}, "chunk={'ncpus': 32}"),
+        ("pbs", {"chunk": {"mem": "64gb:ngpus=8"}}, "is no resource of a node"),
+        ("pbs", {"resources": {"place": "scatter\n#PBS -A other"}}, "is no resource of a job"),
+        ("pbs", {"extra": {"name": "x"}}, "is no option of qsub"),
         ("kubernetes", {"nodeSelector": "a"}, "pod={'nodeSelector': ...}"),
         ("kubernetes", {"memory": "64Gi"}, "'limits': {'memory': '64Gi'}"),
         ("kubernetes", {"mem": "64Gi"}, "'limits': {'memory': '64Gi'}"),

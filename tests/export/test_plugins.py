@@ -74,9 +74,9 @@ def test_a_job_of_a_launcher_that_is_not_installed_here_is_refused_by_name(
     package: Callable[..., None], plan: LoaderPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as installed:
-        install(tmp_path / "site", installed, "pbs", "from gnnkit.export.launchers import Torchrun as Pbs", "pbs = pbs:Pbs")
-        job = exported(plan, tmp_path / "job", "pbs", gpus_per_node=0).directory
-    with pytest.raises(PlanError, match=r"launcher must be one of \['torchrun', 'slurm', 'kubernetes'.*got 'pbs'") as refused:
+        install(tmp_path / "site", installed, "lsf", "from gnnkit.export.launchers import Torchrun as Lsf", "lsf = lsf:Lsf")
+        job = exported(plan, tmp_path / "job", "lsf", gpus_per_node=0).directory
+    with pytest.raises(PlanError, match=r"launcher must be one of \['torchrun', 'slurm', 'pbs', 'kubernetes'.*got 'lsf'") as refused:
         verify_export(job, progress=False)
     assert "gnnkit.launchers" in str(refused.value)
 

@@ -97,11 +97,12 @@ def test_a_job_that_is_too_large_runs_as_2_x_2(export: Export) -> None:
 @pytest.mark.slow(seconds=40)
 @pytest.mark.netns
 @pytest.mark.timeout(600)
-def test_storage_nodes_and_two_nodes(export: Export, capfd: pytest.CaptureFixture[str]) -> None:
-    job = export(2, "graph_store", nodes=2, storage_nodes=2)
+@pytest.mark.parametrize(("launcher", "started"), [("torchrun", "launch.sh"), ("pbs", "job.pbs on each node")])
+def test_storage_nodes_and_two_nodes(export: Export, capfd: pytest.CaptureFixture[str], launcher: str, started: str) -> None:
+    job = export(2, "graph_store", launcher=launcher, nodes=2, storage_nodes=2)
     assert run_cli(["export", "--verify", str(job)]) == 0
     said = capfd.readouterr().out
-    assert "export check job (ok)" in said and f"all {NUM_BATCHES} of an epoch" in said and "2 x 1, started by launch.sh" in said
+    assert "export check job (ok)" in said and f"all {NUM_BATCHES} of an epoch" in said and f"2 x 1, started by {started}" in said
 
 
 @pytest.mark.slow
