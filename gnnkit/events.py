@@ -27,6 +27,11 @@ EventKind = Literal["start", "progress", "end", "fail", "message"]
 STAGES = ("download", "ingest", "quantize", "partition", "compile", "start", "import", "epoch", "train")
 
 
+def rank_of_stage(stage: str) -> int:
+    """Returns the position of a stage in the order of a run."""
+    return STAGES.index(stage) if stage in STAGES else len(STAGES)
+
+
 @dataclass(slots=True, unsafe_hash=True)  # not frozen: one is made for every batch, in a third of the time; it does not change
 class Event:
     """Something that happened in a stage.
@@ -121,12 +126,16 @@ class Stage:
 # The rate of a stage is the mean over this much of the past: long enough to be calm, short enough to follow a change.
 _RATE_WINDOW_S = 15.0
 _SAMPLE_EVERY_S = 0.2
+# Of a shorter time nothing is said.
+_LEAST_S = 0.5
+# Without news for this long, a rate begins to fall.
+_STALLED_AFTER_S = 3.0
 _ENDS: dict[str, Literal["done", "failed"]] = {"end": "done", "fail": "failed"}
 
 
 @dataclass(frozen=True)
 class StageState:
-    """The progress of a stage.
+    """A stage at one moment.
 
     Attributes:
         stage: "download", "ingest", "partition", "compile", "start", "epoch" and the like.
@@ -136,11 +145,10 @@ class StageState:
         total: Units expected; None where that is unknown.
         unit: "B" for bytes, otherwise a plural noun.
         text: A summary of its end ("abandoned", "stopped"), or its error's first line; often "".
-        started_s: ``time.monotonic()`` when it began.
-        ended_s: When it ended; None while it runs.
         note: What else was last said of it while it runs, such as a loss.
-        heard_s: When it was last heard of.
-        since: The moment, and the units that were finished by then, from which its rate counts.
+        started_s: ``time.monotonic()`` when it began.
+        elapsed_s: Seconds since then, or until it ended.
+        rate: Units per second of late, and of all of it once it has ended; None where too little is known.
     """
 
     stage: str
@@ -150,18 +158,23 @@ class StageState:
     total: float | None
     unit: str
     text: str
-    started_s: float
-    ended_s: float | None
     note: str
-    heard_s: float
-    since: tuple[float, float]
+    started_s: float
+    elapsed_s: float
+    rate: float | None
 
     @property
     def fraction(self) -> float | None:
         """The finished share of it, 0 to 1; None where that is unknown."""
-        if self.state == "done" and self.total is None:
-            return 1.0
-        return None if not self.total else min(1.0, self.done / self.total)
+        if self.total is None:
+            return 1.0 if self.state == "done" else None
+        return min(1.0, self.done / self.total)
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds to go at its rate; None where that is unknown, or nothing is left."""
+        left = 0.0 if self.total is None else self.total - self.done
+        return left / self.rate if self.rate is not None and left > 0 else None
 
 
 class StageProgress:
@@ -191,24 +204,31 @@ class StageProgress:
         while len(self._samples) > 1 and self._samples[1][0] <= event.time_s - _RATE_WINDOW_S:
             self._samples.popleft()
 
-    def state(self, *, final: bool = False) -> StageState:
-        """Returns the state; ``final``, or once it has ended, the rate counts from its beginning."""
-        last, end = self.last, _ENDS.get(self.last.kind)
+    def state(self, now: float | None = None, *, final: bool = False) -> StageState:
+        """Returns the state.
+
+        Args:
+            now: ``time.monotonic()``; of a stage that has ended, the state is that of its end.
+            final: Whether it is the last state, whose rate is that of the whole stage.
+        """
+        first, last, end = self.first, self.last, _ENDS.get(self.last.kind)
+        now = last.time_s if end else time.monotonic() if now is None else now
+        is_over = final or end is not None
+        done = max(_finite(last.done), 0.0)
+        total = max(_finite(last.total or 0.0), 0.0) or None
+        since = self._began if is_over else self._samples[0]
+        until = now if is_over or now - last.time_s > _STALLED_AFTER_S else last.time_s
+        rate = max(done - since[1], 0.0) / (until - since[0]) if until - since[0] >= _LEAST_S else 0.0
+        text, note = last.text if end else "", last.text if last.kind == "progress" else ""
+        elapsed_s = max(now - first.time_s, 0.0)
         return StageState(
-            last.stage,
-            last.label,
-            end or "running",
-            last.done,
-            last.total,
-            last.unit,
-            last.text if end else "",
-            self.first.time_s,
-            last.time_s if end else None,
-            last.text if last.kind == "progress" else "",
-            last.time_s,
-            self._began if final or end else self._samples[0],
+            last.stage, last.label, end or "running", done, total, last.unit, text, note, first.time_s, elapsed_s, rate or None
         )
 
 
 def _sample(event: Event) -> tuple[float, float]:
-    return event.time_s, event.done if math.isfinite(event.done) else 0.0
+    return event.time_s, _finite(event.done)
+
+
+def _finite(count: float) -> float:
+    return count if math.isfinite(count) else 0.0

@@ -192,8 +192,12 @@ class History:
     @property
     def stages(self) -> tuple[StageState, ...]:
         """The last 64 stages in the order of their beginning."""
+        return self.stages_at(time.monotonic())
+
+    def stages_at(self, now: float) -> tuple[StageState, ...]:
+        """The same as they were at ``now`` (``time.monotonic()``), had nothing been heard of them since."""
         with self._lock:
-            return tuple(stage.state() for stage in self._stages)
+            return tuple(stage.state(now) for stage in self._stages)
 
     @property
     def messages(self) -> tuple[str, ...]:

@@ -13,9 +13,9 @@ from typing import IO, Any, Protocol
 
 from tqdm.std import tqdm
 
+from gnnkit.events import StageState
 from gnnkit.printable import clean, encodable
 from gnnkit.ui.kernel import WIDGET_MIME, CellPort
-from gnnkit.ui.stages import Bar
 
 # Larger counts are written as "61.9M".
 _LARGE = 100_000
@@ -28,10 +28,10 @@ _ERASED = "\x1b[2K"
 _UNCOUNTED = "{desc}: [{elapsed}{postfix}]"
 
 Key = tuple[str, str]
-Line = Bar | str
+Line = StageState | str
 
 
-def meter(bar: Bar, encoding: str | None = "utf-8") -> dict[str, Any]:
+def meter(bar: StageState, encoding: str | None = "utf-8") -> dict[str, Any]:
     """The state of a stage as the arguments of tqdm's ``format_meter``, in texts that a stream of this encoding takes."""
     unit = encodable(clean(bar.unit, 20), encoding)
     return {
@@ -46,6 +46,11 @@ def meter(bar: Bar, encoding: str | None = "utf-8") -> dict[str, Any]:
         "bar_format": None if bar.total is not None or bar.done else _UNCOUNTED,
         "ascii": not (encoding or "").lower().startswith("utf"),
     }
+
+
+def _text(*args: Any, **facts: Any) -> str:
+    """Formats a state as tqdm does, but for the blank that its "1.50s/ batches" would have with units of several letters."""
+    return str(tqdm.format_meter(*args, **facts)).replace("s/ ", "s/")
 
 
 def _whole(count: float) -> float:
@@ -64,14 +69,14 @@ def line_of(line: Line, encoding: str | None = "utf-8", columns: int | None = No
     if isinstance(line, str):
         return encodable(clean(line, 400), encoding)
     facts = {**meter(line, encoding), **(options if line.total is not None else {})}
-    text = str(tqdm.format_meter(**facts))
-    return text if columns is None or len(text) <= columns else str(tqdm.format_meter(**facts, ncols=columns))
+    text = _text(**facts)
+    return text if columns is None or len(text) <= columns else _text(**facts, ncols=columns)
 
 
 class Place(Protocol):
     """Somewhere to draw. It is used by one thread."""
 
-    def draw(self, bars: Mapping[Key, Bar], lines: Sequence[Line]) -> None:
+    def draw(self, bars: Mapping[Key, StageState], lines: Sequence[Line]) -> None:
         """Draws.
 
         Args:
@@ -96,7 +101,7 @@ class StageLines:
         self._write, self._encoding = write, encoding
         self._due: dict[Key, float] = {}
 
-    def draw(self, bars: Mapping[Key, Bar], lines: Sequence[Line]) -> None:
+    def draw(self, bars: Mapping[Key, StageState], lines: Sequence[Line]) -> None:
         """Writes the lines that are due."""
         now = time.monotonic()
         due = [key for key in bars if now >= self._due.get(key, -math.inf)]
@@ -117,7 +122,7 @@ class TerminalBars:
         self._stream, self._encoding, self._class = stream, getattr(stream, "encoding", None), _ours(tqdm)
         self._bars: dict[Key, Any] = {}
 
-    def draw(self, bars: Mapping[Key, Bar], lines: Sequence[Line]) -> None:
+    def draw(self, bars: Mapping[Key, StageState], lines: Sequence[Line]) -> None:
         """Takes away the bars of stages that have ended, writes the lines, and draws the other bars anew."""
         with tqdm.get_lock():  # between two of these steps, the cursor is not where others expect it
             for key in self._bars.keys() - bars.keys():
@@ -145,7 +150,7 @@ class NotebookBars:
         self._port, self._class = port, _ours(base)
         self._bars: dict[Key, tuple[Any, str]] = {}
 
-    def draw(self, bars: Mapping[Key, Bar], lines: Sequence[Line]) -> None:
+    def draw(self, bars: Mapping[Key, StageState], lines: Sequence[Line]) -> None:
         """Puts lines in the place of widgets whose stages have ended, and changes the other widgets."""
         with tqdm.get_lock():
             for line in lines:
@@ -190,12 +195,13 @@ def _ours(base: Any) -> Any:
 
     class OwnBar(base):  # type: ignore[misc]
         monitor_interval = 0  # redrawn by the reporter's thread, which ends; tqdm's own would stay
+        format_meter = staticmethod(_text)
 
-        def __init__(self, bar: Bar, encoding: str | None = "utf-8", **options: Any) -> None:
+        def __init__(self, bar: StageState, encoding: str | None = "utf-8", **options: Any) -> None:
             self._encoding, self._facts = encoding, meter(bar, encoding)
             super().__init__(total=bar.total, leave=False, **options)
 
-        def show(self, bar: Bar) -> None:
+        def show(self, bar: StageState) -> None:
             """Draws a later state of the stage."""
             self._facts = meter(bar, self._encoding)
             if bar.total is not None and bar.total != self.total:
@@ -213,14 +219,6 @@ def _ours(base: Any) -> Any:
             return {**super().format_dict, **self._facts}
 
     return OwnBar
-
-
-def is_terminal(stream: IO[str]) -> bool:
-    """Whether the stream is a terminal; one that is closed, detached or half-built is none."""
-    try:
-        return stream.isatty()
-    except (ValueError, OSError, AttributeError):
-        return False
 
 
 def write_now(stream: IO[str], text: str) -> None:

@@ -75,12 +75,6 @@ class CellPort:
         self._shell = shell
         self._cell = self._running_cell()
 
-    @property
-    def cell_id(self) -> str:
-        """Identifies one run of one cell."""
-        header = self._cell.parent.get("header")
-        return str(header.get("msg_id", "")) if isinstance(header, Mapping) else ""
-
     def settle(self) -> None:
         """Moves to the cell that runs, if the caller runs in it."""
         if threading.current_thread() is threading.main_thread():

@@ -15,16 +15,16 @@ from dataclasses import replace
 from functools import partial
 from typing import IO, TYPE_CHECKING
 
-from gnnkit.events import Event, StageProgress
-from gnnkit.ui import stages
+from gnnkit.events import Event, StageProgress, rank_of_stage
 from gnnkit.ui.kernel import CellPort, renders_live, running_shell
 from gnnkit.ui.options import resolve_progress
-from gnnkit.ui.stages import Bar, rank_of_stage
 
 if TYPE_CHECKING:
     from gnnkit.ui.bars import Key, Line, Place
 
 logger = logging.getLogger(__name__)
+# Stages shorter than this are not worth a reader's eye, unless they fail.
+SHOWN_AFTER_S = 0.5
 _DRAWN_EVERY_S = 0.125
 _MAX_BARS = 8
 _MAX_WAITING_LINES = 1000
@@ -76,7 +76,7 @@ class ProgressReporter:
         with self._changed:
             now = time.monotonic()
             for stage in [*self._open.values()]:
-                if now - stage.first.time_s >= stages.SHOWN_AFTER_S:
+                if now - stage.first.time_s >= SHOWN_AFTER_S:
                     self._ended(stage, now, "stopped")
             self._open.clear()
             self._have_drawn()
@@ -104,7 +104,7 @@ class ProgressReporter:
             if event.done or event.total is not None:
                 stage.advance(event)
             # Epochs are only drawn where they were asked for, and then each leaves its line.
-            is_short = event.time_s - stage.first.time_s < stages.SHOWN_AFTER_S and event.stage != "epoch"
+            is_short = event.time_s - stage.first.time_s < SHOWN_AFTER_S and event.stage != "epoch"
             name = event.text.partition(":")[0]
             if event.kind == "end" or name == "GeneratorExit":
                 # Leaving a loop early closes its generator: the reader's own doing, and no news.
@@ -117,7 +117,7 @@ class ProgressReporter:
                 self._ended(stage, event.time_s, "interrupted" if name == "KeyboardInterrupt" else named)
 
     def _ended(self, stage: StageProgress, now: float, note: str) -> None:
-        self._lines.append(replace(Bar.of(stage.state(final=True), now, final=True), note=note))
+        self._lines.append(replace(stage.state(now, final=True), note=note))
 
     def _have_drawn(self) -> None:
         """Has the thread draw, and waits for it where nothing else may follow."""
@@ -144,9 +144,9 @@ class ProgressReporter:
         with self._changed:
             lines = [*self._lines]
             self._lines.clear()
-            shown = [(key, stage) for key, stage in [*self._open.items()] if now - stage.first.time_s >= stages.SHOWN_AFTER_S]
+            shown = [(key, stage) for key, stage in [*self._open.items()] if now - stage.first.time_s >= SHOWN_AFTER_S]
             shown.sort(key=lambda item: (rank_of_stage(item[0][0]), item[1].first.time_s))
-            bars = {key: Bar.of(stage.state(), now) for key, stage in shown[:_MAX_BARS]}
+            bars = {key: stage.state(now) for key, stage in shown[:_MAX_BARS]}
         try:
             if lines or bars:
                 self._place = self._place or self._make_place()  # type: ignore[misc]

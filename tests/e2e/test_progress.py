@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 NUM_EDGES = 600_000
 # Stages of less than half a second are not drawn; here all are, however fast the machine.
-EVERY_STAGE = "from gnnkit.ui import stages\nstages.SHOWN_AFTER_S = 0.001\n"
+EVERY_STAGE = "from gnnkit.ui import progress\nprogress.SHOWN_AFTER_S = 0.001\n"
 CODE = """
 from pathlib import Path
 from gnnkit import GraphLoader

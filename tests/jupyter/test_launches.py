@@ -38,12 +38,24 @@ def shown_by(cell: Cell) -> str:
     return cell.stdout + "".join(str(data) for data in cell.displays.values())
 
 
+def bars_of(kernel: Kernel) -> dict[str, str]:
+    """The bars of ranks whose widgets are there now: ``{"rank 0": figures}``."""
+    states = kernel.widgets()
+    boxes = [
+        [states[child.removeprefix("IPY_MODEL_")]["value"] for child in box["children"]] for box in states.values() if "children" in box
+    ]
+    bars = {str(left).replace("\u2007", " ").strip(" :"): str(right).replace("\u2007", " ") for left, _, right in boxes}
+    return {name.partition(":")[0].removeprefix("train "): figures for name, figures in bars.items()}
+
+
 @pytest.mark.slow(seconds=30)
 def test_a_launch_is_shown_where_it_was_made_and_outlives_the_stop_button(place: Workplace, store: Path, tmp_path: Path) -> None:
     kernel = place.kernel
     launched = kernel.run(CELL.format(store=str(store), folder=str(tmp_path), backend="InProcess(1)"))
     assert "launched starting" in launched.stdout
     kernel.wait_for(lambda: all(f"rank {rank}" in shown_by(launched) for rank in (0, 1)))
+    # The widgets move while the ranks run, and nothing else is displayed.
+    kernel.wait_for(lambda: all("epoch 0, loss 0" in bars_of(kernel).get(f"rank {rank}", "") for rank in (0, 1)))
     waiting = kernel.begin("print('waiting')\nrun.result()")
     kernel.wait_for(lambda: "waiting" in waiting.stdout)
     (tmp_path / "go0").touch()
@@ -53,6 +65,7 @@ def test_a_launch_is_shown_where_it_was_made_and_outlives_the_stop_button(place:
     assert "the run goes on" in shown
     card = kernel.run("print(run.state)\nrun")
     assert card.stdout.startswith("running") and len(place.started()) >= 2
+    kernel.wait_for(lambda: all("epoch 1, loss 1" in bars_of(kernel).get(f"rank {rank}", "") for rank in (0, 1)))
     (tmp_path / "go1").touch()
     done = kernel.run("result = run.result()\nprint(type(result) is Model, run)")
     assert done.stdout.startswith("True RunHandle train (done)")

@@ -147,6 +147,17 @@ class Kernel:
         """Every message of one type so far."""
         return [message for message in self.messages if message["msg_type"] == kind]
 
+    def widgets(self) -> dict[str, dict[str, Any]]:
+        """The state of each widget as the front end has it now, by its model's id: what was opened, and what was changed since."""
+        found: dict[str, dict[str, Any]] = {}
+        for message in self.messages:
+            content, kind = message["content"], message["msg_type"]
+            if kind in ("comm_open", "comm_msg"):
+                found.setdefault(content["comm_id"], {}).update(content["data"].get("state", {}))
+            elif kind == "comm_close":
+                found.pop(content["comm_id"], None)
+        return found
+
     def stop(self) -> None:
         """Ends the kernel and closes every socket to it."""
         self._client.stop_channels()

@@ -71,7 +71,7 @@ def test_it_says_what_the_loader_does(loader: GraphLoader) -> None:
             running, status = dashboard.snapshot(), loader.status()
     assert running is not None and status is not None
     epoch = running.stages[-1]  # compiling may have taken long enough to be listed before it
-    assert (epoch.bar.stage, epoch.bar.label, epoch.state, epoch.bar.done, epoch.bar.total) == ("epoch", "0", "running", 6, 15)
+    assert (epoch.stage, epoch.label, epoch.state, epoch.done, epoch.total) == ("epoch", "0", "running", 6, 15)
     assert [*running.consumer] == ["waiting", "building", "transfer", "your loop"]
     assert sum(running.consumer.values()) == pytest.approx(1)
     assert [*running.workers] == ["sampling", "gathering", "idle"] and running.split_of == "last 1 s"

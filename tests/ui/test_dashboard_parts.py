@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gnnkit.events import StageState
 from gnnkit.loader.history import BatchRecord
 from gnnkit.ui.dashboard.live import Liveness
 from gnnkit.ui.dashboard.observer import (
@@ -19,7 +20,6 @@ from gnnkit.ui.dashboard.observer import (
     ProcessRow,
     Series,
     Snapshot,
-    StageRow,
     ThroughputWindow,
     area_path,
     blocks,
@@ -27,7 +27,6 @@ from gnnkit.ui.dashboard.observer import (
     whole_percents,
 )
 from gnnkit.ui.dashboard.places import board, number, page, process_table, to_block
-from gnnkit.ui.stages import Bar
 from tests.ui.budgets import MAX_HTML_BYTES
 from tests.ui.test_cards import NASTY, Reader
 
@@ -150,8 +149,7 @@ def test_a_loop_that_was_left_is_over_when_its_cell_has_ended() -> None:
     assert beats(pulse, (61, True), (62, True), asked_s=61.0) == [False, True] and not pulse.is_quiet
 
 
-def bar(**changes: object) -> Bar:
-    return replace(Bar("epoch", "3", "batches", 40, 193, 40 / 193, 12.5, 12.2, 3.2), **changes)  # type: ignore[arg-type]
+EPOCH = StageState("epoch", "3", "running", 40, 193, "batches", "", "", 1000.0, 3.2, 12.5)
 
 
 FULL = Snapshot(
@@ -159,8 +157,8 @@ FULL = Snapshot(
     where="Colocated, 2 processes",
     state="sampling",
     stages=(
-        StageRow(bar(stage="start", label="", unit="processes", done=2, total=2, fraction=1.0), "done", "3.1 s"),
-        StageRow(bar(), "running"),
+        replace(EPOCH, stage="start", label="", unit="processes", done=2, total=2, state="done", text="3.1 s"),
+        EPOCH,
     ),
     batches=Series([0.0] * 30 + [12.5] * 30, 12.5),
     seeds=Series([0.0] * 30 + [12_800.0] * 30, 12_800.0),
@@ -235,7 +233,7 @@ def test_a_snapshot_as_html() -> None:
     assert "one <b>\ntwo" in reader.texts and reader.tags.count("polyline") == 3 and reader.tags.count("details") == 1
     assert 'aria-valuenow="20.7"' in page(FULL) and "prefers-color-scheme:dark" in page(FULL) and "data-jp-theme-light=false" in page(FULL)
     # The layout is the same before anything is known, and a bar without a total does not pretend to have one.
-    empty = board(Snapshot("tiny", "", "ready", stages=(StageRow(bar(total=None, fraction=None), "running"),)))
+    empty = board(Snapshot("tiny", "", "ready", stages=(replace(EPOCH, total=None),)))
     assert "bottleneck shows after" in empty and "gk-some" in empty and "aria-valuenow" not in empty and empty.count("<svg") == 4
 
 
@@ -248,7 +246,7 @@ def test_a_page_is_small_however_much_there_is() -> None:
     for character in "&", "\N{MATHEMATICAL BOLD SCRIPT CAPITAL G}", '"':
         text = character * 1000
         rows = tuple(replace(p, name=text, state=text, log=text, tail=(text,) * 8) for p in many)
-        stage = StageRow(bar(stage=text, label=text, unit=text), "failed", text)
+        stage = replace(EPOCH, stage=text, label=text, unit=text, state="failed", text=text)
         changes = {"title": text, "where": text, "state": text, "advice": text, "error": text}
         html = page(replace(FULL, processes=rows, stages=(stage,) * 7, **changes), text)
         assert len(html.encode()) < MAX_HTML_BYTES and "200 logs left out." in html
@@ -258,7 +256,7 @@ def test_a_page_is_small_however_much_there_is() -> None:
 @given(NASTY, NASTY, NASTY, NASTY)
 def test_nothing_that_is_shown_becomes_markup(title: str, label: str, name: str, line: str) -> None:
     process = replace(FULL.processes[1], name=name, state=label, log=title or None, tail=(line, label))
-    stage = StageRow(bar(stage=title, label=label, unit=name), "failed", line)
+    stage = replace(EPOCH, stage=title, label=label, unit=name, state="failed", text=line)
     snapshot = replace(FULL, title=title, where=name, state=label, advice=line, error=line, stages=(stage,), processes=(process,))
     assert set(Reader(page(snapshot, line)).tags) <= set(Reader(page(FULL, "note")).tags)
     assert "\x1b" not in to_block(snapshot)

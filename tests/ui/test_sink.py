@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from gnnkit.events import Event, Stage, StageProgress
 from gnnkit.ui.progress import ProgressReporter
-from gnnkit.ui.stages import Bar
 from tests.helpers.machine import in_time
 from tests.helpers.waiting import wait_until
 
@@ -135,10 +134,10 @@ def test_the_rate_is_of_late_and_falls_when_nothing_comes() -> None:
     for step in range(400):
         done = step * 10 if step < 200 else 2000 + (step - 199) * 100
         stage.advance(Event("progress", "ingest", "", done, 1e6, "B", time_s=100.1 + step / 10))
-    rates = [Bar.of(stage.state(), now).rate for now in (140.0, 160.0)]
+    rates = [stage.state(now).rate for now in (140.0, 160.0)]
     assert rates == [pytest.approx(1000, rel=0.02), pytest.approx(430, rel=0.05)]
     stage.advance(Event("end", "ingest", "", 1e6, 1e6, "B", time_s=161.0))
-    assert Bar.of(stage.state(final=True), 161.0, final=True).rate == pytest.approx(1e6 / 61, rel=0.02)
+    assert stage.state().rate == pytest.approx(1e6 / 61, rel=0.02)
 
 
 def test_threads_may_report_at_will_and_one_draws() -> None:

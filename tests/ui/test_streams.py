@@ -20,7 +20,6 @@ from gnnkit.errors import PlanError
 from gnnkit.events import Event, StageProgress
 from gnnkit.ui.bars import StageLines
 from gnnkit.ui.progress import make_sink
-from gnnkit.ui.stages import Bar
 
 # A stage that seems to have begun in the past is drawn without waiting for it.
 SCRIPT = """
@@ -28,7 +27,6 @@ import sys, threading, time
 from gnnkit.events import Event, StageProgress
 from gnnkit.ui.bars import StageLines
 from gnnkit.ui.progress import make_sink
-from gnnkit.ui.stages import Bar
 
 past = time.monotonic() - 4
 with make_sink({progress!r}) as sink:
@@ -222,13 +220,13 @@ def test_a_log_gets_a_line_about_a_stage_every_few_seconds(monkeypatch: pytest.M
     for step in range(1000):
         now[0] = step / 10
         stage.advance(Event("progress", "ingest", "", step, 1000.0, "edges"))
-        place.draw({("ingest", ""): Bar.of(stage.state(), now[0])}, [])
+        place.draw({("ingest", ""): stage.state(now[0])}, [])
     assert [int(percent) for percent in re.findall(r"ingest: (\d+)% ", written.getvalue())] == [*range(0, 100, 5)]
 
 
 def test_text_of_any_content_is_one_line() -> None:
     written = io.StringIO()
-    bar = Bar.of(StageProgress(Event("start", "ingest", "\x1b[31m\r\n{label}", 3, None, "\x07rows")).state(), time.monotonic())
+    bar = StageProgress(Event("start", "ingest", "\x1b[31m\r\n{label}", 3, None, "\x07rows")).state()
     StageLines(written.write, "ascii").draw({("ingest", ""): bar}, ["first\r\x1b[2Jsecond\nthird \udcff \u2713"])
     first, second = written.getvalue().splitlines()
     assert first == "gnnkit: first [2Jsecond third ?" and second.startswith("gnnkit: ingest [31m {label}: 3 rows [00:00")

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gnnkit.events import StageState
+from gnnkit.events import StageState, rank_of_stage
 from gnnkit.loader.advice import advise, measure
 from gnnkit.loader.advice.measuring import PARTS
 from gnnkit.printable import clean
 from gnnkit.runtime.runs import tail
 from gnnkit.ui.objects import sampled_on
-from gnnkit.ui.stages import SHOWN_AFTER_S, Bar, rank_of_stage
+from gnnkit.ui.progress import SHOWN_AFTER_S
 from gnnkit.units import format_duration
 
 if TYPE_CHECKING:
@@ -73,21 +73,6 @@ def _height(value: float, top: float) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class StageRow:
-    """A stage of the loader: one that runs, or the last of its name that has ended.
-
-    Attributes:
-        bar: How far it is, or was when it ended.
-        state: "running", "done" or "failed".
-        text: What it came to, or why it failed; "" while it runs.
-    """
-
-    bar: Bar
-    state: str
-    text: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Series:
     """A quantity over the last minute, oldest first.
 
@@ -135,7 +120,7 @@ class Snapshot:
         title: What it reads: "ogbn-products".
         where: Where it samples: "Colocated, 2 processes".
         state: "sampling", "paused", "idle", "ready", "closed" and the like.
-        stages: See ``StageRow``.
+        stages: The last stage of each name, with the words of its end.
         batches: Batches per second.
         seeds: Seeds per second.
         ready: Batches that were sampled and waiting.
@@ -155,7 +140,7 @@ class Snapshot:
     title: str
     where: str
     state: str
-    stages: tuple[StageRow, ...] = ()
+    stages: tuple[StageState, ...] = ()
     batches: Series = field(default_factory=Series)
     seeds: Series = field(default_factory=Series)
     ready: Series = field(default_factory=Series)
@@ -325,7 +310,7 @@ class Observer:
             title=self._title,
             where=sampled_on(loader.plan, status),
             state=status.state,
-            stages=_stage_rows(stages, ended if still else now),
+            stages=_shown_stages(loader.history.stages_at(ended) if still else stages),
             batches=batches,
             seeds=seeds,
             ready=Series(window.occupancy(until), waiting),
@@ -469,23 +454,22 @@ def _as_it_was(closed: Snapshot, before: Snapshot) -> Snapshot:
     return replace(closed, processes=processes, buffers=before.buffers, graph=before.graph, on_device=before.on_device, slots=before.slots)
 
 
-def _stage_rows(stages: Sequence[StageState], now: float) -> tuple[StageRow, ...]:
+def _shown_stages(stages: Sequence[StageState]) -> tuple[StageState, ...]:
     """The last stage of each name, in the order of a run; short ones that went well are not worth a row, epochs are."""
     latest = {stage.stage: stage for stage in stages}
-    rows = []
-    for stage in sorted(latest.values(), key=lambda stage: (rank_of_stage(stage.stage), stage.started_s)):
-        elapsed = (now if stage.ended_s is None else stage.ended_s) - stage.started_s
-        if elapsed >= SHOWN_AFTER_S or stage.stage == "epoch" or stage.state == "failed":
-            bar = Bar.of(stage, stage.started_s + elapsed, final=stage.state != "running")
-            rows.append(StageRow(replace(bar, fraction=stage.fraction), stage.state, _ending(stage, elapsed)))
+    rows = [
+        replace(stage, text=_ending(stage))
+        for stage in sorted(latest.values(), key=lambda stage: (rank_of_stage(stage.stage), stage.started_s))
+        if stage.elapsed_s >= SHOWN_AFTER_S or stage.stage == "epoch" or stage.state == "failed"
+    ]
     return tuple(rows[-_MAX_STAGES:])
 
 
-def _ending(stage: StageState, elapsed: float) -> str:
+def _ending(stage: StageState) -> str:
     """Describes the end of a stage; empty while it runs."""
     if stage.state == "running":
         return ""
-    spent = format_duration(float(elapsed))
+    spent = format_duration(stage.elapsed_s)
     if stage.state == "done":
         return f"{stage.text}, {spent}" if stage.text else spent
     # Leaving a loop early closes its generator, and ■ is the reader's own doing.

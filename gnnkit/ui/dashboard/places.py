@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gnnkit.events import StageState
 from gnnkit.printable import clean
 from gnnkit.ui.cards import MAX_HTML_BYTES, Markup, render, tone_of
 from gnnkit.ui.dashboard.observer import (
@@ -19,7 +20,6 @@ from gnnkit.ui.dashboard.observer import (
     ProcessRow,
     Series,
     Snapshot,
-    StageRow,
     area_path,
     blocks,
     line_points,
@@ -27,7 +27,6 @@ from gnnkit.ui.dashboard.observer import (
 )
 from gnnkit.ui.kernel import WIDGET_MIME, CellPort
 from gnnkit.ui.options import get_options
-from gnnkit.ui.stages import Bar
 from gnnkit.units import format_bytes, format_duration, format_percent, format_quantity, format_rate, format_short
 
 if TYPE_CHECKING:
@@ -48,28 +47,6 @@ def number(value: float) -> str:
     return format_short(round(value))
 
 
-def percent_of(bar: Bar) -> str | None:
-    """The finished share of a stage in percent, as a page has it; None where no total is known."""
-    return None if bar.fraction is None else f"{bar.fraction * 100:.1f}"
-
-
-def bar_details(bar: Bar) -> list[str]:
-    """Facts about an open stage, in the order in which they are printed.
-
-    With a total: percent, amounts, rate and time left; without one: amount, rate and time spent. What else was said of it comes last.
-    """
-    if bar.fraction is None or bar.total is None:
-        amounts = [format_quantity(bar.done, clean(bar.unit, 20))] if bar.done > 0 else []
-        return [*amounts, *_rate(bar), format_duration(bar.elapsed_s), *_note(bar)]
-    return [
-        format_percent(bar.fraction),
-        _amounts(bar.done, bar.total, bar.unit),
-        *_rate(bar),
-        *([f"{format_duration(max(math.ceil(bar.eta_s), 1))} left"] if bar.eta_s is not None else []),
-        *_note(bar),
-    ]
-
-
 def _amounts(done: float, total: float, unit: str) -> str:
     whole = format_quantity(total, clean(unit, 20))
     part = format_quantity(min(done, total), "B") if unit == "B" else format_short(min(done, total))
@@ -79,35 +56,32 @@ def _amounts(done: float, total: float, unit: str) -> str:
     return f"{part} of {whole}"
 
 
-def _note(bar: Bar) -> list[str]:
-    return [clean(bar.note, 80)] if bar.note else []
-
-
-def _rate(bar: Bar) -> list[str]:
-    few = bar.unit != "B" and (bar.done if bar.total is None else bar.total) < _FEW
-    return [] if bar.rate is None or few else [format_rate(bar.rate, clean(bar.unit, 20))]
-
-
 # Of fewer things than this (kernels, processes, parts) it says more how many are done than how many are done in a second.
 _FEW = 100
 
 
-def stage_details(stage: StageRow) -> list[str]:
-    """Returns the progress of a stage, or its result, in words."""
-    if stage.state == "running":
-        return bar_details(stage.bar)
-    bar = stage.bar
-    amounts = []
-    if stage.state == "failed" and bar.fraction is not None:
-        amounts = [format_percent(bar.fraction)]
-    elif bar.done:
-        amounts = [format_quantity(bar.done, clean(bar.unit, 20))]
-    return [*amounts, clean(stage.text, 160)]
+def stage_details(stage: StageState) -> list[str]:
+    """Returns the progress of a stage, or its result, in words, in the order in which they are printed.
+
+    Of one that runs: with a total percent, amounts, rate and time left; without one amount, rate and time spent. What else was said of it
+    comes last.
+    """
+    share = [] if stage.fraction is None else [format_percent(stage.fraction)]
+    amount = [format_quantity(stage.done, clean(stage.unit, 20))] if stage.done else []
+    if stage.state != "running":
+        return [*(share if stage.state == "failed" and share else amount), clean(stage.text, 160)]
+    few = stage.unit != "B" and (stage.total or stage.done) < _FEW
+    rate = [] if stage.rate is None or few else [format_rate(stage.rate, clean(stage.unit, 20))]
+    note = [clean(stage.note, 80)] if stage.note else []
+    if stage.total is None:
+        return [*amount, *rate, format_duration(stage.elapsed_s), *note]
+    left = [] if stage.eta_s is None else [f"{format_duration(max(math.ceil(stage.eta_s), 1))} left"]
+    return [*share, _amounts(stage.done, stage.total, stage.unit), *rate, *left, *note]
 
 
-def stage_name(stage: StageRow) -> str:
+def stage_name(stage: StageState) -> str:
     """The stage and what it works on."""
-    return clean(f"{stage.bar.stage} {stage.bar.label}", 60)
+    return clean(f"{stage.stage} {stage.label}", 60)
 
 
 def ready_words(snapshot: Snapshot) -> tuple[str, str]:
@@ -163,11 +137,11 @@ def to_block(snapshot: Snapshot) -> str:
     return "\n".join(lines)
 
 
-def _stage(stage: StageRow) -> str:
+def _stage(stage: StageState) -> str:
     details = ", ".join(stage_details(stage))
-    if stage.bar.fraction is None or stage.state != "running":
+    if stage.fraction is None or stage.state != "running":
         return f"{stage.state} {details}".strip() if stage.state == "failed" else details
-    filled = round(stage.bar.fraction * _BAR_WIDTH)
+    filled = round(stage.fraction * _BAR_WIDTH)
     return f"{_FULL * filled}{_EMPTY * (_BAR_WIDTH - filled)}  {details}"
 
 
@@ -226,7 +200,7 @@ def board(snapshot: Snapshot, processes: int = 12, limit: int = 400) -> Markup:
             {
                 "name": short(stage_name(stage), 60),
                 "state": stage.state,
-                "percent": percent_of(stage.bar),
+                "percent": None if stage.fraction is None else f"{stage.fraction * 100:.1f}",
                 "details": [short(detail, 160) for detail in stage_details(stage)],
             }
             for stage in snapshot.stages
