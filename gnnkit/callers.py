@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import warnings
+from collections.abc import Mapping
+from concurrent import futures
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from gnnkit.printable import printable
 
-# Files of frames that are not a user's own: gnnkit's, and contextlib's, which stand between a user and a decorated function.
-_PASSED = (str(Path(__file__).resolve().parent) + os.sep, contextlib.__file__)
+# Files of frames that are not a user's own: gnnkit's, and those of Python that stand between a user and decorated functions or mappings.
+_OF_PYTHON = contextlib.__file__, functools.__file__, str(Path(futures.__file__).parent), Mapping.get.__code__.co_filename
+_PASSED = (str(Path(__file__).resolve().parent) + os.sep, *_OF_PYTHON)
 
 
 def warn(text: str, category: type[Warning] = UserWarning) -> None:

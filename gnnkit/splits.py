@@ -217,13 +217,17 @@ def has_label(y: NDArray[Any]) -> NDArray[np.bool_]:
     return np.asarray(known.reshape(len(y), -1).any(1))
 
 
-def with_labels(ids: NDArray[np.int64], known: NDArray[np.bool_], where: str) -> NDArray[np.int64]:
+def with_labels(
+    ids: NDArray[np.int64], known: NDArray[np.bool_], where: str, split: str = "train", *, is_told: bool = False
+) -> NDArray[np.int64]:
     """Returns those of some nodes to train on that have a label, and warns where others are left out.
 
     Args:
         ids: int64 ``[k]``.
         known: Which of them have one, bool ``[k]``.
         where: What holds the labels, in messages.
+        split: The split that they are of, in messages.
+        is_told: Whether there was such a warning of another of several splits.
 
     Raises:
         DatasetError: None has one.
@@ -232,6 +236,9 @@ def with_labels(ids: NDArray[np.int64], known: NDArray[np.bool_], where: str) ->
         return ids
     if not known.any():
         hint = "name other nodes to train on; or, to train without labels, leave the labels out"
-        raise DatasetError(f"none of the {len(ids)} nodes of the split 'train' has a label in {where}", hint)
-    warn(f"{len(ids) - int(known.sum())} of {len(ids)} nodes of the split 'train' have no label in {where}, and are left out of it")
+        raise DatasetError(f"none of the {len(ids)} nodes of the split {split!r} has a label in {where}", hint)
+    if not is_told:
+        what = f"{len(ids) - int(known.sum())} of {len(ids)} nodes of the split {split!r} have no label in {where}"
+        others = "; so are those of the others" if split_index_of(split) is not None else ""
+        warn(f"{what}, and are left out of it{others}")
     return ids[known]

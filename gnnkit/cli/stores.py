@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,16 +16,18 @@ from gnnkit.datasets.ogb import ogb_info, ogb_names
 from gnnkit.errors import DatasetError, GnnkitError, PlanError, StoreError, near_matches
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.files import user_path
-from gnnkit.schema import edge_type_name
+from gnnkit.schema import NodeType, edge_type_name
 from gnnkit.splits import shown_splits
+from gnnkit.storage.arrays import num_classes, num_unlabelled
 from gnnkit.storage.catalog import Pruned, StoreEntry, default_root, default_store_dir, default_store_dirs, list_stores, remove_store
 from gnnkit.storage.catalog import prune as prune_stores
+from gnnkit.storage.layout import LABEL_NAME
 from gnnkit.storage.link_splits import LINK_INDEX
 from gnnkit.storage.manifest import Manifest
 from gnnkit.storage.report import report_of
 from gnnkit.storage.store import Store
 from gnnkit.ui.progress import make_sink
-from gnnkit.units import format_bytes, format_count, format_short
+from gnnkit.units import format_bytes, format_count, format_number, format_short
 from gnnkit.urls import is_url
 
 
@@ -40,7 +43,7 @@ def info(
 
     What a store holds and how it is cut; what OGB says about a dataset.
     """
-    damage, place = None, target
+    damage, place, store = None, target, None
     if is_url(target):  # nothing but the manifest is fetched
         if verify:
             hint = "from_store(url) compares what it fetches with its checksums"
@@ -55,9 +58,10 @@ def info(
         manifest, place = store.manifest, str(store.path)
     if as_json:
         facts = store_facts(manifest, place)
+        facts |= {} if store is None else {"labels": label_facts(store)}
         show_json({**facts, "verified": damage is None, "damage": damage} if verify else facts)
     else:
-        show_store(manifest, place)
+        show_store(manifest, place, store)
         if verify and damage is None:
             show_line("verified: every array matches its checksum", "green")
     if damage is not None:
@@ -125,8 +129,19 @@ def store_facts(manifest: Manifest, place: str | Path) -> dict[str, Any]:
     }
 
 
-def show_store(manifest: Manifest, place: str | Path) -> None:
-    """Shows a store's facts and a line for each part."""
+def label_facts(store: Store) -> dict[NodeType, dict[str, int | None]]:
+    """Classes of each node type with labels, None where these are numbers to predict, and nodes without one; reads all labels."""
+    facts: dict[NodeType, dict[str, int | None]] = {}
+    for node_type, nodes in store.schema.node_types.items():
+        if LABEL_NAME in nodes.arrays:
+            facts[node_type] = {"num_classes": None, "unlabelled": num_unlabelled(store.arrays(), node_type)}
+            with contextlib.suppress(PlanError):
+                facts[node_type]["num_classes"] = num_classes(store.arrays(), node_type, store.metadata)
+    return facts
+
+
+def show_store(manifest: Manifest, place: str | Path, store: Store | None = None) -> None:
+    """Shows a store's facts and a line for each part; what its labels are where it is opened."""
     report, schema, options = report_of(manifest, place), manifest.schema, manifest.options
     rows = [("url" if is_url(place) else "path", str(place))]
     rows += [("notice", manifest.notice)] if manifest.notice else []
@@ -139,6 +154,7 @@ def show_store(manifest: Manifest, place: str | Path) -> None:
             or "none",
         ),
         *_link_rows(manifest),
+        *([] if store is None else _label_rows(store)),
         ("size", format_bytes(manifest.nbytes)),
         ("compressed by", "target (edge_dir='in')" if options.edge_dir == "in" else "source (edge_dir='out')"),
         ("edge ids", "stored" if options.with_edge else "not stored"),
@@ -170,6 +186,17 @@ def _link_rows(manifest: Manifest) -> list[tuple[str, str]]:
         counts = ", ".join(f"{split} {links[LINK_INDEX].shape[1]:,}" for split, links in by_split.items())
         texts.append(f"{_name('-'.join(edge_type))}{counts}")
     return [("links", "; ".join(texts))] if texts else []
+
+
+def _label_rows(store: Store) -> list[tuple[str, str]]:
+    """A row on the labels of nodes, where there are any."""
+    texts = []
+    for node_type, facts in label_facts(store).items():
+        classes = facts["num_classes"]
+        what = "numbers to predict" if classes is None else format_number(classes, "class")
+        missing = f", {format_number(facts['unlabelled'] or 0, 'node')} without" if facts["unlabelled"] else ""
+        texts.append(f"{_name(node_type)}{what}{missing}")
+    return [("labels", "; ".join(texts))] if texts else []
 
 
 def _name(type_name: str) -> str:

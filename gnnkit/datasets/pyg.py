@@ -277,6 +277,7 @@ class PyGSource:
         self.type_extra: dict[NodeType | EdgeType, dict[str, Any]] = {}
         self._edge_index: dict[EdgeType, NDArray[Any]] = {}
         self._fingerprint: str | None = None
+        self._told: set[NodeType] = set()  # those whose nodes without a label were warned of
         self._checked: set[tuple[EdgeType, int]] = set()  # chunks of edges whose ids are known to be in range
         self._nodes: dict[NodeType, _TypeArrays] = {}
         self._edges: dict[EdgeType, _TypeArrays] = {}
@@ -321,7 +322,10 @@ class PyGSource:
         ids, labels = self._all_splits[node_type][split], self._nodes[node_type].arrays.get(LABEL_NAME)
         if labels is None or split_name(split).partition(".")[0] != TRAIN:
             return ids
-        return with_labels(ids, has_label(labels[ids]), f"{self._nodes[node_type].where}{LABEL_NAME}")
+        where = f"{self._nodes[node_type].where}{LABEL_NAME}"
+        kept = with_labels(ids, has_label(labels[ids]), where, split, is_told=node_type in self._told)
+        self._told |= {node_type} if len(kept) < len(ids) else set()
+        return kept
 
     def check_unchanged(self) -> None:
         """Looks whether tensors have been changed in place since: what has been copied or compressed would not know of it.

@@ -24,14 +24,11 @@ from gnnkit.export.launchers.common import chapters_of, filled, render, steps_of
 from gnnkit.plan import InputLinks, InputNodes, LoaderPlan, PPRSampling, WalkSampling
 from gnnkit.schema import NodeType
 from gnnkit.splits import find_split, split_index_of
-from gnnkit.storage.layout import FEATURE_NAME, BuildOptions, node_file
+from gnnkit.storage.arrays import num_classes
+from gnnkit.storage.layout import FEATURE_NAME, LABEL_NAME, BuildOptions
 from gnnkit.storage.manifest import Manifest
 from gnnkit.storage.store import Store
 from gnnkit.units import format_bytes
-
-_LABELS = "y"
-# Read at a time, so that an interrupt waits for no more.
-_ROWS = 1 << 20
 
 
 def template_source(plan: LoaderPlan, path: Path, manifest: Manifest) -> str:
@@ -73,7 +70,7 @@ def _none(why: str) -> PlanError:
 
 def _for_nodes(inputs: InputNodes, num_layers: int, path: Path, manifest: Manifest) -> str:
     schema, node_type = manifest.schema, inputs.node_type
-    labels = schema.node_types[node_type].arrays.get(_LABELS)
+    labels = schema.node_types[node_type].arrays.get(LABEL_NAME)
     if labels is None:
         raise _none(f"nodes of type {node_type!r} have no labels y")
     classes, is_multi = _classes(path, manifest, node_type)
@@ -93,25 +90,13 @@ def _check_features(manifest: Manifest, node_type: NodeType) -> None:
 
 def _classes(path: Path, manifest: Manifest, node_type: NodeType) -> tuple[int, bool]:
     """Returns the number of classes, and whether a node may have several of them."""
-    spec = manifest.schema.node_types[node_type].arrays[_LABELS]
-    width = int(np.prod(spec.row_shape, dtype=np.int64))
-    if width > 1:
-        return width, True
-    if spec.numpy_dtype.kind not in "iu" and manifest.metadata.get("num_classes") is None:
-        raise _none(f"the labels y of {node_type!r} are of {spec.dtype}, and classes are whole numbers")
-    known = int(manifest.metadata.get("num_classes") or 0)
-    return known or _largest_label(path, manifest, node_type) + 1, False
-
-
-def _largest_label(path: Path, manifest: Manifest, node_type: NodeType) -> int:
-    store, largest = Store.open(path), -1
-    for part in range(manifest.num_parts):
-        labels = store.file(node_file(part, node_type, _LABELS))
-        for first in range(0, len(labels), _ROWS):
-            largest = max(largest, int(labels[first : first + _ROWS].max()))
-    if largest < 0:
+    try:
+        classes = num_classes(Store.open(path).arrays(), node_type, manifest.metadata)
+    except PlanError as error:
+        raise _none(error.message) from error
+    if not classes:
         raise _none(f"no node of type {node_type!r} has a label")
-    return largest
+    return classes, int(np.prod(manifest.schema.node_types[node_type].arrays[LABEL_NAME].row_shape)) > 1
 
 
 _OWN = "gnnkit"

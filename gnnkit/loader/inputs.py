@@ -252,8 +252,9 @@ def _split_input(split: str, node_type: NodeType | None, graph: GraphHandle, ind
     near = near_matches(split, known)
     if split.lower() == "all":
         near, hint = "", "input_nodes=None is all nodes" if node_type is None else f"input_nodes=({node_type!r}, None) is all nodes"
-    elif any(find_split(split, splits) for splits in graph.link_splits.values()):
-        near, hint = " of nodes", f"it is one of links: loader.for_links({split!r}), or edge_label_index={split!r}"
+    elif of_links := [edge_type for edge_type, splits in graph.link_splits.items() if find_split(split, splits)]:
+        said = repr(split if len(of_links) == 1 else (of_links[0], split))
+        near, hint = " of nodes", f"it is one of links: loader.for_links({said}), or edge_label_index={said}"
     elif find_split(split, ["train"]):
         _check_no_split(graph)
     raise PlanError(f"there is no split {split!r}{near}", hint)

@@ -58,6 +58,7 @@ from gnnkit.sampling.schedule import Schedule
 from gnnkit.sampling.subgraph import shown_name
 from gnnkit.schema import GraphSchema, NodeType
 from gnnkit.splits import to_ids
+from gnnkit.storage.arrays import num_classes
 from gnnkit.storage.store import Store
 
 if TYPE_CHECKING:
@@ -348,23 +349,7 @@ class Controls:
             PlanError: The labels are numbers to predict, or how many classes there are is not known, and other hosts have some of them.
         """
         here = self.pipeline
-        spec, arrays = here.schema.node_types[here._input_type].arrays.get("y"), here.graph.arrays
-        if spec is None:
-            return 0
-        width = int(np.prod(spec.row_shape, dtype=np.int64))
-        if width > 1 or here.metadata.get("num_classes"):
-            return width if width > 1 else int(here.metadata["num_classes"])
-        if spec.numpy_dtype.kind not in "iu":
-            raise PlanError(
-                f"the labels y are {spec.dtype}: numbers to predict, and no classes",
-                "a model has one output for them; whole numbers are classes: data.y = data.y.long()",
-            )
-        if not arrays.has_structure:
-            raise PlanError(
-                f"how many classes there are is not known: labels of {arrays.num_parts - len(arrays.local_parts)} parts are on other hosts",
-                "write the number into the model",
-            )
-        return 1 + max((int(part.arrays["y"].max()) for part in arrays.local_nodes(here._input_type) if len(part.arrays["y"])), default=-1)
+        return num_classes(here.graph.arrays, here._input_type, here.metadata)
 
     @property
     def num_nodes(self) -> int:

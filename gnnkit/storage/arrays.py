@@ -19,8 +19,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.errors import PlanError
 from gnnkit.host import available_memory
 from gnnkit.schema import EdgeDir, EdgeType, GraphSchema, NodeType, element_type
+from gnnkit.source import CHUNK_ROWS
+from gnnkit.splits import has_label
+from gnnkit.storage.layout import LABEL_NAME
 
 if TYPE_CHECKING:
     import torch
@@ -276,6 +280,51 @@ def node_values(graph: GraphArrays, node_type: NodeType, name: str) -> NDArray[A
     for part, nodes in enumerate(graph.nodes[node_type]):
         found[dataset_ids(graph, node_type, part)] = nodes.arrays[name]
     return found
+
+
+def num_classes(graph: GraphArrays, node_type: NodeType, metadata: Mapping[str, Any]) -> int:
+    """Returns the outputs that a model needs for the labels ``y`` of a node type: classes, or columns where a node has several.
+
+    Args:
+        graph: The graph.
+        node_type: The type.
+        metadata: What the dataset says of itself; classes that it counts are those.
+
+    Returns:
+        0 where the type has no labels, or no node of it has one.
+
+    Raises:
+        PlanError: The labels are numbers to predict, or how many classes there are is not known, and other hosts have some of them.
+    """
+    spec = graph.schema.node_types[node_type].arrays.get(LABEL_NAME)
+    width = 0 if spec is None else int(np.prod(spec.row_shape, dtype=np.int64))
+    if spec is None or width != 1:
+        return width
+    if metadata.get("num_classes"):
+        return int(metadata["num_classes"])
+    if spec.numpy_dtype.kind not in "iu":
+        raise PlanError(
+            f"the labels y are {spec.dtype}: numbers to predict, and no classes",
+            "a model has one output for them; whole numbers are classes: data.y = data.y.long()",
+        )
+    if not graph.has_structure:
+        raise PlanError(
+            f"how many classes there are is not known: labels of {graph.num_parts - len(graph.local_parts)} parts are on other hosts",
+            "write the number into the model",
+        )
+    return 1 + max((int(labels.max()) for labels in _label_chunks(graph, node_type)), default=-1)
+
+
+def num_unlabelled(graph: GraphArrays, node_type: NodeType) -> int:
+    """Returns how many nodes of a type have no label ``y``, of the parts that are open."""
+    return sum(int((~has_label(labels)).sum()) for labels in _label_chunks(graph, node_type))
+
+
+def _label_chunks(graph: GraphArrays, node_type: NodeType) -> Iterator[NDArray[Any]]:
+    """Yields labels some at a time, so that they take little memory, and an interrupt waits for no more."""
+    for part in graph.local_nodes(node_type):
+        rows = part.arrays[LABEL_NAME]
+        yield from (rows[first : first + CHUNK_ROWS] for first in range(0, len(rows), CHUNK_ROWS))
 
 
 def part_edge_ids(graph: GraphArrays, edge_type: EdgeType, part: int) -> NDArray[np.int64]:

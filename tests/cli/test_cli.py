@@ -254,6 +254,30 @@ def test_partition_reads_tables(cli: Cli, tmp_path: Path) -> None:
     assert gnnkit.partition(tmp_path / "graph.yaml", 1, out=tmp_path / "three").fingerprint == Store.open(tmp_path / "one").fingerprint
 
 
+@pytest.mark.parametrize(
+    ("label", "options", "row", "facts"),
+    [
+        ("cook nurse - cook", [], "2 classes, 1 node without", [2, 1]),
+        ("cook nurse - unknown", ["--unlabelled", "unknown"], "2 classes, 2 nodes without", [2, 2]),
+        ("cook nurse ? unknown", ["--unlabelled", "unknown", "--unlabelled", "?"], "2 classes, 2 nodes without", [2, 2]),
+        ("3 1 - 9", ["--unlabelled", "9"], "4 classes, 2 nodes without", [4, 2]),
+        ("0.5 1 - 2", [], "numbers to predict, 1 node without", [None, 1]),
+        ("1 0 1 0", [], "2 classes", [2, 0]),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*no label")
+def test_info_counts_classes_and_nodes_without_a_label(
+    cli: Cli, label: str, options: list[str], row: str, facts: list[Any], tmp_path: Path
+) -> None:
+    rows = [f"{i},{'' if word == '-' else word},train" for i, word in enumerate(label.split())]
+    (tmp_path / "nodes.csv").write_text("\n".join(["id,job,fold", *rows]))
+    (tmp_path / "edges.csv").write_text("src,dst\n0,1\n2,3\n")
+    tables = ["--edges", tmp_path / "edges.csv", "--nodes", tmp_path / "nodes.csv", "--keys", "id", "--label", "job", "--split", "fold"]
+    assert cli("partition", 2, *tables, *options, "--out", tmp_path / "store")[0] == 0
+    assert re.search(rf"labels +{row} *\n", cli("info", tmp_path / "store")[1])
+    assert list(json.loads(cli("info", tmp_path / "store", "--json")[1])["labels"]["node"].values()) == facts
+
+
 def test_partition_says_how_texts_are_read_and_is_told(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "edges.txt").write_text("0|1|0,5\n5|6|NA\n% 7\n")
     words = ["--decimal", ",", "--null", "NA", "--comment", "%", "--edge-dir", "in", "--out", tmp_path / "out"]

@@ -120,6 +120,45 @@ def test_nodes_by_their_numbers(tmp_path: Path) -> None:
         assert_same_stores(one, other, tmp_path / str(number))
 
 
+SOME, LISTS = [2, 1, 0] * 20, pa.list_(pa.int64())
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "options", "expected"),
+    [
+        (["x", "y", "z"] * 20, ["x", None, "w"] * 20, {}, [1, 2, 3, 1, -1, 0]),
+        ([None] * 60, ["x", None, "w"] * 20, {}, [-1, -1, -1, 1, -1, 0]),
+        (["x", "?", "z"] * 20, ["x", None, "w"] * 20, {"unlabelled": ["?"]}, [1, -1, 2, 1, -1, 0]),
+        (SOME, [3, None, 9] * 20, {"unlabelled": 9}, [2, 1, 0, 3, -1, -1]),
+        (SOME, [3.0, np.nan, 1.0] * 20, {}, [2, 1, 0, 3, -1, 1]),  # as pandas writes them
+        ([3.0, np.nan, 1.0] * 20, SOME, {}, [3, -1, 1, 2, 1, 0]),
+        ([3.5, np.nan, 1.0] * 20, SOME, {}, [3.5, -9, 1, 2, 1, 0]),
+        (SOME, [3, None, 1] * 20, {"types": {"label": "double"}}, [2, 1, 0, 3, -9, 1]),
+        (SOME, [None] * 60, {}, [2, 1, 0, -1, -1, -1]),
+        ([None] * 60, SOME, {}, [-1, -1, -1, 2, 1, 0]),
+        ([True, False, None] * 20, [True] * 60, {}, [1, 0, -1, 1, 1, 1]),
+        (pa.array([None] * 60, LISTS), [[1, 0], [0, 1], [1, 1]] * 20, {}, [[-1, -1]] * 3 + [[1, 0], [0, 1], [1, 1]]),
+        ([[1, 0], [0, 1], [1, 1]] * 20, pa.array([None] * 60, LISTS), {}, [[1, 0], [0, 1], [1, 1]] + [[-1, -1]] * 3),
+        (pa.array(["x", "y", None] * 20).dictionary_encode(), ["w"] * 60, {}, [1, 2, -1, 0, 0, 0]),
+    ],
+    ids=["text", "no type", "unlabelled", "number", "pandas", "pandas first", "fractions", "asked", "none later", "none first", "boolean",
+         "no list", "no list later", "dictionary"],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:.*(no label|taken as classes)")
+def test_labels_that_are_missing_in_one_file(tmp_path: Path, first: Any, second: Any, options: Any, expected: list[Any]) -> None:
+    """What a range of rows shows of its labels is not what the others do: types, classes, lists without any value."""
+    parquet.write_table(pa.table({"a": range(120), "b": range(120)}), tmp_path / "edges.parquet", row_group_size=50)
+    for number, label in enumerate((first, second)):
+        rows = {"id": range(60 * number, 60 * number + 60), "fold": ["train", "val", "test"] * 20, "label": label}
+        parquet.write_table(pa.table(rows), tmp_path / f"nodes{number}.parquet", row_group_size=15)
+    given: dict[str, Any] = {"keys": "id", "label": "label", "split": "fold", "scratch_dir": tmp_path, **options}
+    tables = tmp_path / "edges.parquet", tmp_path / "nodes*.parquet"
+    one, other = (gnnkit.tables(*tables, **given, **more) for more in ({}, {"engine": Hosts()}))
+    labels = np.nan_to_num(np.concatenate(list(other.node_array_chunks("node", "y"))), nan=-9)
+    assert labels[[0, 1, 2, 60, 61, 62]].tolist() == expected
+    assert other.fingerprint() == one.fingerprint() and other.append_state == one.append_state and other.metadata == one.metadata
+
+
 class TestRefused:
     """What is wrong with tables is found by the host that reads it, or refused before."""
 

@@ -156,6 +156,10 @@ def test_advice_on_texts_that_are_times_works() -> None:
         ({"features": "size", "standardize": 3}, "standardize"),
         ({"time": {("node", "to", "node"): "at"}, "undirected": True}, r"cannot be added up\n.*'a': 'b', 'b': 'a'"),
         ({"undirected": "yes"}, "undirected must be True or False"),
+        (
+            {"features": ["size", "a"]},
+            r"\['size'\] are columns of nodes, and \['a'\] of edges\n.*features=\{'node': \['size'\], \('node', 'to', 'node'\): \['a'\]\}",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_said(options: dict[str, Any], says: str) -> None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gnnkit import GraphLoader
@@ -16,7 +17,7 @@ from gnnkit.errors import PlanError
 from gnnkit.export.code import is_installed
 from gnnkit.jobs.environment import JobPlace
 from gnnkit.jobs.running import load_train, run_training
-from tests.export.graphs import make_store, make_typed_store
+from tests.export.graphs import NUM_CLASSES, NUM_NODES, make_store, make_typed_store
 from tests.helpers.machine import ROOT
 
 pytestmark = pytest.mark.slow
@@ -81,6 +82,24 @@ def test_a_template_trains_and_continues(
     steps = len(losses) // 2
     assert len(more) == 4 * steps
     assert sum(more[-steps:]) < sum(losses[:steps]), "it learns"
+    sys.modules.pop("gnnkit_train", None)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_nodes_without_a_label_are_no_part_of_the_loss(
+    several: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches of which no seed has one included."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    y = np.arange(NUM_NODES) % NUM_CLASSES
+    y = np.stack([y, 4 - y], 1).astype(np.float32) / 4 if several else y
+    y[: NUM_NODES // 2] = np.nan if several else -1
+    store = make_store(tmp_path / "store", y=y)
+    words: dict[str, Any] = {"input_nodes": None, "shuffle": False, "batch_size": 16, "progress": False, "backend": "inprocess"}
+    with GraphLoader.from_store(store, num_neighbors=[2], **words) as loader:
+        job = loader.export(tmp_path / "job", gpus_per_node=0).directory
+    accuracy, _, losses = train(job, 1, capsys)
+    assert 0 < accuracy <= 1 and np.isfinite(losses).all() and losses[0] == 0 < losses[-1]
     sys.modules.pop("gnnkit_train", None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 from typing import Any
 
@@ -56,3 +57,7 @@ def test_official_splits(name: str, tmp_path: Path) -> None:
         if len(loader.schema.edge_types) == 1:
             with GraphLoader.from_store(loader.store, num_neighbors=[2], progress=False) as again:
                 assert again.plan.inputs == loader.plan.inputs
+        with pytest.raises(PlanError, match="split 'val' of nodes") as told:
+            loader.for_split("val")
+        advice = str(told.value.hint).partition("loader.for_links(")[2].partition("), or")[0]
+        assert len(loader.for_links(ast.literal_eval(advice)))

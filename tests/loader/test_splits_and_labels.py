@@ -92,6 +92,18 @@ def test_a_plan_keeps_the_column_and_partition_measures_by_it(tmp_path: Path) ->
     assert parted.options.input_nodes == "train.1" and "train.0 to train.2" in str(parted)
 
 
+def test_nodes_without_a_label_are_warned_of_once_for_several_splits(tmp_path: Path) -> None:
+    data = graph(**SEVERAL, y=torch.where(torch.arange(NODES) == 20, -1, 0))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        store = gnnkit.partition(data, 1, out=tmp_path / "store")
+        assert seeds(GraphLoader.from_store(store, split_index=2, **PLAIN)) == [i for i in ids(TRAIN[:, 2]) if i != 20]
+    assert [str(one.message) for one in said] == [
+        "1 of 40 nodes of the split 'train.0' have no label in data.y, and are left out of it; so are those of the others"
+    ]
+    assert said[0].filename == __file__
+
+
 def test_a_mask_that_all_splits_share_belongs_to_each() -> None:
     data = graph(**{**SEVERAL, "test_mask": TEST[:, 0]})  # as in PyG's WikiCS
     assert seeds(GraphLoader.from_pyg(data, split_index=2, **PLAIN).for_split("test")) == ids(TEST[:, 0])
@@ -232,6 +244,17 @@ def test_whole_numbers_with_gaps_are_said_to_be_classes_and_no_label_at_all_is_a
         of_table([None, "b", "a", None, None], tmp_path)
     with pytest.raises(GnnkitError, match=r"(?s)column 'split' of 'node' nodes, which is unused.*split='split'"):
         GraphLoader.from_tables(LINKS, TABLE.rename(columns={"fold": "split"}), keys={"node": "id"}, store_dir=tmp_path, **PLAIN)
+
+
+def test_classes_are_counted_for_each_type(tmp_path: Path) -> None:
+    users = pd.DataFrame({"id": [1, 2, 3], "job": ["cook", "nurse", None]})
+    items = pd.DataFrame({"id": [1, 2, 3], "kind": pd.array([5, 0, None], "Int64")})
+    edges = pd.DataFrame({"user": [1, 2, 3], "item": [3, 2, 1]})
+    options: dict[str, Any] = {"keys": {"user": "id", "item": "id"}, "label": {"user": "job", "item": "kind"}, "store_dir": tmp_path}
+    loader = GraphLoader.from_tables(
+        {("user", "buys", "item"): edges}, {"user": users, "item": items}, **options, input_nodes=("user", None), **PLAIN
+    )
+    assert (loader.num_classes, loader.for_split(("item", None)).num_classes) == (2, 6)
 
 
 def test_several_columns_of_labels_may_lack_some(tmp_path: Path) -> None:

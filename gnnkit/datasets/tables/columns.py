@@ -337,6 +337,7 @@ class Numbers(Column):
         self._dtype, self._flat = dtype, flat
         self._is_exact = dtype is None  # features may be rounded to 0, and labels and weights may not
         self._widths: list[int] = []
+        self._waiting: list[list[NDArray[Any]]] = []  # rows until there is a list of each column, which tells how long they are
         self._is_label = is_label
         # Of labels that are no whole numbers: whether some are missing, and whether the others could be classes.
         self._has_gaps, self._may_be_classes = False, flat and not set(columns) & set(options.types)
@@ -348,19 +349,43 @@ class Numbers(Column):
 
     @override
     def append(self, converted: list[NDArray[Any]]) -> None:
-        widths = [rows.shape[1] for rows in converted]
+        self._waiting.append(converted)
+        if self._kept is not None or all(self._firsts()):
+            self._keep_waiting()
+
+    def _firsts(self) -> list[list[NDArray[Any]]]:
+        """The rows of each column that have a width, of those that wait."""
+        return [[rows for rows in found if rows.dtype != np.bool_] for found in zip(*self._waiting, strict=True)] or [[]]
+
+    def _keep_waiting(self) -> None:
+        """Keeps the rows that wait; of a column that has no list at all, lists of one number."""
         if self._kept is None:
-            self._widths = widths
-            self._dtype = self._dtype or ("int64" if all(rows.dtype.kind in "iu" for rows in converted) else "float32")
+            firsts = [found[0] if found else np.empty((0, 1), np.float32) for found in self._firsts()]
+            self._widths = [rows.shape[1] for rows in firsts] if self._waiting else [1] * len(self.columns)
+            self._dtype = self._dtype or ("int64" if all(rows.dtype.kind in "iu" for rows in firsts) else "float32")
             self._kept = self._made()
-        self._check_widths(widths)
+        waiting, self._waiting = self._waiting, []
+        for converted in waiting:
+            self._keep([self._with_width(*each) for each in zip(converted, self.columns, self._widths, strict=True)])
+
+    def _with_width(self, rows: NDArray[Any], name: str, width: int) -> NDArray[Any]:
+        """The same rows; those without any list get what there is in its place."""
+        return np.full((len(rows), width), self._in_place_of(name, np.nan), np.float64) if rows.dtype == np.bool_ else rows
+
+    def _in_place_of(self, name: str, none: float) -> Any:
+        """What takes the place of a list that is null; ``none`` in labels."""
+        return np.nan if name in self._means else self._options.fill.get(name, none)
+
+    def _keep(self, converted: list[NDArray[Any]]) -> None:
+        self._check_widths([rows.shape[1] for rows in converted])
         if self._is_label:
             converted = self._as_labels(converted)
         if self._dtype == "int64" and any(rows.dtype.kind not in "iu" for rows in converted):
-            raise DatasetError(f"columns {list(self.columns)} have whole numbers first and fractions later", "types={...: 'double'}")
+            hint = f"types={dict.fromkeys(self.columns, 'double')} reads all as fractions"
+            raise DatasetError(f"columns {list(self.columns)} have whole numbers first and fractions later", hint)
         kept = "float64" if self.is_fitted else self._dtype
         rows = np.concatenate(converted, axis=1, dtype=np.dtype(kept), casting="same_kind" if self._dtype == "int64" else "unsafe")
-        self._kept.append(rows.reshape(-1) if self._flat else rows)
+        self._rows_kept.append(rows.reshape(-1) if self._flat else rows)
 
     def _as_labels(self, converted: list[NDArray[Any]]) -> list[NDArray[Any]]:
         """Labels with -1 or NaN, whichever the array has, where there is none."""
@@ -394,10 +419,7 @@ class Numbers(Column):
 
     @override
     def finish(self) -> ArraySpec:
-        if self._kept is None:
-            self._dtype = self._dtype or "float32"
-            self._widths = [1] * len(self.columns)
-            self._kept = self._made()
+        self._keep_waiting()
         assert self._dtype is not None
         if self._are_classes:
             (name,) = self.columns
@@ -408,7 +430,7 @@ class Numbers(Column):
             raise DatasetError(
                 f"the labels {list(self.columns)} are classes with the new rows and numbers without them, or otherwise", hint
             )
-        return replace(self._kept.spec, dtype="int64" if self._are_classes else self._dtype)
+        return replace(self._rows_kept.spec, dtype="int64" if self._are_classes else self._dtype)
 
     @property
     def is_fitted(self) -> bool:
@@ -492,8 +514,7 @@ class Numbers(Column):
             self._kept = self._made()
         self._check_widths(other._widths)
         self._has_gaps, self._may_be_classes = self._has_gaps or other._has_gaps, self._may_be_classes and other._may_be_classes
-        if other._dtype != self._dtype:
-            raise DatasetError(f"columns {list(self.columns)} have whole numbers and fractions", "types={...: 'double'}")
+        assert other._dtype == self._dtype, "columns of several types are read in one place"
         self._join(other)
 
     def _rows(self, piece: Piece, name: str) -> NDArray[Any]:
@@ -506,7 +527,9 @@ class Numbers(Column):
             if not self._is_label and name not in self._options.fill:
                 array = without_nulls(array, name, piece, {})
             is_there, array = np.asarray(array.is_valid()), array.drop_null()
-            lengths = np.asarray(pc.list_value_length(array)) if len(array) else np.ones(1, np.int64)
+            if not (len(array) or pa.types.is_fixed_size_list(kind)):
+                return np.empty((len(is_there), 0), np.bool_)  # other rows tell how long lists are
+            lengths = np.asarray(pc.list_value_length(array)) if len(array) else np.array([kind.list_size])
             width = int(lengths[0])
             if (lengths != width).any():
                 row = int(np.flatnonzero(lengths != width)[0])
@@ -533,8 +556,7 @@ class Numbers(Column):
         rows = rows.reshape(-1 if width else len(is_there), width)
         if len(rows) == len(is_there):
             return rows
-        none = NO_CATEGORY if rows.dtype.kind == "i" else np.nan  # labels
-        out = np.full((len(is_there), width), np.nan if name in self._means else self._options.fill.get(name, none), rows.dtype)
+        out = np.full((len(is_there), width), self._in_place_of(name, NO_CATEGORY if rows.dtype.kind == "i" else np.nan), rows.dtype)
         out[is_there] = rows
         return out
 

@@ -298,7 +298,9 @@ class HostTables(TableSource):
         """Whether hosts can share tables: row groups of Parquet files, of which each is known to come after how many rows."""
         if options.drops or MEAN in options.fill.values() or any({"standardize", "edge_type"} & {*owner.uses} for owner in layout.owners):
             return False
-        return all(owner.table is None or owner.table.can_be_cut for owner in layout.owners)
+        # A range of rows says of these what it is by its own values.
+        uses = [(owner.table, [*owner.uses.get("label", ()), *owner.uses.get("edge_weight", ()), *options.fill]) for owner in layout.owners]
+        return all(table is None or (table.can_be_cut and table.is_uniform(columns)) for table, columns in uses)
 
     @property
     def ranged(self) -> RangedTables:

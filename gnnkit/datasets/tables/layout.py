@@ -280,12 +280,17 @@ class Layout:
     def _use(self, option: str, value: Any, by_type: _ByType) -> None:
         """Enters the columns of one use; those of a graph of one type belong to its nodes, unless only its edges have them."""
         shared = self.is_homogeneous and not isinstance(value, Mapping)
-        if shared and option == "time":
+        if shared and option in _NODE_USES and option in _EDGE_USES:
             (node,), (edge,) = self.nodes.values(), self.edges.values()
-            for column in by_type.one(option, value, node.name):
-                if all(table is not None and column in table.schema.names for table in (node.table, edge.table)):
-                    hint = f"time={{{node.name!r}: {column!r}}} takes the one of nodes, time={{{edge.name}: {column!r}}} that of edges"
-                    raise PlanError(f"time={column!r} is a column of nodes and one of edges", hint)
+            columns = by_type.one(option, value, node.name)
+            of_nodes, of_edges = ([c for c in columns if own.table and c in own.table.schema.names] for own in (node, edge))
+            if option == "time" and (both := [column for column in of_nodes if column in of_edges]):
+                hint = f"time={{{node.name!r}: {both[0]!r}}} takes the one of nodes, time={{{edge.name}: {both[0]!r}}} that of edges"
+                raise PlanError(f"time={both[0]!r} is a column of nodes and one of edges", hint)
+            if of_nodes and {*of_nodes} < {*columns} == {*of_nodes, *of_edges}:
+                alone = [column for column in of_edges if column not in of_nodes]
+                hint = f"{option}={ {node.name: of_nodes, edge.name: alone} } takes each where it is"
+                raise PlanError(f"{option}={list(columns)}: {of_nodes} are columns of nodes, and {alone} of edges", hint)
         for node_type, node in self.nodes.items():
             columns = by_type.one(option, value, node_type) if option in _NODE_USES else ()
             edges = next(iter(self.edges.values())).table

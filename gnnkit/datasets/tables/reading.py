@@ -208,7 +208,7 @@ class SourceTable:
         """Returns the table itself; in files of text, such columns are texts, which may look like numbers."""
         if self.is_csv and columns:
             self.types = {**dict.fromkeys(columns, pa.string()), **self.types}
-            self.schema = _file_schema(self.files[0], self)
+            self.schema = _files_schema(self)
         return self
 
     def with_names(self, columns: Sequence[str]) -> None:
@@ -287,6 +287,17 @@ class SourceTable:
         """Whether it is Parquet files at their own places, whose row groups can be read by themselves."""
         return bool(self.files) and not self.urls and all(_format(path) == "parquet" for path in self.files)
 
+    def is_uniform(self, columns: Sequence[str]) -> bool:
+        """Whether the values of some columns have one type in all files of a table that ``can_be_cut``, and are no lists of any length."""
+        own = [column for column in columns if column in self.schema.names]
+        kinds = {column: {self.schema.field(column).type} for column in own}
+        for path in self.files[1:]:
+            schema = _file_schema(path, self)
+            for column in own:
+                kinds[column] |= {schema.field(column).type} if column in schema.names else set()
+        lists = any(pa.types.is_list(kind) or pa.types.is_large_list(kind) for found in kinds.values() for kind in found)
+        return not lists and all(len(found - {pa.null()}) < 2 for found in kinds.values())
+
     def row_groups(self, columns: Sequence[str]) -> list[RowGroup]:
         """Lists the row groups of a table that ``can_be_cut``, for some columns.
 
@@ -356,7 +367,7 @@ def open_table(
     if isinstance(paths, (list, tuple)) and paths and all(isinstance(path, (str, Path)) for path in paths):
         if len(paths) > 1 or _engine_at(folder := _expanded(os.fspath(paths[0]))) != "Delta":
             table.files, table.urls = _files(paths, what, events)
-            table.schema = _file_schema(table.files[0], table)
+            table.schema = _files_schema(table)
             return table
         table.form = _DeltaFolder(folder, what)
     reader = _open_stream(table)
@@ -685,6 +696,20 @@ def _file_schema(path: str, table: SourceTable) -> pa.Schema:
     return schema
 
 
+def _files_schema(table: SourceTable) -> pa.Schema:
+    """The columns of the first file; the type of one that is empty there is that of the first file where it is not."""
+    schema = _file_schema(table.files[0], table)
+    for path in table.files[1:]:
+        empty = [number for number, found in enumerate(schema) if pa.types.is_null(found.type)]
+        if not empty:
+            break
+        other = _file_schema(path, table)
+        for number in empty:
+            name = schema.field(number).name
+            schema = schema.set(number, other.field(name)) if name in other.names else schema
+    return schema
+
+
 def _unreadable(table: SourceTable, path: str, error: BaseException, where: str = "") -> DatasetError:
     hint = "the file is damaged, cut short, or not what its name says"
     if path in table._dialects:
@@ -708,7 +733,10 @@ def _file_batches(
         for name in in_folders:
             value = pa.repeat(pa.scalar(values[name], pa.string()), batch.num_rows).cast(table.folders[name])
             batch = pa.RecordBatch.from_arrays([*batch.columns, value], names=[*batch.schema.names, name])
-        yield batch.select(columns), shown + where
+        found = zip(columns, batch.select(columns).columns, strict=True)
+        # A column that is empty here is of no type, and of one in other files.
+        kept = [pa.nulls(len(own), table.schema.field(name).type) if pa.types.is_null(own.type) else own for name, own in found]
+        yield pa.RecordBatch.from_arrays(kept, names=columns) if columns else batch.select(columns), shown + where
 
 
 def _own_batches(

@@ -879,7 +879,7 @@ class TableSource(Shown):
 
     def _facts(self) -> dict[str, Any]:
         """Returns what became of the columns, as JSON."""
-        facts, classes = dict[str, Any](), list[list[Any]]()
+        facts, labelled = dict[str, Any](), list[Column]()
         for kept in self._kept:
             owner, earlier = kept.owner, {} if self._after is None else self._after.metadata["tables"][kept.label]
             own: dict[str, Any] = {name: column.facts() for name, column in kept.columns.items()}
@@ -887,9 +887,8 @@ class TableSource(Shown):
             if isinstance(kept, KeptNodes):
                 own["keys"] = list(kept.owner.keys) or ("row numbers" if kept.owner.by_row else self._key_order(kept, earlier))
                 used |= set(kept.owner.keys)
-                if isinstance(codes := kept.columns.get(LABEL_NAME), Codes):
-                    classes.append(codes.values)
                 if LABEL_NAME in kept.columns:
+                    labelled.append(kept.columns[LABEL_NAME])
                     without = sum(int((~has_label(rows)).sum()) for _, rows in kept.chunks(LABEL_NAME)) + earlier.get("unlabelled", 0)
                     own |= {"unlabelled": without} if without else {}
                 if kept.split is not None:
@@ -906,7 +905,8 @@ class TableSource(Shown):
             if filled := {name: self._options.fill[name] for name in sorted(used & set(self._options.fill))}:
                 own["fill"] = filled
             facts[kept.label] = own
-        return {"tables": facts, **({"num_classes": len(classes[0])} if len(classes) == 1 else {})}
+        classes = [len(column.values) for column in labelled if isinstance(column, Codes)]
+        return {"tables": facts, **({"num_classes": classes[0]} if len(labelled) == len(classes) == 1 else {})}
 
     def _key_order(self, nodes: KeptNodes, earlier: Mapping[str, Any]) -> str:
         """The order of keys that edges name, those of the store and the new ones together."""
