@@ -373,7 +373,7 @@ class Numbers(Column):
         return np.full((len(rows), width), self._in_place_of(name, np.nan), np.float64) if rows.dtype == np.bool_ else rows
 
     def _in_place_of(self, name: str, none: float) -> Any:
-        """What takes the place of a list that is null; ``none`` in labels."""
+        """Returns what takes the place of a list that is null; ``none`` in labels."""
         return np.nan if name in self._means else self._options.fill.get(name, none)
 
     def _keep(self, converted: list[NDArray[Any]]) -> None:
