@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from gnnkit.arguments import checks_calls
 from gnnkit.backends.base import BatchStream
-from gnnkit.errors import PlanError
+from gnnkit.errors import PlanError, SamplingError
 from gnnkit.events import EventSink, Stage
 from gnnkit.loader.subgraphs import SaintNorms
 from gnnkit.plan import LABEL_COUNTS, LABEL_KINDS, LABEL_NODES, AnchorLabels, InputAnchors, LabelOutput, LoaderPlan, Shape, label_name
@@ -610,7 +610,17 @@ class BatchBuilder:
         return BlockPool(_BLOCKS_KEPT, pinned_for=self.plan.runtime.pin_device)
 
     def contents(self, subgraph: SampledSubgraph) -> BatchContents:
-        """The batch's contents; with a seed mask where batches may be repeats that only pad an epoch."""
+        """The batch's contents; with a seed mask where batches may be repeats that only pad an epoch.
+
+        Raises:
+            SamplingError: It has more nodes than a batch may have.
+        """
+        most = self.plan.runtime.max_nodes
+        if most is not None and (count := subgraph.layout.sizes()[0]) > most:
+            raise SamplingError(
+                f"batch {subgraph.batch_index} of epoch {subgraph.epoch} has {count} nodes, more than max_nodes={most}",
+                "a smaller batch_size, fewer num_neighbors or a larger max_nodes",
+            )
         if subgraph.is_padding is None:
             return contents_of(subgraph)
         import torch

@@ -37,7 +37,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "Links": ("edge_label_index", *LINK_OPTIONS),
     "Order and ranks": ("seed_weights", "drop_last", "remainder", "rank", "world_size"),
-    "Memory and time": ("prefetch", "memory_budget", "feature_cache", "placement", "start_timeout_s", "batch_timeout_s"),
+    "Memory and time": ("prefetch", "max_nodes", "memory_budget", "feature_cache", "placement", "start_timeout_s", "batch_timeout_s"),
     "Tables": tuple(field.name for field in fields(TableOptions)),
     "The store that is built": BUILD_OPTIONS,
 }

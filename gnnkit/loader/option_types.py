@@ -72,6 +72,8 @@ class BesideKeywords(TypedDict, total=False):
     """Number of trainers; goes with ``rank``."""
     prefetch: int
     """Batches kept ready beyond those being sampled."""
+    max_nodes: int | None
+    """The most nodes of a batch, over all types; an epoch stops with an error at a larger one. None sets no bound."""
     memory_budget: int | str | None
     """Bytes, or a size such as "2GB", for a copy of the graph in huge pages, or the hottest part of a store with order="hotness"; None
     is a quarter of what is free, divided by the processes of this machine that use the store; 0 makes no copy."""

@@ -161,6 +161,7 @@ class LoaderOptions:
         start_timeout_s: Seconds that starting may take; while kernels are compiled, each of them.
         batch_timeout_s: Seconds that one wait for a batch may take. A thread or process that is seen to be sampling it is waited for,
             with a warning at half of the time.
+        max_nodes: The most nodes of a batch, over all types; an epoch stops with an error at a larger one. None sets no bound.
         memory_budget: Bytes, or a size such as "2GB", for a copy of the graph in huge pages, or the hottest part of a store with
             order="hotness"; None is a quarter of what is free, divided by the processes of this machine that use the store; 0 makes no
             copy.
@@ -194,6 +195,7 @@ class LoaderOptions:
     prefetch: int = 2
     start_timeout_s: float = 120.0
     batch_timeout_s: float = 120.0
+    max_nodes: int | None = None
     memory_budget: int | str | None = None
     placement: PlacementOption = "auto"
 
@@ -259,7 +261,9 @@ class LoaderOptions:
         """Limits."""
         cache = size_in_bytes("feature_cache", self.feature_cache, "0 keeps no features on the device", least=0)
         budget = size_in_bytes("memory_budget", self.memory_budget, "at least 0; None is a quarter of what is free", least=0)
-        return RuntimeOptions(self.start_timeout_s, self.batch_timeout_s, self.prefetch, budget, feature_cache=cache or 0)
+        return RuntimeOptions(
+            self.start_timeout_s, self.batch_timeout_s, self.prefetch, budget, feature_cache=cache or 0, max_nodes=self.max_nodes
+        )
 
     def form(self) -> BatchForm:
         """The form of batches."""

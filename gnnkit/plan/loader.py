@@ -231,6 +231,7 @@ class RuntimeOptions(Record):
         memory_budget: Bytes that one copy of the graph in huge pages may take; None: see ``copy_budget``, 0 never copies.
         pin_device: The number of the CUDA device for whose copies batches' blocks are page-locked; None: they are not.
         feature_cache: Bytes of features that are kept on the device batches are copied to; 0 keeps none.
+        max_nodes: The most nodes of a batch, over all types; None sets no bound.
     """
 
     takes_defaults = True
@@ -241,6 +242,7 @@ class RuntimeOptions(Record):
     memory_budget: int | None = None
     pin_device: int | None = None
     feature_cache: int = 0
+    max_nodes: int | None = field(default=None, metadata=OMITTED)
 
     def __post_init__(self) -> None:
         for name in ("start_timeout_s", "batch_timeout_s"):
@@ -252,9 +254,10 @@ class RuntimeOptions(Record):
             ("memory_budget", "a number of bytes", LARGEST),
             ("pin_device", "the number of a device", _MOST_DEVICE),
             ("feature_cache", "a number of bytes", LARGEST),
+            ("max_nodes", "a number of nodes", LARGEST),
         ):
             value = getattr(self, name)
-            if value is None and name in ("memory_budget", "pin_device"):
+            if value is None and name in ("memory_budget", "pin_device", "max_nodes"):
                 continue
             if not is_whole(value, 0, most):
                 limit = "" if most == LARGEST else f", and at most {most}"
