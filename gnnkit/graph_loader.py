@@ -32,7 +32,7 @@ from gnnkit.loader.inputs import (
 from gnnkit.loader.option_table import GROUPS, option_table, takes_options
 from gnnkit.loader.options import GivenOptions, LoaderOptions, Progress, check_names, sort_options
 from gnnkit.loader.pipeline import Controls, Pipeline, near_data, on_built, on_graph, on_store, open_plan
-from gnnkit.loader.planned import check_source, check_undivided, has_edge_arrays, open_in_memory, store_folders, warm_in_background
+from gnnkit.loader.planned import check_source, has_edge_arrays, open_in_memory, store_folders, warm_in_background
 from gnnkit.loader.served import check_same_dataset, check_same_path, check_same_source, joins_servers, served_store
 from gnnkit.plan import LoaderPlan, PlacementWord
 from gnnkit.rendering import Shown
@@ -140,9 +140,9 @@ class GraphLoader(Controls, Shown, metaclass=_Answering):
         """
         if not isinstance(plan, LoaderPlan):
             raise PlanError(f"GraphLoader() opens a plan, and was given a {type(plan).__name__}", _MADE_BY)
-        self._take(Pipeline(plan, graph, events, transform=transform, device=device, cache=cache))
+        self._hold(Pipeline(plan, graph, events, transform=transform, device=device, cache=cache))
 
-    def _take(self, pipeline: Pipeline) -> None:
+    def _hold(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._dist_loader = None
 
@@ -151,7 +151,7 @@ class GraphLoader(Controls, Shown, metaclass=_Answering):
         """The opened plan, to which this class adds the constructors and verbs of users."""
         here = self._pipeline.in_this_process()
         if here is not self._pipeline:
-            self._take(here)
+            self._hold(here)
         return here
 
     @property
@@ -193,7 +193,7 @@ class GraphLoader(Controls, Shown, metaclass=_Answering):
     @classmethod
     def _over(cls, pipeline: Pipeline) -> GraphLoader:
         loader = cls.__new__(cls)
-        loader._take(pipeline)
+        loader._hold(pipeline)
         return loader
 
     # Constructors ----------------------------------------------------------------------------------------------------------
@@ -359,15 +359,14 @@ class GraphLoader(Controls, Shown, metaclass=_Answering):
         """
         from gnnkit.datasets.pyg import PyGSource  # torch_geometric
 
-        given = sort_options(options, input_nodes, with_edge, {"weight": weight, "time_attr": time_attr})
+        given = sort_options(options, input_nodes, with_edge, {"edge_dir": edge_dir, "weight": weight, "time_attr": time_attr})
         index = given.inputs.edge_label_index
         source = PyGSource(data if index is None else without_links(data), edge_arrays=(weight,))
-        given = near_data(given, data)
         wants_edges = has_edge_arrays(source.schema) if with_edge is None else with_edge
-        build = replace(given.build, edge_dir=edge_dir, with_edge=wants_edges or wants_all_edges(index))
-        graph = open_in_memory(source, build, type(data).__name__)
-        check_undivided(given.loader)
-        return cls._over(on_graph(graph, given, None, wants_edges, History(progress_ui.make_sink(progress))))
+        build = replace(given.build, with_edge=wants_edges or wants_all_edges(index))
+        graph, events = open_in_memory(source, build, type(data).__name__), History(progress_ui.make_sink(progress))
+        pipeline = on_graph(graph, near_data(given, data), None, wants_edges, events)
+        return cls._over(pipeline)
 
     @classmethod
     @takes_options()
@@ -491,10 +490,8 @@ class GraphLoader(Controls, Shown, metaclass=_Answering):
             PlanError: An option is unknown or its value unusable.
         """
         check_names(changes, [*LINK_OPTIONS, *(field.name for field in fields(LoaderOptions))])
-        given: Mapping[str, Any] = changes
-        links = LinkOptions(**{name: value for name, value in given.items() if name in LINK_OPTIONS})
-        rest = {name: value for name, value in given.items() if name not in LINK_OPTIONS}
-        graph = self.pipeline.graph
+        graph, rest = self.pipeline.graph, dict[str, Any](changes)
+        links = LinkOptions(**{name: rest.pop(name) for name in LINK_OPTIONS if name in changes})
         return self._over(
             self.pipeline.changed(lambda sampling: (resolve_input_links(edge_label_index, links, sampling, graph), sampling), rest)
         )

@@ -995,23 +995,16 @@ class InputOptions:
         """Takes the options about inputs.
 
         Args:
-            values: Names and values, of ``INPUT_OPTIONS``.
+            values: Names and values of all that a constructor was given as ``options``.
             input_nodes: What the user says of nodes.
 
         Raises:
             PlanError: A value is unusable, or nodes and links are given.
         """
         links = LinkOptions(**{name: value for name, value in values.items() if name in LINK_OPTIONS})
-        index = values.get("edge_label_index")
-        if index is not None and not is_auto(input_nodes):
+        if values.get("edge_label_index") is not None and not is_auto(input_nodes):
             raise PlanError("input_nodes and edge_label_index are both given", "batches start from nodes or from links: give one of them")
-        return cls(
-            input_nodes=input_nodes,
-            split_index=values.get("split_index"),
-            input_time=values.get("input_time"),
-            edge_label_index=index,
-            links=links,
-        )
+        return cls(input_nodes=input_nodes, links=links, **{one.name: values[one.name] for one in fields(cls) if one.name in values})
 
     def resolve(self, sampling: Sampling, graph: GraphHandle) -> Inputs:
         """The plan's form.
@@ -1040,5 +1033,3 @@ class InputOptions:
 
 
 LINK_OPTIONS = tuple(one.name for one in fields(LinkOptions))
-# Options that every constructor takes beside ``input_nodes``.
-INPUT_OPTIONS = ("split_index", "input_time", "edge_label_index", *LINK_OPTIONS)

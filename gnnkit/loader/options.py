@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from gnnkit.arguments import Array, Dates, check_fields, check_known
 from gnnkit.backends import BackendName, resolve_backend
@@ -23,7 +23,6 @@ from gnnkit.events import EventSink, ignore_events
 from gnnkit.files import user_path
 from gnnkit.loader.inputs import (
     HOP_OPTIONS,
-    INPUT_OPTIONS,
     InputOptions,
     check_sampling_options,
     resolve_rank,
@@ -52,6 +51,7 @@ from gnnkit.plan import (
     TemporalStrategy,
     to_pad,
 )
+from gnnkit.plan.records import Record
 from gnnkit.plan.sampling import FanOuts
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.samplers import Clusters, Sampler, to_options
@@ -61,6 +61,7 @@ from gnnkit.storage.manifest import Manifest, read_manifest
 from gnnkit.storage.store import Store
 from gnnkit.urls import is_url
 
+_Part = TypeVar("_Part", bound=Record)
 WeightsOption: TypeAlias = Literal["balanced"] | Array | None
 WindowOption: TypeAlias = int | timedelta | Dates | None
 PadOption: TypeAlias = Literal["bucket"] | Sequence[tuple[int, int]] | Sequence[Mapping[Any, int]] | None
@@ -255,19 +256,22 @@ class LoaderOptions:
         shuffle = is_drawn if self.shuffle is None else self.shuffle
         remainder: Remainder = self.remainder or ("drop" if shuffle else "pad")
         rank, world_size = resolve_rank(self.rank, self.world_size)
-        return Batching(sampling.batch_size or self.batch_size, shuffle, bool(self.drop_last), remainder, self.seed, rank, world_size)
+        given = {"shuffle": shuffle, "drop_last": bool(self.drop_last), "remainder": remainder, "rank": rank, "world_size": world_size}
+        return self._as(Batching, batch_size=sampling.batch_size or self.batch_size, **given)
 
     def runtime(self) -> RuntimeOptions:
         """Limits."""
         cache = size_in_bytes("feature_cache", self.feature_cache, "0 keeps no features on the device", least=0)
         budget = size_in_bytes("memory_budget", self.memory_budget, "at least 0; None is a quarter of what is free", least=0)
-        return RuntimeOptions(
-            self.start_timeout_s, self.batch_timeout_s, self.prefetch, budget, feature_cache=cache or 0, max_nodes=self.max_nodes
-        )
+        return self._as(RuntimeOptions, memory_budget=budget, feature_cache=cache or 0)
 
     def form(self) -> BatchForm:
         """The form of batches."""
-        return BatchForm(bool(self.is_edge_index), to_pad(self.pad))
+        return self._as(BatchForm, is_edge_index=bool(self.is_edge_index), pad=to_pad(self.pad))
+
+    def _as(self, kind: type[_Part], **settled: Any) -> _Part:
+        """A record of the plan: its fields are the options of the same names, but for those that are settled here."""
+        return kind(**{field.name: getattr(self, field.name) for field in fields(kind) if hasattr(self, field.name)} | settled)
 
     @cached_property
     def site(self) -> Site:
@@ -369,9 +373,8 @@ def sort_options(
     Raises:
         PlanError: A value is unusable.
     """
-    own = [field.name for field in fields(LoaderOptions)]
-    loader = LoaderOptions(**{name: value for name, value in values.items() if name in own})
-    inputs = InputOptions.of({name: value for name, value in values.items() if name in INPUT_OPTIONS}, input_nodes)
+    loader = LoaderOptions(**{field.name: values[field.name] for field in fields(LoaderOptions) if field.name in values})
+    inputs = InputOptions.of(values, input_nodes)
     build: dict[str, Any] = {name: value for name, value in (values if edges is None else edges).items() if name in BUILD_OPTIONS}
     if edges is None and build.get("num_parts") is None:
         build["num_parts"] = loader.site.hosts.count

@@ -40,6 +40,7 @@ from gnnkit.loader.options import EdgeUse, GivenOptions, LoaderOptions
 from gnnkit.loader.planned import (
     as_rank,
     check_store_has,
+    check_undivided,
     checked_inputs,
     has_edge_arrays,
     open_in_memory,
@@ -687,7 +688,12 @@ def on_built(source: GraphSource, given: GivenOptions, folders: Sequence[Path], 
 
 
 def near_data(given: GivenOptions, data: Any) -> GivenOptions:
-    """The options with "auto" settled for data on a device of torch's: it is sampled there. A backend that was joined comes first."""
+    """The options with "auto" settled for data on a device of torch's: it is sampled there. A backend that was joined comes first.
+
+    Raises:
+        PlanError: The data is to be spread over hosts.
+    """
+    check_undivided(given.loader)
     own, device = given.loader, device_of(data)
     if own.backend != "auto" or joined() is not None or cache_device(own.device) not in (None, device):
         return given

@@ -26,7 +26,7 @@ from torch_geometric.data import Data
 
 from gnnkit import Colocated, GraphLoader, InProcess
 from gnnkit.backends import backend_from_json
-from gnnkit.errors import LoaderClosed, PlanError
+from gnnkit.errors import LoaderClosed, PlanError, SamplingError
 from tests.backends.setups import BACKENDS, COLOCATED, loader_of
 from tests.helpers.batches import digest, same
 from tests.helpers.graphs import ArraySource, random_source
@@ -87,6 +87,26 @@ def test_peek_and_sample_are_the_same_everywhere(loader: GraphLoader) -> None:
             same(loader.sample(ids, epoch=4, index=2), reference.sample(ids, epoch=4, index=2))
     rest = list(iterator)
     assert_epoch(rest, 0, first=1)
+
+
+@pytest.mark.parametrize("name", TRIED)
+def test_a_batch_that_is_too_large_is_refused_by_its_name(name: str) -> None:
+    """Wherever it is sampled; loaders beside this one keep the bound, until another is given."""
+    sizes = [batch.num_nodes for batch in expected(0)]
+    first = next(index for index, size in enumerate(sizes) if size > sizes[0])
+    said = f"(?s)batch {first} of epoch 0 has {sizes[first]} nodes, more than max_nodes={sizes[0]}.*a smaller batch_size"
+
+    def refused(loader: GraphLoader) -> None:
+        batches = iter(loader)
+        assert [next(batches).num_nodes for _ in range(first)] == sizes[:first]
+        with pytest.raises(SamplingError, match=said):
+            next(batches)
+
+    with loader_of(name, max_nodes=sizes[0]) as loader:
+        refused(loader)
+        with loader.with_backend("inprocess") as beside, loader.with_backend("inprocess", max_nodes=max(sizes)) as larger:
+            refused(beside)
+            assert_epoch(list(larger), 0)
 
 
 @cache

@@ -68,7 +68,7 @@ def test_what_slurm_takes(plan: Path, tmp_path: Path, options: dict[str, Any], l
             ["-q gpu", "-A physics", "-P gnn", "-l walltime=36:00:00"],
         ),
         ({"walltime": "3600"}, ["-l walltime=3600"]),
-        ({"chunk": {"ncpus": 32, "mem": "64gb", "model": "a100"}}, ["-l select=1:ncpus=32:mem=64gb:ngpus=1:mpiprocs=1:model=a100"]),
+        ({"chunk": {"ncpus": 32, "mem": "64gb", "model": "a100"}}, ["-l select=1:mpiprocs=1:ncpus=32:mem=64gb:ngpus=1:model=a100"]),
         ({"resources": {"place": "scatter:excl", "filesystems": "home:eagle"}}, ["-l place=scatter:excl", "-l filesystems=home:eagle"]),
         ({"extra": {"m": "abe", "V": "", "W": "umask=022"}}, ["-m abe", "-V", "-W umask=022"]),
     ],

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from gnnkit import PPR, BuildOptions, Colocated, Glt, GraphLoader, GraphStore, InProcess, LoaderPlan, Store, partition
-from gnnkit.errors import PlanError, StoreError
+from gnnkit.errors import PlanError, SamplingError, StoreError
 from gnnkit.plan import LabelLists
 from tests.backends.kinds import KINDS, KNOWS, WHOLE_KINDS, built, kind_loader, source_of
 from tests.helpers.batches import digest
@@ -252,6 +252,19 @@ def test_a_plan_takes_its_graph_in_other_parts(store: Store, whole: str, tmp_pat
     replace(plan, store=replace(plan.store, path=str(cut.path))).save(tmp_path / "plan.json")
     with GraphLoader.from_plan(tmp_path / "plan.json", progress=False) as again:
         assert digest(again) == whole and again.plan.store == cut.reference
+
+
+def test_the_most_nodes_of_a_batch_travel_with_the_plan(store: Store, tmp_path: Path) -> None:
+    """Into a file, an exported job, and graphlearn-torch's face; a plan without the bound does not name it."""
+    with GraphLoader.from_store(store.path, backend="inprocess", max_nodes=1, **OPTIONS) as loader:
+        loader.plan.save(tmp_path / "plan.json")
+        loader.export(tmp_path / "job", gpus_per_node=0)
+        with pytest.raises(SamplingError, match="more than max_nodes=1"):
+            next(iter(loader.dist_loader))
+        assert "max_nodes" not in replace(loader.plan.runtime, max_nodes=None).to_json()
+    for file in (tmp_path / "plan.json", tmp_path / "job" / "plan.json"):
+        with GraphLoader.from_plan(file, progress=False) as opened, pytest.raises(SamplingError, match="more than max_nodes=1"):
+            opened.peek()
 
 
 @pytest.mark.parametrize("options", [BuildOptions(edge_dir="out"), BuildOptions(feature_dtype="float16"), BuildOptions(with_edge=True)])

@@ -70,6 +70,8 @@ PLAIN: dict[str, tuple[dict[str, Any], str, str]] = {
     "batch_timeout_s": ({"batch_timeout_s": 0}, "0", "positive"),
     "start_timeout_s": ({"start_timeout_s": -5}, "-5", "positive"),
     "memory_budget": ({"memory_budget": -5}, "-5", "at least 0"),
+    "max_nodes": ({"max_nodes": -1}, "-1", "at least 0"),
+    "max_nodes of a fraction": ({"max_nodes": 1.5}, "1.5", "whole number"),
     "unknown option": ({"num_neighbours": [1]}, "'num_neighbours'", "'num_neighbors'"),
     "unknown device": ({"device": "gpu"}, "'gpu'", "'cuda'"),
     "transform": ({"transform": "normalize"}, "'normalize'", "function"),

@@ -3,24 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from gnnkit.export.job import ExportJob, Instructions
 from gnnkit.export.launchers.base import Launcher
-from gnnkit.export.launchers.common import (
-    LAUNCH,
-    OPTION,
-    SERVE,
-    checked,
-    instructions_of,
-    rank_cores,
-    render,
-    scripts,
-    storage_cores,
-    storage_gib,
-    time_limit,
-    trainer_gib,
-)
+from gnnkit.export.launchers.common import LAUNCH, OPTION, SERVE, checked, instructions_of, render, scripts, time_limit
 from gnnkit.export.proof.trial import Command, JobTrial
 
 JOB = "job.pbs"
@@ -80,19 +66,12 @@ class Pbs(Launcher):
             PlanError: A name or a value in one of the mappings is none.
         """
         given = job.options
-        chunk: dict[str, Any] = {"ncpus": rank_cores(job) * job.procs_per_node, "mem": f"{trainer_gib(job)}gb"}
-        chunk |= {"ngpus": job.gpus_per_node} if job.gpus_per_node else {}
-        chunk |= {"mpiprocs": 1, **checked("chunk", given.get("chunk", {}), _NAME, _VALUE, "resource of a node")}
-        storage = {"ncpus": storage_cores(job), "mem": f"{storage_gib(job)}gb", "mpiprocs": 1}
-        kinds = [(job.nodes, chunk), *([(job.storage_nodes, storage)] if job.num_servers else [])]
-        select = "+".join(":".join([str(count), *(f"{name}={value}" for name, value in kind.items())]) for count, kind in kinds)
-        resources = {"select": select, "place": "scatter", "walltime": given.get("walltime", "24:00:00")}
+        chunk = checked("chunk", given.get("chunk", {}), _NAME, _VALUE, "resource of a node")
+        resources = {"place": "scatter", "walltime": given.get("walltime", "24:00:00")}
         resources |= checked("resources", given.get("resources", {}), _NAME, OPTION, "resource of a job")
         letters = {letter: given[name] for name, letter in _LETTERS.items() if name in given}
         letters |= checked("extra", given.get("extra", {}), _LETTER, OPTION, "option of qsub, which are letters")
-        lines = [f"#PBS -{letter} {value}".rstrip() for letter, value in letters.items()]
-        lines += [f"#PBS -l {name}={value}" for name, value in resources.items()]
-        return {JOB: render(JOB, job, options="\n".join(lines)), **scripts(job, "machines")}
+        return {JOB: render(JOB, job, chunk=chunk, resources=resources, letters=letters), **scripts(job, "machines")}
 
     def instructions(self, job: ExportJob) -> Instructions:
         """Returns the text about ``qsub``."""
@@ -106,12 +85,5 @@ class Pbs(Launcher):
         hosts.write_text("".join(f"{node.address}\n" for node in (*trial.nodes, *trial.storage_nodes)))
         starts = [(node, "STORAGE_RANK") for node in trial.storage_nodes] + [(node, "NODE_RANK") for node in trial.nodes]
         told = {"PBS_JOBID": "1.trial", "PBS_NODEFILE": str(hosts)}
-        return [
-            trial.command(
-                node,
-                JOB,
-                ["bash", JOB],
-                {**told, "PBS_O_WORKDIR": str(node.folder), "GNNKIT_TRIAL": f"{rank}={node.rank}"},
-            )
-            for node, rank in starts
-        ]
+        own = [{"PBS_O_WORKDIR": str(node.folder), "GNNKIT_TRIAL": f"{rank}={node.rank}"} for node, rank in starts]
+        return [trial.command(node, JOB, ["bash", JOB], told | each) for (node, _), each in zip(starts, own, strict=True)]
