@@ -11,7 +11,8 @@ import typer
 
 from gnnkit.bounds import size_in_bytes
 from gnnkit.capacity import Asked, Cluster, Estimate, Rates, SizedGraph, asked, estimate, from_bench, measure, sized_graph
-from gnnkit.cli.output import FEATURE_DTYPE, OK, WARNING, fan_outs, feature_dtypes, show_json, show_line, show_rows
+from gnnkit.cli.output import OK, WARNING, fan_outs, show_json, show_line, show_rows
+from gnnkit.cli.stores import FEATURE_DTYPE, feature_dtypes
 from gnnkit.errors import PlanError
 from gnnkit.host import available_cpus, total_memory
 from gnnkit.storage.layout import BuildOptions, part_of

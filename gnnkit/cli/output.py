@@ -53,13 +53,6 @@ class VerbCommand(TyperCommand):
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
 
-FEATURE_DTYPE = typer.Option(
-    None,
-    help="Store features as float32, float16, bfloat16, float8_e4m3fn, quint8, quint4x2 or quint2x4: DTYPE, or TYPE=DTYPE with a node or "
-    "edge type; may be given several times.",
-)
-
-
 def fan_outs(text: str) -> tuple[int, ...]:
     """Reads ``--num-neighbors``: one whole number for each hop.
 
@@ -86,12 +79,6 @@ def _value(text: str) -> Any:
     if text in ("true", "false"):
         return text == "true"
     return int(text) if text.isdigit() else text.split(",") if "," in text else text
-
-
-def feature_dtypes(values: list[str] | None) -> Any:
-    """Returns what ``FEATURE_DTYPE`` says: a dtype of all features, ``{type: dtype}``, or None."""
-    said = by_type(values) if values else None
-    return {name.replace(",", "__"): dtype for name, dtype in said.items()} if isinstance(said, dict) else said
 
 
 def show_rows(title: str, rows: Iterable[tuple[str, str]]) -> None:

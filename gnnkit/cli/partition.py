@@ -10,8 +10,8 @@ from typing import Any
 
 import typer
 
-from gnnkit.cli.output import FEATURE_DTYPE, by_type, fan_outs, feature_dtypes, show_json, show_line
-from gnnkit.cli.stores import check_dataset, open_store, open_store_or_none, show_store, store_facts
+from gnnkit.cli.output import by_type, fan_outs, show_json, show_line
+from gnnkit.cli.stores import FEATURE_DTYPE, check_dataset, feature_dtypes, open_store, open_store_or_none, show_store, store_facts
 from gnnkit.cluster.hosts import fitting_placement, held_nbytes
 from gnnkit.datasets.ogb import open_ogb
 from gnnkit.datasets.tables.reading import is_table_file

@@ -6,11 +6,11 @@ import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import typer
 
-from gnnkit.cli.output import WARNING, VerbCommand, show_error, show_json, show_line, show_rows, show_table
+from gnnkit.cli.output import WARNING, VerbCommand, by_type, show_error, show_json, show_line, show_rows, show_table
 from gnnkit.cluster.urls.stores import open_url, url_manifest
 from gnnkit.datasets.ogb import ogb_info, ogb_names
 from gnnkit.errors import DatasetError, GnnkitError, PlanError, StoreError, near_matches
@@ -21,7 +21,7 @@ from gnnkit.splits import shown_splits
 from gnnkit.storage.arrays import num_classes, num_unlabelled
 from gnnkit.storage.catalog import Pruned, StoreEntry, default_root, default_store_dir, default_store_dirs, list_stores, remove_store
 from gnnkit.storage.catalog import prune as prune_stores
-from gnnkit.storage.layout import LABEL_NAME
+from gnnkit.storage.layout import LABEL_NAME, FeatureDtype
 from gnnkit.storage.link_splits import LINK_INDEX
 from gnnkit.storage.manifest import Manifest
 from gnnkit.storage.report import report_of
@@ -29,6 +29,18 @@ from gnnkit.storage.store import Store
 from gnnkit.ui.progress import make_sink
 from gnnkit.units import format_bytes, format_count, format_number, format_short
 from gnnkit.urls import is_url
+
+FEATURE_DTYPE = typer.Option(
+    None,
+    help=f"Store features as {', '.join(get_args(FeatureDtype))}: DTYPE, or TYPE=DTYPE with a node or edge type; "
+    "may be given several times.",
+)
+
+
+def feature_dtypes(values: list[str] | None) -> Any:
+    """Returns what ``FEATURE_DTYPE`` says: a dtype of all features, ``{type: dtype}``, or None."""
+    said = by_type(values) if values else None
+    return {name.replace(",", "__"): dtype for name, dtype in said.items()} if isinstance(said, dict) else said
 
 
 def info(
