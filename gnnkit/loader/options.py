@@ -51,7 +51,6 @@ from gnnkit.plan import (
     TemporalStrategy,
     to_pad,
 )
-from gnnkit.plan.records import Record
 from gnnkit.plan.sampling import FanOuts
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.samplers import Clusters, Sampler, to_options
@@ -61,7 +60,7 @@ from gnnkit.storage.manifest import Manifest, read_manifest
 from gnnkit.storage.store import Store
 from gnnkit.urls import is_url
 
-_Part = TypeVar("_Part", bound=Record)
+_Part = TypeVar("_Part", Batching, RuntimeOptions, BatchForm)
 WeightsOption: TypeAlias = Literal["balanced"] | Array | None
 WindowOption: TypeAlias = int | timedelta | Dates | None
 PadOption: TypeAlias = Literal["bucket"] | Sequence[tuple[int, int]] | Sequence[Mapping[Any, int]] | None
