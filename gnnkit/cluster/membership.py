@@ -23,7 +23,9 @@ from typing import Any, Generic, TypeVar
 
 from gnnkit.bounds import is_whole
 from gnnkit.cluster.hosts import split_address
+from gnnkit.cluster.network.client import ServiceClient
 from gnnkit.cluster.network.codec import PROTOCOL_VERSION
+from gnnkit.cluster.network.requests import Requests
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, StoreError
 from gnnkit.plan import Placement
 from gnnkit.plan.records import Record
@@ -40,25 +42,36 @@ CLIENT_PREFIX = "client-"
 _STOP_TIMEOUT_S, _UNHURRIED_S = 0.15, 2.0
 _RETRY_S = 0.1
 
-# Tells one host's service something: ("here" or "bye", name of the process, its host, seconds that it may take). Raises where it cannot.
-Tell = Callable[[str, str, int, float], None]
-
 
 class LeaseRenewal:
     """This process's presence at the services of other hosts.
 
     Args:
         host: This host.
-        tell: ``{other host: how to tell its service something}``.
-        addresses: ``{other host: its address}``, for messages.
+        addresses: ``{other host: address of its service}``.
+        token: What they expect.
+        fingerprint: The store's.
         for_all: Whether this process speaks for everything that its trainer has started, and says goodbye for all of it.
+        ca: See ``ServiceClient``.
         name: What it calls itself; None makes a name up.
     """
 
     def __init__(
-        self, host: int, tell: Mapping[int, Tell], addresses: Mapping[int, str], *, for_all: bool = False, name: str | None = None
+        self,
+        host: int,
+        addresses: Mapping[int, str],
+        token: str,
+        fingerprint: str,
+        *,
+        for_all: bool = False,
+        ca: str | None = None,
+        name: str | None = None,
     ) -> None:
-        self._host, self._tell, self._addresses = host, dict(tell), dict(addresses)
+        self._host, hint = host, "start every host with the same token"
+        self._services = {
+            other: ServiceClient(address, token, ca, fingerprint, where=f"host {other} ({address})", hint=hint)
+            for other, address in addresses.items()
+        }
         self._name = name or f"{host}-{os.getppid()}-" + ("" if for_all else secrets.token_hex(6))
         self._farewell_s = _UNHURRIED_S if for_all else _STOP_TIMEOUT_S
         self._left = threading.Event()
@@ -71,17 +84,17 @@ class LeaseRenewal:
             GnnkitError: One is there, and refuses this process.
         """
         deadline = Deadline(timeout_s)
-        for other, tell in self._tell.items():
+        for other, service in self._services.items():
             while True:
                 try:
-                    tell("here", self._name, self._host, 2 * BEAT_S)
+                    self._tell(service, Requests.here, 2 * BEAT_S)
                     break
                 except GnnkitError:  # it is there, and will not have this process
                     raise
                 except Exception as error:
                     if deadline.has_passed:
                         raise StartTimeout(
-                            f"host {other} did not answer at {self._addresses[other]} within {timeout_s:g} s: {error}",
+                            f"host {other} did not answer at {service.address} within {timeout_s:g} s: {error}",
                             "start the same script on every host at about the same time; a firewall may keep them apart",
                         ) from error
                 if self._left.wait(_RETRY_S):
@@ -90,28 +103,31 @@ class LeaseRenewal:
 
     def begin_at_once(self) -> None:
         """Tells every service from now on, whether it is there or not."""
-        for other, tell in self._tell.items():
-            threading.Thread(target=self._keep_telling, args=(tell,), name=f"gnnkit-here-{other}", daemon=True).start()
+        for other, service in self._services.items():
+            threading.Thread(target=self._keep_telling, args=(service,), name=f"gnnkit-here-{other}", daemon=True).start()
 
-    def _keep_telling(self, tell: Tell) -> None:
+    def _tell(self, service: ServiceClient, request: Requests, timeout_s: float) -> None:
+        service.ask(request, timeout_s, name=self._name, host=self._host)
+
+    def _keep_telling(self, service: ServiceClient) -> None:
         while not self._left.is_set():
             with contextlib.suppress(Exception):  # it is being started again, or gone: sampling says so where it matters
-                tell("here", self._name, self._host, LEASE_SILENCE_S)
+                self._tell(service, Requests.here, LEASE_SILENCE_S)
             self._left.wait(BEAT_S)
 
     def leave(self) -> None:
         """Says goodbye, as far as that is quick."""
         self._left.set()
-        threads = [threading.Thread(target=self._say_bye, args=(tell,), daemon=True) for tell in self._tell.values()]
+        threads = [threading.Thread(target=self._say_bye, args=(service,), daemon=True) for service in self._services.values()]
         for thread in threads:
             thread.start()
         deadline = Deadline(self._farewell_s)
         for thread in threads:
             thread.join(deadline.left_s)
 
-    def _say_bye(self, tell: Tell) -> None:
+    def _say_bye(self, service: ServiceClient) -> None:
         with contextlib.suppress(Exception):  # the service is gone, and counts no members
-            tell("bye", self._name, self._host, self._farewell_s)
+            self._tell(service, Requests.bye, self._farewell_s)
 
 
 # The longest name of a process.
@@ -122,21 +138,21 @@ class LeaseRequests:
     """Answers the requests "here" and "bye" of a service.
 
     Args:
-        heard: Called with "here" or "bye", a process's name and its host; from any thread.
+        heard: Called with the request, a process's name and its host; from any thread.
     """
 
-    def __init__(self, heard: Callable[[str, str, int], None]) -> None:
+    def __init__(self, heard: Callable[[Requests, str, int], None]) -> None:
         self._heard = heard
 
     def here(self, name: Any, host: Any) -> dict[str, Any]:
         """A process of another host needs the service."""
-        return self._act("here", name, host)
+        return self._act(Requests.here, name, host)
 
     def bye(self, name: Any, host: Any) -> dict[str, Any]:
         """It does not any more."""
-        return self._act("bye", name, host)
+        return self._act(Requests.bye, name, host)
 
-    def _act(self, what: str, name: Any, host: Any) -> dict[str, Any]:
+    def _act(self, what: Requests, name: Any, host: Any) -> dict[str, Any]:
         if not isinstance(name, str) or not 0 < len(name) <= _MOST_NAME or not is_whole(host, 0):
             raise BadRequest("the visit names no process and host")
         self._heard(what, name, host)

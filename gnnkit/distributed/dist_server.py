@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from gnnkit.bounds import is_whole, shown, whole_number
+from gnnkit.cluster.network.requests import Requests
 from gnnkit.cluster.serving.spec import UNIX_PREFIX, required
 from gnnkit.cluster.serving.store_api import Fraction, StoreApi, fractions
 from gnnkit.distributed import graph_client, process_group
@@ -365,15 +366,15 @@ class DistServer:
         Raises:
             PlanError: A type is given for a homogeneous graph or missing for a typed one, or an id is out of range.
         """
-        return self._call("node_partition_ids", {"node_type": node_type, "ids": plain_ids(index)}, torch.from_numpy)
+        return self._call(Requests.node_partition_ids, {"node_type": node_type, "ids": plain_ids(index)}, torch.from_numpy)
 
     def get_node_partition_book(self, node_type: NodeType | None = None) -> AnyBook:
         """Which part owns which node: a range book, or a tensor with each id's part."""
-        return self._call("node_book", {"node_type": node_type}, book_of)
+        return self._call(Requests.node_book, {"node_type": node_type}, book_of)
 
     def get_edge_partition_book(self, edge_type: EdgeType | None = None) -> AnyBook:
         """Which part owns which edge."""
-        return self._call("edge_book", {"edge_type": edge_type}, book_of)
+        return self._call(Requests.edge_book, {"edge_type": edge_type}, book_of)
 
     def get_node_feature(self, node_type: NodeType | None, index: torch.Tensor) -> torch.Tensor:
         """Features ``[k, *row_shape]`` of nodes ``[k]``.
@@ -390,7 +391,7 @@ class DistServer:
 
     def get_tensor_size(self, node_type: NodeType | None = None) -> torch.Size:
         """Shape of the features of the server's nodes together."""
-        return self._call("feature_shape", {"node_type": node_type}, torch.Size)
+        return self._call(Requests.feature_shape, {"node_type": node_type}, torch.Size)
 
     def get_edge_index(self, edge_type: EdgeType | None = None, layout: str = "coo") -> tuple[torch.Tensor, torch.Tensor]:
         """int64 ``[e]`` and ``[e]``: sources and targets of the server's edges.
@@ -398,12 +399,12 @@ class DistServer:
         Raises:
             PlanError: The type is unknown, or the layout is not "coo".
         """
-        ends: tuple[torch.Tensor, torch.Tensor] = self._call("edge_index", {"edge_type": edge_type, "layout": layout}, tensors_of)
+        ends: tuple[torch.Tensor, torch.Tensor] = self._call(Requests.edge_index, {"edge_type": edge_type, "layout": layout}, tensors_of)
         return ends
 
     def get_edge_size(self, edge_type: EdgeType | None = None, layout: str = "coo") -> tuple[int, int]:
         """Number of nodes of the whole graph at the source end and at the target end; errors as ``get_edge_index``."""
-        return self._call("edge_size", {"edge_type": edge_type, "layout": layout}, tuple)
+        return self._call(Requests.edge_size, {"edge_type": edge_type, "layout": layout}, tuple)
 
     def get_node_ids(self, request: FetchNodesRequest | None = None) -> torch.Tensor:
         """int64 ``[k]``: the server's nodes, or those of a split.
@@ -413,7 +414,7 @@ class DistServer:
         """
         wanted = request or FetchNodesRequest()
         args = {"split": wanted.split, "node_type": wanted.node_type, "cut": cut_of(wanted.server_slice)}
-        return self._call("node_ids", args, torch.from_numpy)
+        return self._call(Requests.node_ids, args, torch.from_numpy)
 
     def get_ablp_input(self, request: FetchABLPInputRequest) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Anchors and their labels.
@@ -436,19 +437,19 @@ class DistServer:
             "cut": cut_of(request.server_slice),
             "most": request.max_labels_per_anchor_node,
         }
-        found: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] = self._call("ablp_input", args, tensors_of)
+        found: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] = self._call(Requests.ablp_input, args, tensors_of)
         return found
 
     def get_free_ports(self, num_ports: int) -> list[int]:
         """Ports of the server's host that are free at this moment. Nothing of gnnkit needs them."""
-        return self._call("free_ports", {"count": num_ports}, list)
+        return self._call(Requests.free_ports, {"count": num_ports}, list)
 
     def device_count(self) -> int:
         """CUDA devices of the server's host, and 1 where it has none: what ``func=torch.cuda.device_count`` asks for.
 
         Servers sample on their CPU, so a script that makes as many workers gets its batches on any host.
         """
-        return self._call("device_count", {}, int)
+        return self._call(Requests.device_count, {}, int)
 
     def get_ids_in_file(self, path: str) -> torch.Tensor:
         """int64 ``[n]``: the ids in a file of the server's host, as ``torch.save`` writes a tensor; nothing in it is run.
@@ -456,7 +457,7 @@ class DistServer:
         Raises:
             DatasetError: There is no such file, or it holds something else.
         """
-        return self._call("ids_in_file", {"path": str(path)}, torch.from_numpy)
+        return self._call(Requests.ids_in_file, {"path": str(path)}, torch.from_numpy)
 
     # Sampling ---------------------------------------------------------------------------------------------------------------
 
@@ -468,7 +469,7 @@ class DistServer:
             WorkerDied: The server's workers cannot be started; every client that waits for the backend is told.
         """
         args = {"key": request.backend_key, "config": config_words(request.sampling_config, request.sampler_options)}
-        return self._call("init_backend", args, int)
+        return self._call(Requests.init_backend, args, int)
 
     def register_sampling_input(self, request: RegisterBackendRequest) -> int:
         """The number of a channel, which gives an input's batches; who registers the same input under the same name shares it.
@@ -482,7 +483,7 @@ class DistServer:
             "capacity": request.buffer_capacity,
             **_input_words(request.sampler_input, request.sampling_config),
         }
-        return self._call("register", args, int)
+        return self._call(Requests.register, args, int)
 
     def start_new_epoch_sampling(self, channel_id: int, epoch: int) -> None:
         """Starts an epoch; one that was started before, or an older one, is left as it is. A destroyed channel starts nothing.
@@ -490,7 +491,7 @@ class DistServer:
         Raises:
             PlanError: The channel is unknown: there never was one, or the server was started anew, or took this client for gone.
         """
-        return self._call("start_epoch", {"channel": channel_id, "epoch": epoch}, _nothing)
+        return self._call(Requests.start_epoch, {"channel": channel_id, "epoch": epoch}, _nothing)
 
     def fetch_one_sampled_message(self, channel_id: int, epoch: int | None = None) -> tuple[SampleMessage | None, bool]:
         """The next message of a channel and False; None and True once there is none, or the channel has been destroyed.
@@ -504,11 +505,11 @@ class DistServer:
             SamplingError: Sampling the batch raised; the next one can be fetched all the same.
             WorkerDied: The server has no workers any more.
         """
-        return self._call("fetch", {"channel": channel_id, "epoch": epoch}, message_of)
+        return self._call(Requests.fetch, {"channel": channel_id, "epoch": epoch}, message_of)
 
     def destroy_sampling_input(self, channel_id: int) -> None:
         """Gives a channel up; it ends with the last client that holds it, and its backend with its last channel."""
-        return self._call("destroy", {"channel": channel_id}, _nothing)
+        return self._call(Requests.destroy, {"channel": channel_id}, _nothing)
 
     def create_sampling_producer(self, sampler_input: Any, sampling_config: Any, worker_options: Any, sampler_options: Any = None) -> int:
         """A backend and an input in one, by graphlearn-torch's name; clients that give the same ``worker_key`` share its batches.
@@ -523,7 +524,7 @@ class DistServer:
             PlanError: As ``init_sampling_backend`` and ``register_sampling_input``.
         """
         args = {"worker_key": worker_options.worker_key, "capacity": worker_options.buffer_capacity}
-        return self._call("create", {**args, **_input_words(sampler_input, sampling_config, sampler_options)}, int)
+        return self._call(Requests.create, {**args, **_input_words(sampler_input, sampling_config, sampler_options)}, int)
 
     def destroy_sampling_producer(self, producer_id: int) -> None:
         """``destroy_sampling_input`` by graphlearn-torch's name."""
@@ -540,21 +541,21 @@ class DistServer:
         Returns:
             Whether the server ends by itself when its clients have left, because it was told how many will come.
         """
-        return self._call("give_up", {}, lambda found: bool(found["ends_with_clients"]))
+        return self._call(Requests.give_up, {}, lambda found: bool(found["ends_with_clients"]))
 
     def shutdown(self) -> None:
         """Gives this client's backends up, with a warning in the log where there are some; other clients keep theirs."""
-        return self._call("give_up", {}, _warn_of_backends)
+        return self._call(Requests.give_up, {}, _warn_of_backends)
 
     def _rows(self, node_type: NodeType | None, index: torch.Tensor, name: str) -> torch.Tensor:
         args = {"node_type": node_type, "ids": plain_ids(index), "name": name}
-        return self._call("node_rows", args, lambda found: rows_of(found, is_label=name == "y"))
+        return self._call(Requests.node_rows, args, lambda found: rows_of(found, is_label=name == "y"))
 
     def _described(self, choose: Callable[[Any], _T]) -> _T:
-        return self._call("describe", {}, choose)
+        return self._call(Requests.describe, {}, choose)
 
-    def _call(self, name: str, args: dict[str, Any], convert: Callable[[Any], _T]) -> _T:
-        answer: _T = self._ask(name, args, convert)
+    def _call(self, request: Requests, args: dict[str, Any], convert: Callable[[Any], _T]) -> _T:
+        answer: _T = self._ask(request.name, args, convert)
         return answer
 
 

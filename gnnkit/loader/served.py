@@ -44,11 +44,12 @@ def served_store(options: GraphStore, events: EventSink) -> Store:
         StoreError: They have different stores, or their store cannot be opened.
     """
     if options.folder is not None:
+        from gnnkit.cluster.network.requests import Requests  # network
         from gnnkit.cluster.serving.connection import join_folder  # servers
 
         servers = join_folder(options.folder, "trainer", options.join_timeout_s, events)
         try:
-            status = servers.call(0, "status", {}, _STATUS_S)
+            status = servers.call(0, Requests.status.name, {}, _STATUS_S)
         finally:
             servers.close()
         return Store.open(status["store"]["path"])

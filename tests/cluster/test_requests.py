@@ -8,7 +8,7 @@ from pkgutil import resolve_name
 
 import pytest
 
-from gnnkit.cluster.network.requests import LEASES, MEMBERS, PARTS, REQUESTS, STATUS, Answerers, RequestKind
+from gnnkit.cluster.network.requests import LEASES, MEMBERS, PARTS, STATUS, Answerers, RequestKind, Requests
 from gnnkit.cluster.network.wire import NotYet
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.sampling.owners import BadRequest
@@ -29,10 +29,10 @@ class Answering:
         return "all of them"
 
 
-@pytest.mark.parametrize("name", REQUESTS)
-def test_a_request_has_its_method(name: str) -> None:
-    answerer = resolve_name(f"gnnkit.cluster.{REQUESTS[name].answered_by}")
-    method = "details" if REQUESTS[name] == STATUS else name  # which is answered whatever else there is
+@pytest.mark.parametrize("request_", Requests, ids=lambda request_: request_.name)
+def test_a_request_has_its_method(request_: Requests) -> None:
+    answerer = resolve_name(f"gnnkit.cluster.{request_.kind.answered_by}")
+    method = "details" if request_.kind == STATUS else request_.name  # which is answered whatever else there is
     assert callable(getattr(answerer, method)) and getattr(answerer, method).__doc__
 
 
@@ -45,7 +45,7 @@ def test_the_page_has_the_table() -> None:
         said |= dict.fromkeys(re.findall(r"`(\w+)`", names), kinds[kind])
         assert kinds[kind].answered_by.partition(":")[2] in by and answered.strip() == kinds[kind].answered
         assert (of_store.strip() == "yes") == kinds[kind].of_store and ("TCP" in over) == (kinds[kind].asked_of != "calls")
-    assert said == dict(REQUESTS)
+    assert said == {request_.name: request_.kind for request_ in Requests}
 
 
 def test_what_is_asked_is_looked_at_before_it_is_answered() -> None:

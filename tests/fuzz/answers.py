@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from gnnkit import BuildOptions
-from gnnkit.cluster.network.requests import answer_from_value, answer_to_value, picks_from_value, picks_to_value, walk_from_value
+from gnnkit.cluster.network.requests import answer_from_value, answer_to_value, picks_from_value, picks_to_value
+from gnnkit.cluster.network_child.receiver import walk_from_value
 from gnnkit.errors import SamplingError
 from gnnkit.plan import HGTSampling, InputLinks, LayerSampling, NegativeSampling, NeighborSampling, PPRSampling
 from gnnkit.runtime.remote import layout_to_json

@@ -22,7 +22,7 @@ import psutil
 from gnnkit import BuildOptions, GraphLoader, GraphStoreServers, Store, serve
 from gnnkit.cluster.network.client import ServiceClient
 from gnnkit.cluster.network.codec import PROTOCOL_VERSION, encode
-from gnnkit.cluster.network.requests import rows_to_args
+from gnnkit.cluster.network.requests import Requests, to_args
 from gnnkit.runtime.ring import SharedBlock
 from gnnkit.sampling.owners import RowsRequest
 from tests.cluster.parts.services import CALL, HEAD, Speaker, said_of, told
@@ -211,7 +211,7 @@ def network_server() -> Iterator[Case]:
                 ("walk", {**head, "epoch": 0, "batch": 1, "seeds": None}),
                 ("walk", {**head, "epoch": 0, "batch": 1, "seeds": np.arange(3)}),
                 ("file", {**known, "name": "manifest.json"}),
-                ("rows", asked(store, **rows_to_args(rows, [10**6] * 4))),
+                ("rows", asked(store, **to_args(rows, [10**6] * 4))),
                 ("membership", known),
                 ("add_loader", {**head, "plan": plan}),
                 ("remove_loader", head),
@@ -219,7 +219,8 @@ def network_server() -> Iterator[Case]:
                 ("bye", {**head, "name": "client-fuzz/1", "host": 0}),
             ]
             own = ServiceClient(address, TOKEN, None)
-            watched = Watched(handle, lambda: str(own.call("client-fuzz", "status", {}, ANSWER_S)["state"]))
+            status = {"client": "client-fuzz", "name": Requests.status.name, "args": {}, "timeout_s": ANSWER_S}
+            watched = Watched(handle, lambda: str(own.ask(Requests.call, ANSWER_S, **status)["state"]))
             proofs = first_line(TOKEN) + second_line(TOKEN, "").removesuffix(b"\n")  # with any name behind them one is let in
 
             def ask(rng: random.Random) -> None:

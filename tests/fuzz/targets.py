@@ -32,12 +32,9 @@ from gnnkit.cluster.network.requests import (
     PARTS,
     Answerers,
     answer_from_value,
-    expand_to_args,
     picks_from_value,
     picks_to_value,
-    rows_to_args,
     to_args,
-    walk_from_value,
 )
 from gnnkit.cluster.network.service import Stream
 from gnnkit.cluster.network.wire import Broken, Failed, NetworkWire, OutOfTime, Request
@@ -545,7 +542,7 @@ def requests() -> Iterator[Case]:
         asked: list[tuple[str, dict[str, Any]]] = [
             (
                 "expand",
-                expand_to_args(
+                to_args(
                     Expansion(
                         5, 0, np.full(relations, fan_out, np.int64), nodes, False, weighted, last, wants_position=(True,) * relations
                     ),
@@ -557,11 +554,11 @@ def requests() -> Iterator[Case]:
             for last in (False, True)
         ]
         asked += [
-            ("question", to_args(Question(what, (0,), some, others, none, none, wants_position=what == "induce")))
+            ("question", to_args(Question(what, (0,), some, others, none, none, wants_position=what == "induce"), counts))
             for what, others in (("degrees", none), ("has_edges", some), ("induce", some), ("weights", none))
         ]
         rows = (len(graph.nodes) + len(graph.edges)) * [10**6]
-        asked += [("rows", rows_to_args(RowsRequest(((0, some), (1, some)), ((0, 0, 4), (1, 1, 4))), rows))]
+        asked += [("rows", to_args(RowsRequest(((0, some), (1, some)), ((0, 0, 4), (1, 1, 4))), rows))]
 
         def changed(rng: random.Random, value: Any) -> Any:
             """A value whose arrays say something else."""
@@ -591,6 +588,7 @@ def requests() -> Iterator[Case]:
 @contextmanager
 def answers_of_others() -> Iterator[Case]:
     """Answers of part services, and servers' lists of each other, as a trainer reads them."""
+    from gnnkit.cluster.network_child.receiver import walk_from_value
     from gnnkit.sampling.owners import Picks
 
     picks = picks_to_value({0: Picks(np.array([2, 1]), np.arange(3), np.arange(3))}, [100], [100])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from gnnkit.cluster.network.codec import PROTOCOL_VERSION, from_pieces, to_pieces
+from gnnkit.cluster.network.wire import Request
 
 
 def _proof(token: str, purpose: str) -> bytes:
@@ -44,3 +46,18 @@ def sent(value: Any) -> Any:
 def asked(store: Any, **words: Any) -> dict[str, Any]:
     """What is asked about a store, with the version that this gnnkit speaks."""
     return {"version": PROTOCOL_VERSION, "fingerprint": store.fingerprint, **words}
+
+
+class _Named:
+    """A request that the table need not have."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def ready(self, args: Mapping[str, Any], fingerprint: str | None) -> Request:
+        return Request.of(self.name, args, fingerprint)
+
+
+def ask_by_name(client: Any, name: str, args: Mapping[str, Any], timeout_s: float) -> Any:
+    """Has a ``ServiceClient`` ask for something by any name."""
+    return client.ask(_Named(name), timeout_s, **args)

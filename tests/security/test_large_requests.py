@@ -27,6 +27,7 @@ from tests.cluster.parts.services import ERROR, LAST, TOKEN, Service, Speaker, o
 from tests.cluster.parts.several_hosts import host_of
 from tests.helpers.graphs import built, homogeneous_source, random_edges
 from tests.helpers.waiting import wait_until
+from tests.helpers.wires import ask_by_name
 
 pytestmark = pytest.mark.slow
 
@@ -142,7 +143,7 @@ def test_more_than_the_quota_is_an_error_for_its_client_alone() -> None:
         def ask(nbytes: int, *, wait: bool = False) -> None:
             client = ServiceClient(address, TOKEN, None)
             try:
-                client.ask("ask", {"wait": wait, "ids": np.zeros(nbytes, np.uint8)}, 60.0)
+                ask_by_name(client, "ask", {"wait": wait, "ids": np.zeros(nbytes, np.uint8)}, 60.0)
             finally:
                 client.close()
 
@@ -198,15 +199,15 @@ def test_silent_connections_make_room(small_host: tuple[str, psutil.Process]) ->
     """The silent longest of an address that has its share: a client that asks is answered, also where its connection was closed."""
     address, process = small_host
     early = ServiceClient(address, TOKEN, None)
-    early.ask("give", {"nbytes": 1}, 60.0)
+    ask_by_name(early, "give", {"nbytes": 1}, 60.0)
     with ExitStack() as stack:
         stack.callback(early.close)
         silent = [stack.enter_context(Speaker(address)) for _ in range(300)]
         assert process.num_fds() < 256 - 64
         for _ in range(3):
-            early.ask("give", {"nbytes": 1}, 10.0)
+            ask_by_name(early, "give", {"nbytes": 1}, 10.0)
             late = ServiceClient(address, TOKEN, None)
-            late.ask("give", {"nbytes": 1}, 10.0)
+            ask_by_name(late, "give", {"nbytes": 1}, 10.0)
             late.close()
         assert silent[0].is_closed()
         assert silent[-1].ask("give", {"nbytes": 1})[0] == LAST
@@ -215,14 +216,14 @@ def test_silent_connections_make_room(small_host: tuple[str, psutil.Process]) ->
 def test_answers_that_are_not_read_do_not_stay(small_host: tuple[str, psutil.Process]) -> None:
     address, process = small_host
     client = ServiceClient(address, TOKEN, None)
-    client.ask("give", {"nbytes": 1}, 60.0)
+    ask_by_name(client, "give", {"nbytes": 1}, 60.0)
     before = process.memory_info().rss
     with ExitStack() as stack:
         stack.callback(client.close)
         for _ in range(40):
             stack.enter_context(Speaker(address)).say(*said_of("give", {"nbytes": 24 << 20}))
         assert wait_until(lambda: process.memory_info().rss - before < 160 << 20, 60)
-        assert len(client.ask("give", {"nbytes": 24 << 20}, 60.0)) == 24 << 20
+        assert len(ask_by_name(client, "give", {"nbytes": 24 << 20}, 60.0)) == 24 << 20
 
 
 def test_a_text_of_millions_of_values_is_refused_unread(small_host: tuple[str, psutil.Process]) -> None:
@@ -258,7 +259,7 @@ def test_strangers_in_a_flood_cost_no_call(small_host: tuple[str, psutil.Process
     try:
         for _ in range(60):
             client = ServiceClient(address, TOKEN, None)
-            client.ask("give", {"nbytes": 1}, 60.0)
+            ask_by_name(client, "give", {"nbytes": 1}, 60.0)
             client.close()
     finally:
         ended.set()

@@ -18,7 +18,7 @@ from tests.cluster.parts.services import TOKEN, Service, staged, told
 from tests.helpers.graphs import built, homogeneous_source, random_edges
 from tests.helpers.machine import slowness
 from tests.helpers.waiting import wait_until
-from tests.helpers.wires import asked, first_line, second_line
+from tests.helpers.wires import ask_by_name, asked, first_line, second_line
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +69,7 @@ def is_answered(service: Service) -> bool:
     """Whether somebody with the token is still answered."""
     head = asked(service.store, name="somebody", host=0)
     client = ServiceClient(service.peer.address, TOKEN, None)
-    client.ask("here", head, 60.0)
+    ask_by_name(client, "here", head, 60.0)
     client.close()
     return True
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from gnnkit import errors
-from gnnkit.cluster.membership import LeaseRenewal
-from gnnkit.cluster.network.wire import Broken, Failed, NetworkWire, OutOfTime, Request, TokenRefused, connect
+from gnnkit.cluster.network.requests import Requests
+from gnnkit.cluster.network.wire import Broken, Failed, NetworkWire, OutOfTime, TokenRefused, connect
 from gnnkit.errors import GnnkitError, PlanError, SamplingError
 from gnnkit.sampling.owners import BadRequest
 from gnnkit.waiting import Deadline
@@ -76,22 +76,22 @@ class ServiceClient:
         self._lock = threading.Lock()
         self._idle: list[NetworkWire] = []
 
-    def ask(self, name: str, args: Mapping[str, Any], timeout_s: float) -> Any:
+    def ask(self, request: Requests, within_s: float, /, **args: Any) -> Any:
         """Has the service do or answer something.
 
         Args:
-            name: What.
-            args: Its arguments by name, values of the codec.
-            timeout_s: Most seconds that it may take.
+            request: What.
+            within_s: Most seconds that it may take.
+            **args: Its arguments, values of the codec.
 
         Raises:
             Unreachable: It cannot be asked.
             PlanError: It expects another token.
             GnnkitError: Whatever it refuses with.
         """
-        request, deadline = Request.of(name, args, self._fingerprint), Deadline(timeout_s)
+        ready, deadline = request.ready(args, self._fingerprint), Deadline(within_s)
         try:
-            return self.use(lambda wire: only_value(value for value, _ in wire.ask(request, deadline)), deadline)
+            return self.use(lambda wire: only_value(value for value, _ in wire.ask(ready, deadline)), deadline)
         except BaseException as error:
             raise self._explain(error) from error
 
@@ -127,26 +127,6 @@ class ServiceClient:
                     self._idle.append(wire)
                 return answer
 
-    def call(self, client: str, name: str, args: Any, timeout_s: float) -> Any:
-        """Has the server answer a call, as ``ServerConnection.call`` does over a Unix socket.
-
-        Args:
-            client: Who calls.
-            name: What is called; see ``gnnkit.cluster.serving.server_api``.
-            args: A value of ``codec``.
-            timeout_s: Most seconds that it may take.
-
-        Raises:
-            Unreachable: See ``ask``.
-            PlanError: See ``ask``.
-            GnnkitError: What the call ended with.
-        """
-        return self.ask("call", {"client": client, "name": name, "args": args, "timeout_s": timeout_s}, timeout_s)
-
-    def tell(self, what: str, name: str, host: int, timeout_s: float) -> None:
-        """Says that a process of a host needs the service, "here", or that it does not any more, "bye"; see ``ask``."""
-        self.ask(what, {"name": name, "host": host}, timeout_s)
-
     def close(self) -> None:
         """Ends the connections that are not in use."""
         with self._lock:
@@ -166,32 +146,3 @@ class ServiceClient:
         if isinstance(error, (Broken, BadRequest)):
             return Unreachable(f"{where} cannot be reached: {error}")
         return error
-
-
-def lease_renewal(
-    host: int,
-    addresses: Mapping[int, str],
-    token: str,
-    fingerprint: str,
-    *,
-    for_all: bool = False,
-    ca: str | None = None,
-    name: str | None = None,
-) -> LeaseRenewal:
-    """This process's presence at the services of other hosts.
-
-    Args:
-        host: This host.
-        addresses: ``{other host: address of its service}``.
-        token: What they expect.
-        fingerprint: The store's.
-        for_all: See ``LeaseRenewal``.
-        ca: See ``ServiceClient``.
-        name: See ``LeaseRenewal``.
-    """
-    hint = "start every host with the same token"
-    clients = {
-        other: ServiceClient(address, token, ca, fingerprint, where=f"host {other} ({address})", hint=hint)
-        for other, address in addresses.items()
-    }
-    return LeaseRenewal(host, {other: client.tell for other, client in clients.items()}, addresses, for_all=for_all, name=name)

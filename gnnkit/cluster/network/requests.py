@@ -1,6 +1,7 @@
 """Requests between processes by name: the table of all of them, what answers them, and how their arguments and answers travel.
 
 A request is answered by the method of its name of the class that the table names; that method says what its arguments and its answer are.
+Whoever asks names the row of the table, which also says whether the store's fingerprint goes along.
 
 Ids are narrowed to 32 bits where the graph's fit. Edges are answered with arrays under names, rows as bytes, message by message
 (``RowsRequest.messages``).
@@ -10,20 +11,18 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import astuple, dataclass, fields
+from enum import Enum, unique
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.cluster.network.codec import PROTOCOL_VERSION
-from gnnkit.cluster.network.wire import NotYet
-from gnnkit.errors import GnnkitError, PlanError, SamplingError, StoreError
-from gnnkit.runtime.remote import layout_from_json
+from gnnkit.cluster.network.wire import NotYet, Request
+from gnnkit.errors import GnnkitError, PlanError, StoreError
 from gnnkit.sampling.owners import Answer, BadRequest, Expansion, Picks, Question, RowsRequest, Variates
-from gnnkit.sampling.structure import Structure
 
 
 @dataclass(frozen=True)
@@ -74,41 +73,59 @@ STATUS = RequestKind("serving.loop:ServerLoop", "calls", of_store=False, answere
 READS = RequestKind("serving.store_api:StoreApi", "calls", of_store=False, answered="in turn")
 SAMPLING = RequestKind("serving.server_api:SamplingApi", "calls", of_store=False, answered="later")
 
-REQUESTS: Mapping[str, RequestKind] = {
-    "expand": PARTS,  # the edges that nodes draw in one hop
-    "question": PARTS,  # facts about stored edges, without a draw
-    "rows": PARTS,  # features and labels
-    "here": LEASES,  # a process says that it needs the service
-    "bye": LEASES,  # it does not any more
-    "membership": MEMBERS,  # the servers of the run
-    "announce": MEMBERS,  # a server says that it is there
-    "file": MEMBERS,  # a file of the store's outline
-    "call": CALLS,  # one of the calls below, made from another host
-    "add_loader": LOADERS,  # a loader of another host comes in with its plan
-    "walk": LOADERS,  # the structure of one of its batches
-    "remove_loader": LOADERS,  # it leaves
-    "status": STATUS,
-    "ablp_input": READS,
-    "describe": READS,
-    "device_count": READS,
-    "edge_book": READS,
-    "edge_index": READS,
-    "edge_size": READS,
-    "feature_shape": READS,
-    "free_ports": READS,
-    "ids_in_file": READS,
-    "node_book": READS,
-    "node_ids": READS,
-    "node_partition_ids": READS,
-    "node_rows": READS,
-    "init_backend": SAMPLING,  # a sampling configuration gets a number
-    "register": SAMPLING,  # an input of it
-    "create": SAMPLING,  # both in one
-    "start_epoch": SAMPLING,
-    "fetch": SAMPLING,  # the next batch
-    "destroy": SAMPLING,  # gives an input up
-    "give_up": SAMPLING,  # gives everything up
-}
+
+@unique
+class Requests(Enum):
+    """The table: every request by its name, with its kind and what it is about."""
+
+    expand = PARTS, "the edges that nodes draw in one hop"
+    question = PARTS, "facts about stored edges, without a draw"
+    rows = PARTS, "features and labels"
+    here = LEASES, "a process needs the service"
+    bye = LEASES, "it does not any more"
+    membership = MEMBERS, "the servers of the run"
+    announce = MEMBERS, "a server is there"
+    file = MEMBERS, "a file of the store's outline"
+    call = CALLS, "one of the calls below, made from another host"
+    add_loader = LOADERS, "a loader of another host comes in with its plan"
+    walk = LOADERS, "the structure of one of its batches"
+    remove_loader = LOADERS, "it leaves"
+    status = STATUS, "the server, its workers and its clients"
+    ablp_input = READS, "anchors and their labels"
+    describe = READS, "what a client has to know of the graph"
+    device_count = READS, "CUDA devices"
+    edge_book = READS, "which part owns which edge"
+    edge_index = READS, "the ends of the server's edges"
+    edge_size = READS, "numbers of nodes at the ends of an edge type"
+    feature_shape = READS, "the shape of the server's features"
+    free_ports = READS, "ports of the host"
+    ids_in_file = READS, "ids in a file of the host"
+    node_book = READS, "which part owns which node"
+    node_ids = READS, "the server's nodes, or those of a split"
+    node_partition_ids = READS, "the parts of some nodes"
+    node_rows = READS, "features or labels of some nodes"
+    init_backend = SAMPLING, "a sampling configuration gets a number"
+    register = SAMPLING, "an input of it"
+    create = SAMPLING, "both in one"
+    start_epoch = SAMPLING, "an epoch of an input begins"
+    fetch = SAMPLING, "the next batch"
+    destroy = SAMPLING, "an input is given up"
+    give_up = SAMPLING, "everything is"
+
+    def __init__(self, kind: RequestKind, about: str) -> None:
+        self.kind, self.about = kind, about
+
+    def ready(self, args: Mapping[str, Any], fingerprint: str | None) -> Request:
+        """The request with its arguments, ready to be sent over TCP.
+
+        Args:
+            args: Its arguments by name, values of the codec.
+            fingerprint: That of the store, where it is about one.
+
+        Raises:
+            PlanError: There is something in it that cannot be sent.
+        """
+        return Request.of(self.name, args, fingerprint if self.kind.of_store else None)
 
 
 class Answerers:
@@ -135,13 +152,13 @@ class Answerers:
             NotYet: It cannot be answered yet.
             GnnkitError: What it is refused with.
         """
-        kind = REQUESTS.get(name)
-        if kind not in self._objects:
+        request = Requests.__members__.get(name)
+        if request is None or request.kind not in self._objects:
             raise BadRequest(f"there is no call {name!r}")
-        answerer = self._objects[kind]
+        answerer = self._objects[request.kind]
         if answerer is None:
             raise NotYet("the server is not there yet")
-        kind.check(args, self._fingerprint)
+        request.kind.check(args, self._fingerprint)
         own = {word: value for word, value in args.items() if word not in ("version", "fingerprint")}
         return called(getattr(answerer, name), name, own)
 
@@ -210,19 +227,24 @@ def narrowed(ids: NDArray[Any], largest: int) -> NDArray[Any]:
     return ids.astype(np.int32) if largest <= _LARGEST_INT32 else ids
 
 
-def to_args(request: Expansion | Question | RowsRequest, **own: Any) -> dict[str, Any]:
-    """A request by the names of its fields; ``own`` are those that travel in another form."""
-    return {field.name: getattr(request, field.name) for field in fields(request)} | own
+def to_args(request: Expansion | Question | RowsRequest, num_rows: list[int]) -> dict[str, Any]:
+    """A request by the names of its fields.
 
-
-def expand_to_args(request: Expansion, num_nodes: list[int]) -> dict[str, Any]:
-    """A request for edges; ``num_nodes`` of each type decide the width of ids."""
-    nodes = {t: narrowed(nodes, num_nodes[t]) for t, nodes in request.nodes.items()}
-    return to_args(request, nodes=nodes, variates=None if request.variates is None else astuple(request.variates))
+    Args:
+        request: The request.
+        num_rows: Nodes of every type and edges of every type, as in ``GraphTables.row_bounds``: they decide the width of ids.
+    """
+    found = {field.name: getattr(request, field.name) for field in fields(request)}
+    if isinstance(request, Expansion):
+        found["nodes"] = {t: narrowed(nodes, num_rows[t]) for t, nodes in request.nodes.items()}
+        found["variates"] = None if request.variates is None else astuple(request.variates)
+    elif isinstance(request, RowsRequest):
+        found["lists"] = [(bounds, narrowed(ids, num_rows[bounds])) for bounds, ids in request.lists]
+    return found
 
 
 def expand_from_args(args: Mapping[str, Any]) -> Expansion:
-    """Reverses ``expand_to_args``.
+    """Reverses ``to_args``, of a request for edges.
 
     Raises:
         BadRequest: Something is missing or of the wrong kind.
@@ -308,13 +330,8 @@ def answer_from_value(value: Any) -> Answer:
         return {str(name): _list(values) for name, values in value.items()}
 
 
-def rows_to_args(request: RowsRequest, num_rows: list[int]) -> dict[str, Any]:
-    """A request for rows; the number of rows of each type decides the width of ids."""
-    return to_args(request, lists=[(bounds, narrowed(ids, num_rows[bounds])) for bounds, ids in request.lists])
-
-
 def rows_from_args(args: Mapping[str, Any]) -> RowsRequest:
-    """Reverses ``rows_to_args``.
+    """Reverses ``to_args``, of a request for rows.
 
     Raises:
         BadRequest: Something is missing or of the wrong kind.
@@ -323,18 +340,3 @@ def rows_from_args(args: Mapping[str, Any]) -> RowsRequest:
         lists = tuple((int(bounds), ids_of(ids)) for bounds, ids in args["lists"])
         sections = tuple((int(table), int(which), int(width)) for table, which, width in args["sections"])
     return RowsRequest(lists, sections)
-
-
-def walk_from_value(value: Any) -> Structure:
-    """A server's answer to a walk, which is the layout as a text and the block; nothing is copied.
-
-    Raises:
-        BadRequest: It is none of its.
-    """
-    try:
-        layout, block = value
-        if not isinstance(block, np.ndarray) or block.dtype != np.uint8 or block.ndim != 1:
-            raise BadRequest("this is no answer to a walk")
-        return Structure(layout_from_json(json.loads(layout)), block)
-    except (SamplingError, TypeError, ValueError, RecursionError) as error:
-        raise BadRequest(f"the answer cannot be read: {error}") from error

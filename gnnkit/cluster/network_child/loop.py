@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from gnnkit.cluster.membership import CLIENT_PREFIX, JOINING, JoinedServers, LeaseRenewal, members_of
 from gnnkit.cluster.network.calls import send_answer
-from gnnkit.cluster.network.client import ServiceClient, Unreachable, lease_renewal
+from gnnkit.cluster.network.client import ServiceClient, Unreachable
 from gnnkit.cluster.network.codec import decode
+from gnnkit.cluster.network.requests import Requests
 from gnnkit.errors import SamplingError, StartTimeout
 from gnnkit.runtime.entry import ParentWatch, load_work
 from gnnkit.runtime.remote import error_to_json
@@ -132,7 +133,7 @@ class NetworkChildLoop:
         asker = self._asker(joined.servers[0].address)
 
         def fetch(name: str) -> Iterator[bytes]:
-            yield asker.ask("file", {"name": name}, _FILE_S).tobytes()
+            yield asker.ask(Requests.file, _FILE_S, name=name).tobytes()
 
         try:
             return keep_outline(folder, joined.fingerprint, fetch)
@@ -148,7 +149,7 @@ class NetworkChildLoop:
         setup, joined = self._setup, self._joined
         assert joined is not None
         addresses = {server.rank: server.address for server in joined.servers}
-        self._renewal = lease_renewal(0, addresses, setup["token"], joined.fingerprint, ca=setup["ca"], name=self._name)
+        self._renewal = LeaseRenewal(0, addresses, setup["token"], joined.fingerprint, ca=setup["ca"], name=self._name)
         if timeout_s is None:
             self._renewal.begin_at_once()
         else:
@@ -167,8 +168,9 @@ class NetworkChildLoop:
         rank, timeout_s = int(body["rank"]), float(body["timeout_s"])
         assert self._joined is not None, "servers are called once they are joined"
         address = self._joined.servers[rank].address
+        asker, words = self._askers.setdefault(address, self._asker(address)), {"client": self._setup["client"], "name": body["name"]}
         try:
-            return self._askers.setdefault(address, self._asker(address)).call(self._setup["client"], body["name"], args, timeout_s)
+            return asker.ask(Requests.call, timeout_s, **words, args=args, timeout_s=timeout_s)
         except Unreachable as error:
             raise SamplingError(f"server {rank}: {error}", "when it runs again at the same address, ask again") from error
 
@@ -188,7 +190,7 @@ def _first_answer(askers: list[ServiceClient], timeout_s: float) -> tuple[dict[s
     reasons = []
     for asker in askers:
         try:
-            membership = asker.ask("membership", {}, timeout_s)
+            membership = asker.ask(Requests.membership, timeout_s)
             members_of(membership)
             return membership, []
         except Unreachable as error:

@@ -9,15 +9,16 @@ Of several servers that have a part, one is asked for its rows: trainers and par
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
 import socket
 import threading
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +26,13 @@ from numpy.typing import NDArray
 from gnnkit.cluster.hosts import split_address
 from gnnkit.cluster.membership import JoinedServers
 from gnnkit.cluster.network.client import remote_error
-from gnnkit.cluster.network.requests import UnknownLoader, walk_from_value
+from gnnkit.cluster.network.requests import Requests, UnknownLoader
 from gnnkit.cluster.network.wire import Broken, Failed, OutOfTime, TokenRefused
 from gnnkit.cluster.serving.spec import threads_for
 from gnnkit.cluster.worker.owners import Peer, RemoteOwners, keep_freed_memory, num_rows
 from gnnkit.errors import BatchTimeout, GnnkitError, HostUnreachable, LoaderClosed, PlanError, SamplingError, WorkerDied
 from gnnkit.plan import LoaderPlan
+from gnnkit.runtime.remote import layout_from_json
 from gnnkit.runtime.worker import OtherHosts, WorkerChannel
 from gnnkit.sampling.graph_access import NodeScratch
 from gnnkit.sampling.kinds import BatchSampler, warm
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from gnnkit.runtime.worker import WorkerGraph
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 # A server that accepts no connection within this time does not answer.
 _PROBE_S = 1.0
@@ -144,8 +147,7 @@ class RemoteServers(RemoteOwners, OtherHosts):
             while True:
                 try:
                     self._register(rank, key, plan)
-                    request = self._request("walk", {**self._head(key), "epoch": epoch, "batch": batch, "seeds": seeds})
-                    return self._begin_ask(rank, request, walk_from_value).result()
+                    return self._do(rank, Requests.walk, key, walk_from_value, epoch=epoch, batch=batch, seeds=seeds)
                 except UnknownLoader:
                     logger.info("server %d knows nothing of loader %s any more; it is told again", rank, key)
                     with self._lock:
@@ -170,15 +172,17 @@ class RemoteServers(RemoteOwners, OtherHosts):
 
     def _register(self, rank: int, key: str, plan: Mapping[str, Any]) -> None:
         if (rank, key) not in self._registered and key not in self._released:
-            self._do(rank, "add_loader", {**self._head(key), "plan": plan})
+            self._do(rank, Requests.add_loader, key, lambda answer: None, plan=plan)
             with self._lock:
                 self._registered.add((rank, key))
         if key in self._released:  # its batches under way must not make it known again
             self.release(key)
             raise LoaderClosed("the loader has left")
 
-    def _do(self, rank: int, name: str, args: dict[str, Any]) -> None:
-        self._begin_ask(rank, self._request(name, args), lambda value: None).result()
+    def _do(self, rank: int, request: Requests, key: str, read: Callable[[Any], T], **args: Any) -> T:
+        """Has a server do something for a loader, until the thread's deadline; ``read`` reads the answer."""
+        head = {"client": self._client, "key": key, "timeout_s": self._deadline().left_s}
+        return self._begin_ask(rank, request.ready({**head, **args}, self._fingerprint), read).result()
 
     def release(self, key: str) -> None:
         """Tells the servers that a loader has left, as far as they can be told; they find out by themselves otherwise."""
@@ -191,15 +195,12 @@ class RemoteServers(RemoteOwners, OtherHosts):
             self._batch.deadline = Deadline(_RELEASE_S)
             for rank in ranks:
                 try:
-                    self._do(rank, "remove_loader", self._head(key))
+                    self._do(rank, Requests.remove_loader, key, lambda answer: None)
                 except Exception:
                     logger.info("server %d could not be told that loader %s has left", rank, key, exc_info=True)
 
         if ranks:
             threading.Thread(target=tell, name="gnnkit-release", daemon=True).start()
-
-    def _head(self, key: str) -> dict[str, Any]:
-        return {"client": self._client, "key": key, "timeout_s": self._deadline().left_s}
 
     # What becomes of a call ---------------------------------------------------------------------------------------------------
 
@@ -271,6 +272,21 @@ class ReceivingChannel(WorkerChannel):
     def close(self) -> None:
         """Tells the servers that the loader has left."""
         self._servers.release(self._key)
+
+
+def walk_from_value(value: Any) -> Structure:
+    """A server's answer to a walk, which is the layout as a text and the block; nothing is copied.
+
+    Raises:
+        BadRequest: It is none of its.
+    """
+    try:
+        layout, block = value
+        if not isinstance(block, np.ndarray) or block.dtype != np.uint8 or block.ndim != 1:
+            raise BadRequest("this is no answer to a walk")
+        return Structure(layout_from_json(json.loads(layout)), block)
+    except (SamplingError, TypeError, ValueError, RecursionError) as error:
+        raise BadRequest(f"the answer cannot be read: {error}") from error
 
 
 def spread_parts(client: str, num_parts: int, holders: Mapping[int, tuple[int, ...]]) -> PartMap:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 
 from gnnkit.cluster.membership import LeaseRenewal, LeaseRequests
-from gnnkit.cluster.network.client import lease_renewal
-from gnnkit.cluster.network.requests import LEASES, PARTS, Answerers
+from gnnkit.cluster.network.requests import LEASES, PARTS, Answerers, Requests
 from gnnkit.cluster.network.service import NetworkService
 from gnnkit.cluster.parts.answers import Answers
 from gnnkit.cluster.worker.owners import keep_freed_memory
@@ -84,8 +83,8 @@ class PartServiceLoop:
             graph = SharedGraph.attach(setup.fds[0], body["graph"], graph).graph
         self._answers = Answers(graph, store.local_parts)
 
-    def _heard(self, what: str, name: str, host: int) -> None:
-        self._wire.tell(what, name=name, host=host)
+    def _heard(self, what: Requests, name: str, host: int) -> None:
+        self._wire.tell(what.name, name=name, host=host)
 
     def _refuse(self, address: str) -> None:
         if address not in self._refused and len(self._refused) < _MOST_REFUSED:
@@ -97,6 +96,6 @@ class PartServiceLoop:
         if self._renewal is not None:
             self._renewal.leave()
         body, peers = setup.body, {int(host): str(address) for host, address in message.body["peers"].items()}
-        self._renewal = lease_renewal(body["host"], peers, body["token"], body["fingerprint"], for_all=True)
+        self._renewal = LeaseRenewal(body["host"], peers, body["token"], body["fingerprint"], for_all=True)
         self._renewal.begin_at_once()
         self._wire.tell("attending", peers=list(peers))

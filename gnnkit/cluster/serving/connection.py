@@ -18,6 +18,7 @@ from typing import Any
 
 from gnnkit.cluster.network.calls import Calls
 from gnnkit.cluster.network.codec import PROTOCOL_VERSION
+from gnnkit.cluster.network.requests import Requests
 from gnnkit.cluster.serving.listener import socket_name
 from gnnkit.cluster.serving.spec import TOKEN_NAME, UNIX_PREFIX, required, token_for
 from gnnkit.errors import GnnkitError, LoaderClosed, PlanError, StartTimeout, StoreError, WorkerDied
@@ -216,7 +217,7 @@ class ServerConnection(Calls):
 
     def ask_status(self) -> None:
         """Has the server say what it is doing; ``hear`` takes its answer."""
-        self._wire.send("call", number=0, name="status", args={})
+        self._wire.send("call", number=0, name=Requests.status.name, args={})
 
     def hear(self) -> None:
         """Takes what the server has said of its processes."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gnnkit.cluster.network.calls import send_answer
 from gnnkit.cluster.network.codec import decode
+from gnnkit.cluster.network.requests import Requests
 from gnnkit.cluster.serving.listener import ClientListener
 from gnnkit.cluster.serving.pool import ServedPool
 from gnnkit.cluster.serving.spec import ServerSpec
@@ -304,7 +305,7 @@ class ServerLoop:
             args: Its arguments by name.
             reply: Called once with the answer or an error, now or later, in the main thread; never after ``left(client)``.
         """
-        if name == "status":
+        if name == Requests.status.name:
             reply(self.details())
             return
         api = self.api

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gnnkit.cluster.hosts import Hosts, join_address, place
 from gnnkit.cluster.membership import CLIENT_PREFIX, LeaseRequests, LeaseTable, Membership, ServerMember, hosts_of, new_start
 from gnnkit.cluster.network.client import ServiceClient, Unreachable
-from gnnkit.cluster.network.requests import CALLS, LEASES, LOADERS, MEMBERS, PARTS, Answerers
+from gnnkit.cluster.network.requests import CALLS, LEASES, LOADERS, MEMBERS, PARTS, Answerers, Requests
 from gnnkit.cluster.network.service import NetworkService, Stream, limit_of, settle, waited
 from gnnkit.cluster.network.wire import NotYet
 from gnnkit.cluster.parts.answers import Answers
@@ -188,7 +188,7 @@ class Network:
         if self._meeting is None:
             return
         try:
-            membership.take(self._meeting.ask("announce", {"server": membership.own.to_json()}, _CALL_S))
+            membership.take(self._meeting.ask(Requests.announce, _CALL_S, server=membership.own.to_json()))
             self._trouble = None
         except Unreachable as error:
             self._trouble = str(error)
@@ -230,11 +230,11 @@ class Network:
             "ca": self._ca,
         }
 
-    def _heard(self, what: str, name: str, host: int) -> None:
+    def _heard(self, what: Requests, name: str, host: int) -> None:
         """A process of another host is there, or leaves. Clients call themselves by their id and something more."""
         if not name.startswith(CLIENT_PREFIX):
             return
-        if what == "here":
+        if what == Requests.here:
             self._leases.here(name, host)
             self._arrivals.append(_client_of(name))
         else:
@@ -322,7 +322,7 @@ class Network:
 
         def ask() -> None:
             try:
-                if name != "status" and self._loop.pool is None:
+                if name != Requests.status.name and self._loop.pool is None:
                     raise NotYet("the server is not there yet")
                 self._loop.answer(str(client), str(name), args, reply)
             except Exception as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gnnkit.bounds import MOST_BATCHES, is_whole, shown
 from gnnkit.cluster.membership import CLIENT_PREFIX
-from gnnkit.cluster.network.requests import UnknownLoader, ids_of
+from gnnkit.cluster.network.requests import Requests, UnknownLoader, ids_of
 from gnnkit.cluster.network.service import Stream, limit_of, settle, waited
 from gnnkit.errors import BatchTimeout, GnnkitError, PlanError, StartTimeout
 from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling
@@ -162,7 +162,7 @@ class RemoteLoaders:
         heard: See ``gnnkit.cluster.membership.LeaseRequests``.
     """
 
-    def __init__(self, loop: ServerLoop, pool: ServedPool, store: Store, heard: Callable[[str, str, int], None]) -> None:
+    def __init__(self, loop: ServerLoop, pool: ServedPool, store: Store, heard: Callable[[Requests, str, int], None]) -> None:
         self._loop, self._pool, self._heard = loop, pool, heard
         self._graph = GraphHandle(store.arrays(), store.splits, store.reference, link_splits=store.link_splits)
         self._sessions: dict[tuple[str, str], RemoteSession] = {}  # by client and key
@@ -231,7 +231,7 @@ class RemoteLoaders:
             raise BadRequest("the plan cannot be read") from error
         if not isinstance(plan, dict):
             raise BadRequest("there is no plan")
-        self._heard("here", client, 0)  # the client may have had no time to say so itself
+        self._heard(Requests.here, client, 0)  # the client may have had no time to say so itself
         opened: Future[int] = self._loop.result_of(lambda: self._session(client, key, plan))
         try:
             return {"channel": opened.result(limit_s)}

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.cluster.network.requests import READS, REQUESTS, SAMPLING, called
+from gnnkit.cluster.network.requests import READS, SAMPLING, Requests, called
 from gnnkit.cluster.serving.pool import ServedPool
 from gnnkit.cluster.serving.store_api import StoreApi
 from gnnkit.errors import GnnkitError, PlanError, SamplingError, near_matches
@@ -522,7 +522,8 @@ class ServerApi:
                 reply(value)
 
         try:
-            kind = REQUESTS.get(name)
+            request = Requests.__members__.get(name)
+            kind = None if request is None else request.kind
             if kind == READS:
                 self._read(partial(called, getattr(self._reads, name), name, args), answer)
             elif kind == SAMPLING:
@@ -530,7 +531,7 @@ class ServerApi:
                     raise PlanError(f"{name} needs a server with workers", "gnnkit.serve starts some")
                 called(partial(getattr(self._sampling, name), client, answer), name, args)
             else:
-                known = [known for known, kind in REQUESTS.items() if kind in (READS, SAMPLING)]
+                known = [known.name for known in Requests if known.kind in (READS, SAMPLING)]
                 raise PlanError(f"a server answers no call {name!r}{near_matches(name, known)}", "code is never sent to a server")
         except Exception as error:
             answer(_own(error, name))

@@ -14,8 +14,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 import gnnkit.sampling.owned  # noqa: F401 - workers ask for what their own host holds in the same way: ``warm`` compiles its kernels
-from gnnkit.cluster.network.client import ServiceClient, is_stale, lease_renewal, only_value, remote_error
-from gnnkit.cluster.network.requests import answer_from_value, expand_to_args, picks_from_value, rows_to_args, to_args
+from gnnkit.cluster.membership import LeaseRenewal
+from gnnkit.cluster.network.client import ServiceClient, is_stale, only_value, remote_error
+from gnnkit.cluster.network.requests import Requests, answer_from_value, picks_from_value, to_args
 from gnnkit.cluster.network.wire import Broken, Failed, NetworkWire, OutOfTime, Request, TokenRefused
 from gnnkit.errors import HostUnreachable, SamplingError
 from gnnkit.plan import LoaderPlan
@@ -100,29 +101,31 @@ class RemoteOwners:
 
     def expand(self, requests: Mapping[int, Expansion]) -> Callable[[], Mapping[int, Mapping[int, Picks]]]:
         """Asks hosts for neighbours; the result waits for all of them."""
-        asked = {host: self._request("expand", expand_to_args(request, self._num_rows)) for host, request in requests.items()}
-        calls = {host: self._begin_ask(host, request, picks_from_value) for host, request in asked.items()}
-        return lambda: _wait(calls)
+        return self._ask_all(Requests.expand, requests, picks_from_value)
 
     def answer(self, questions: Mapping[int, Question]) -> Callable[[], Mapping[int, Answer]]:
         """Asks hosts about edges; the result waits for all of them."""
-        asked = {host: self._request("question", to_args(question)) for host, question in questions.items()}
-        calls = {host: self._begin_ask(host, request, answer_from_value) for host, request in asked.items()}
+        return self._ask_all(Requests.question, questions, answer_from_value)
+
+    def _ask_all(
+        self, request: Requests, asked: Mapping[int, Expansion | Question], read: Callable[[Any], T]
+    ) -> Callable[[], Mapping[int, T]]:
+        calls = {host: self._begin_ask(host, ready, read) for host, ready in self._ready(request, asked).items()}
         return lambda: _wait(calls)
 
     def rows(self, requests: Mapping[int, RowsRequest], take: Callable[[int, int, int], None]) -> Callable[[], None]:
         """Asks hosts for rows, which ``take`` receives; the result waits for all of them."""
-        # All requests before the first call: calls under way would not be waited for where making one fails.
-        asked = {host: self._request("rows", rows_to_args(request, self._num_rows)) for host, request in requests.items()}
-        calls = {host: self._begin_rows(host, asked[host], request, take) for host, request in requests.items()}
+        ready = self._ready(Requests.rows, requests)
+        calls = {host: self._begin_rows(host, ready[host], request, take) for host, request in requests.items()}
 
         def wait() -> None:
             _wait(calls)
 
         return wait
 
-    def _request(self, name: str, args: Mapping[str, Any]) -> Request:
-        return Request.of(name, args, self._fingerprint)
+    def _ready(self, request: Requests, asked: Mapping[int, Expansion | Question | RowsRequest]) -> dict[int, Request]:
+        """Makes all requests before the first call: calls under way would not be waited for where making one fails."""
+        return {host: request.ready(to_args(own, self._num_rows), self._fingerprint) for host, own in asked.items()}
 
     def _begin_ask(self, host: int, request: Request, read: Callable[[Any], T]) -> Future[T]:
         """Begins a request that is answered with one value.
@@ -217,8 +220,8 @@ LEAST_THREADS = 4
 _SHARE = 0.8
 
 
-class Spreading(OtherHosts):
-    """Shared by the sampling threads of a process.
+class Spreading(RemoteOwners, OtherHosts):
+    """The owners of parts on other hosts, which a process says that it needs; shared by its sampling threads.
 
     Args:
         hosts: What the setup message says, see ``gnnkit.cluster.parts``.
@@ -238,10 +241,8 @@ class Spreading(OtherHosts):
         keep_freed_memory()
         peers = {int(host): Peer(str(peer["address"]), tuple(peer["parts"]), peer.get("server")) for host, peer in hosts["peers"].items()}
         graph, here = store.arrays(), int(hosts["self"])
-        super().__init__(max(threads, LEAST_THREADS))
-        elsewhere = {host: peer.parts for host, peer in peers.items()}
-        self._where = PartMap.of(graph.num_parts, here, store.local_parts, elsewhere, hot_rows(store))
-        self._owners = RemoteOwners(
+        self.threads = max(threads, LEAST_THREADS)
+        super().__init__(
             peers,
             hosts["token"],
             store.fingerprint,
@@ -250,16 +251,14 @@ class Spreading(OtherHosts):
             at_once=self.threads * max(1, len(peers)),
             ca=hosts.get("ca"),
         )
+        elsewhere = {host: peer.parts for host, peer in peers.items()}
+        self._part_map = PartMap.of(graph.num_parts, here, store.local_parts, elsewhere, hot_rows(store))
         warm()  # the kernels that only this module has imported
         addresses = {host: peer.address for host, peer in peers.items()}
-        self._renewal = lease_renewal(here, addresses, hosts["token"], store.fingerprint, ca=hosts.get("ca"))
+        self._renewal = LeaseRenewal(here, addresses, hosts["token"], store.fingerprint, ca=hosts.get("ca"))
         # The starter of this process has been waiting since then, and is to hear which host is missing.
         left_s = float(hosts["start_timeout_s"]) - _age_s()
         self._renewal.begin(max(1.0, _SHARE * left_s))
-
-    def report(self) -> dict[str, Any]:
-        """The bytes that have come and gone are sent with each batch."""
-        return self._owners.report()
 
     def leave(self) -> None:
         """Tells the other hosts that this process needs them no more."""
@@ -267,7 +266,7 @@ class Spreading(OtherHosts):
 
     def sampler(self, tables: GraphTables, plan: LoaderPlan, scratch: NodeScratch, *, walks_only: bool) -> BatchSampler:
         """A sampler for one thread, on the thread's memory per node."""
-        hosts = self._where, self._owners
+        hosts = self._part_map, self
         return spread_sampler(tables, plan.inputs, plan.sampling, *hosts, scratch, walks_only=walks_only, cached=plan.cached)
 
 

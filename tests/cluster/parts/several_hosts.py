@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit import Store
-from gnnkit.cluster.network.requests import answer_from_value, expand_to_args, picks_from_value, to_args
+from gnnkit.cluster.network.requests import answer_from_value, picks_from_value, to_args
 from gnnkit.cluster.parts.answers import Answers
 from gnnkit.plan import InputNodes
 from gnnkit.sampling.collate import collate, contents_of
@@ -109,12 +109,12 @@ class OwnersOverTheWire(OwnersHere):
         self._answers = {host: Answers(part_of_graph(graph, parts), parts) for host, parts in placement.items()}
 
     def expand(self, requests: Mapping[int, Any]) -> Callable[[], Mapping[int, Mapping[int, Picks]]]:
-        asked = {host: sent(expand_to_args(request, [1 << 40] * (1 + max(request.nodes)))) for host, request in requests.items()}
+        asked = {host: sent(to_args(request, [1 << 40] * (1 + max(request.nodes)))) for host, request in requests.items()}
         return lambda: {host: picks_from_value(sent(self._answers[host].expand(**args))) for host, args in asked.items()}
 
     def answer(self, questions: Mapping[int, Any]) -> Callable[[], Mapping[int, Any]]:
         self.asked += [(question.what, host) for host, question in questions.items()]
-        asked = {host: sent(to_args(question)) for host, question in questions.items()}
+        asked = {host: sent(to_args(question, [])) for host, question in questions.items()}
         return lambda: {host: answer_from_value(sent(self._answers[host].question(**args))) for host, args in asked.items()}
 
 

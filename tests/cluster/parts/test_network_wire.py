@@ -23,7 +23,7 @@ from gnnkit.waiting import Deadline
 from tests.cluster.parts.services import END, ERROR, LAST, TOKEN, Speaker, said_of
 from tests.cluster.serving.networked import certificate
 from tests.helpers.waiting import wait_until
-from tests.helpers.wires import first_line, second_line
+from tests.helpers.wires import ask_by_name, first_line, second_line
 
 ANSWER_S = 60.0
 HOST = "127.0.0.1"
@@ -100,7 +100,7 @@ def test_values_come_back(client: ServiceClient) -> None:
     many = [np.full(number % 7, number, np.int32) for number in range(3000)]
     large = np.arange(5_000_000)
     for value in (None, {"a": (1, 2.5, "x"), 3: [True, b"bytes"]}, many, large, {"x": large, "many": many}):
-        found = client.ask("echo", {"value": value}, ANSWER_S)
+        found = ask_by_name(client, "echo", {"value": value}, ANSWER_S)
         assert type(found) is type(value)
         if value is many:
             assert all(np.array_equal(one, other) for one, other in zip(found, many, strict=True))
@@ -126,12 +126,12 @@ def test_blocks_come_without_a_text_and_only_as_they_were_asked_for(client: Serv
 
 def test_errors_say_where_they_come_from_and_leave_the_service_as_it_was(client: ServiceClient, service: Answering) -> None:
     with pytest.raises(StoreError, match=f"the server at {service.address}: not this one") as caught:
-        client.ask("refuse", {"known": True}, ANSWER_S)
+        ask_by_name(client, "refuse", {"known": True}, ANSWER_S)
     assert caught.value.hint == "another"
     with pytest.raises(SamplingError, match="FileNotFoundError: nothing there"):
-        client.ask("refuse", {"known": False}, ANSWER_S)
+        ask_by_name(client, "refuse", {"known": False}, ANSWER_S)
     with pytest.raises(SamplingError, match="there is no call 'nothing'"):
-        client.ask("nothing", {}, ANSWER_S)
+        ask_by_name(client, "nothing", {}, ANSWER_S)
     with Speaker(service.address) as holder:  # which of them needs no new connection
         assert holder.ask("refuse", {"known": False})[0] == ERROR
         assert holder.ask("echo", {"value": 3})[:2] == (LAST, b"3")
@@ -144,15 +144,15 @@ def test_a_service_that_works_for_long_is_waited_for(client: ServiceClient, serv
     service.hold.clear()
     timer = threading.Timer(CONNECTION_SILENCE_S + 2.0, service.hold.set)
     timer.start()
-    assert client.ask("held", {}, ANSWER_S) == "held"
+    assert ask_by_name(client, "held", {}, ANSWER_S) == "held"
     service.hold.clear()
     with pytest.raises(Unreachable, match="does not answer"):
-        client.ask("held", {}, 1.0)
+        ask_by_name(client, "held", {}, 1.0)
     service.hold.set()
     with socket.create_server((HOST, 0)) as silent:
         nobody = ServiceClient(f"{HOST}:{silent.getsockname()[1]}", TOKEN, None)
         with pytest.raises(Unreachable, match="cannot be reached: nothing answers there"):
-            nobody.ask("echo", {"value": 1}, ANSWER_S)
+            ask_by_name(nobody, "echo", {"value": 1}, ANSWER_S)
 
 
 def test_a_client_that_goes_ends_what_it_waits_for(service: Answering) -> None:
@@ -168,7 +168,7 @@ def test_a_client_that_reads_nothing_keeps_nobody_waiting(client: ServiceClient,
     with Speaker(service.address) as slow:
         slow.say(*said_of("rows", {"sizes": [16 << 20] * 4}))
         for _ in range(3):
-            assert client.ask("echo", {"value": 1}, ANSWER_S) == 1
+            assert ask_by_name(client, "echo", {"value": 1}, ANSWER_S) == 1
             time.sleep(1.1)  # signs of life are due meanwhile
         assert slow.last()[0] == END
 
@@ -190,7 +190,7 @@ def test_what_answers_with_more_than_this_host_has_is_none(monkeypatch: pytest.M
         thread.start()
         client = ServiceClient(f"{HOST}:{listener.getsockname()[1]}", TOKEN, None)
         with pytest.raises(Unreachable, match="is too large for this host"):
-            client.ask("echo", {"value": 1}, ANSWER_S)
+            ask_by_name(client, "echo", {"value": 1}, ANSWER_S)
         thread.join()
 
 
@@ -207,20 +207,20 @@ def test_with_a_certificate(tmp_path: Path) -> None:
 def speak_encrypted(service: Answering, cert: str, folder: Path) -> None:
     client = ServiceClient(service.address, TOKEN, cert)
     large = np.arange(1_000_000)
-    assert np.array_equal(client.ask("echo", {"value": large}, ANSWER_S), large)
+    assert np.array_equal(ask_by_name(client, "echo", {"value": large}, ANSWER_S), large)
     service.begun.clear()
     service.hold.clear()
     timer = threading.Timer(3.0, service.hold.set)
     timer.start()
-    assert client.ask("held", {}, ANSWER_S) == "held"
+    assert ask_by_name(client, "held", {}, ANSWER_S) == "held"
     client.close()
     with pytest.raises(PlanError, match="refused the token"):
-        ServiceClient(service.address, "another", cert).ask("echo", {"value": 1}, ANSWER_S)
+        ask_by_name(ServiceClient(service.address, "another", cert), "echo", {"value": 1}, ANSWER_S)
     (folder / "other").mkdir()
     other = certificate(folder / "other", [HOST])[0].read_text()
     for ca in (other, None):
         with pytest.raises(Unreachable, match="cannot be reached"):
-            ServiceClient(service.address, TOKEN, ca).ask("echo", {"value": 1}, ANSWER_S)
+            ask_by_name(ServiceClient(service.address, TOKEN, ca), "echo", {"value": 1}, ANSWER_S)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(cadata=cert)
     for second in (b"gnnkit-wire " + b"0" * 64 + b" me\n", first_line(TOKEN), second_line("another", "me")):

@@ -40,6 +40,7 @@ from tests.helpers.batches import digest
 from tests.helpers.machine import ROOT, in_time
 from tests.helpers.ports import free_port
 from tests.helpers.waiting import wait_until
+from tests.helpers.wires import ask_by_name
 
 pytestmark = pytest.mark.slow
 
@@ -149,16 +150,16 @@ def test_strangers(hosts: TwoHosts) -> None:
 
 def test_another_version_is_refused(hosts: TwoHosts) -> None:
     asker = ServiceClient(hosts.address, TOKEN, None)
-    assert asker.ask("membership", {}, 20.0)["num_servers"] == 2
+    assert ask_by_name(asker, "membership", {}, 20.0)["num_servers"] == 2
     for body in ({"version": 99}, {"version": None}, {"version": [1]}):
         with pytest.raises(PlanError, match="of version"):
-            asker.ask("membership", body, 20.0)
+            ask_by_name(asker, "membership", body, 20.0)
     for name in ("part0/nodes/node/x.npy", "book/node/store_id.npy", "../../etc/passwd", None):
         with pytest.raises(GnnkitError, match="there is no public file"):
-            asker.ask("file", {"name": name}, 20.0)
-    for announced in (None, {}, {"rank": 1}, [1], {**asker.ask("membership", {}, 20.0)["servers"][1], "rank": -1}):
+            ask_by_name(asker, "file", {"name": name}, 20.0)
+    for announced in (None, {}, {"rank": 1}, [1], {**ask_by_name(asker, "membership", {}, 20.0)["servers"][1], "rank": -1}):
         with pytest.raises(GnnkitError, match="cannot be read"):
-            asker.ask("announce", {"server": announced}, 20.0)
+            ask_by_name(asker, "announce", {"server": announced}, 20.0)
     asker.close()
     assert hosts.join().fingerprint == hosts.store.fingerprint
 

@@ -28,7 +28,7 @@ from tests.cluster.serving.setups import OPTIONS, blocks_of, expected_batches, s
 from tests.helpers.batches import same
 from tests.helpers.graphs import stored
 from tests.helpers.waiting import wait_until
-from tests.helpers.wires import asked
+from tests.helpers.wires import ask_by_name, asked
 
 pytestmark = pytest.mark.slow
 
@@ -211,7 +211,7 @@ def test_requests_that_make_no_sense(servers: GraphStoreServers, store: Store) -
     client = ServiceClient(address, token, None)
 
     def do(name: str, args: dict[str, Any]) -> Any:
-        return client.ask(name, args, 60.0)
+        return ask_by_name(client, name, args, 60.0)
 
     def walk(**words: Any) -> int:
         layout, block = do("walk", {**head, "epoch": 0, "batch": 0, "seeds": None, **words})
