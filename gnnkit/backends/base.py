@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -26,7 +27,7 @@ from gnnkit.sampling.schedule import Schedule
 from gnnkit.sampling.subgraph import SampledSubgraph
 
 if TYPE_CHECKING:
-    from gnnkit.runtime.pool import OnStarted, WorkerPool
+    from gnnkit.runtime.pool import WorkerPool
 
 
 def folder_or_none(name: str, value: Any) -> str | None:
@@ -197,14 +198,33 @@ class PoolBackend:
         """``channel_size`` in bytes."""
         return size_in_bytes("channel_size", self.channel_size)
 
-    def open_pool(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink, on_started: OnStarted) -> WorkerPool:
+    def _open(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink, least: int, *, samples_here: bool) -> BatchStream:
+        """Starts or joins the processes, and waits until they are ready.
+
+        Args:
+            plan: The plan.
+            graph: The graph.
+            events: Receives progress.
+            least: Batches that a process is given at a time, at least.
+            samples_here: Whether processes of this host sample, with kernels that are compiled first.
+        """
+        if sys.platform != "linux":
+            raise PlanError(f"{type(self).__name__}() needs Linux, this is {sys.platform}", "use InProcess()")
+        from gnnkit.backends.pool_stream import PoolStream  # heavy
+        from gnnkit.sampling.kinds import compile_ahead  # heavy
+
+        if samples_here:
+            compile_ahead(plan.inputs, plan.sampling, events)
+        options = self if self.worker_concurrency >= least else replace(self, worker_concurrency=least)  # type: ignore[type-var]
+        return PoolStream(options, plan, graph, events)
+
+    def open_pool(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> WorkerPool:
         """Finds the processes for a pool, which may take a while.
 
         Args:
             plan: The plan of the pool's first loader.
             graph: The graph.
             events: Receives progress.
-            on_started: Called with each process that can be told of loaders from now on.
 
         Raises:
             PlanError: The system's limits do not allow it, there is no folder for logs, or hosts or servers are not clear.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from gnnkit.arguments import checks_calls
@@ -17,7 +16,7 @@ from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.limits import auto_threads
 
 if TYPE_CHECKING:
-    from gnnkit.runtime.pool import OnStarted, WorkerPool
+    from gnnkit.runtime.pool import WorkerPool
 
 # Batches under way in a process where parts are on other hosts, at least.
 _LEAST_CONCURRENT = 4
@@ -101,20 +100,12 @@ class Colocated(PoolBackend):
 
     def open(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> BatchStream:
         """Starts the processes and waits until they are ready."""
-        if sys.platform != "linux":
-            raise PlanError(f"Colocated() needs Linux, this is {sys.platform}", "use InProcess()")
-        from gnnkit.backends.pool_stream import PoolStream  # heavy
-        from gnnkit.sampling.kinds import compile_ahead  # heavy
+        is_spread = plan.placement is not None and not plan.placement.is_replicated  # batches wait for other hosts most of the time
+        return self._open(plan, graph, events, _LEAST_CONCURRENT if is_spread else 1, samples_here=True)
 
-        compile_ahead(plan.inputs, plan.sampling, events)
-        options = self
-        if plan.placement is not None and not plan.placement.is_replicated:  # batches wait for other hosts most of the time
-            options = replace(self, worker_concurrency=max(self.worker_concurrency, _LEAST_CONCURRENT))
-        return PoolStream(options, plan, graph, events)
-
-    def open_pool(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink, on_started: OnStarted) -> WorkerPool:
+    def open_pool(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> WorkerPool:
         """Makes the workers of processes, of which none is started yet; see ``PoolBackend.open_pool``."""
         from gnnkit.backends.host_pool import open_colocated  # heavy
 
         workers = self.num_workers if isinstance(self.num_workers, int) else max(1, auto_threads() // self.threads_per_worker)
-        return open_colocated(self, workers, plan, graph, on_started)
+        return open_colocated(self, workers, plan, graph)

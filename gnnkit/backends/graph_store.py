@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from dataclasses import InitVar, dataclass, replace
+from dataclasses import InitVar, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.graph_memory import GraphHandle
 
 if TYPE_CHECKING:
-    from gnnkit.runtime.pool import OnStarted, WorkerPool
+    from gnnkit.runtime.pool import WorkerPool
 
 
 @checks_calls()
@@ -102,20 +101,11 @@ class GraphStore(PoolBackend):
 
     def open(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> BatchStream:
         """Starts or joins servers, and waits until all are there."""
-        if sys.platform != "linux":
-            raise PlanError(f"GraphStore() needs Linux, this is {sys.platform}", "use InProcess()")
-        from gnnkit.backends.pool_stream import PoolStream  # heavy
-        from gnnkit.sampling.kinds import compile_ahead  # heavy
+        is_remote = self.address is not None and self.folder is None  # batches wait for other hosts most of the time
+        least = threads_for(len(split_place(self.address)[1])) if is_remote else 1
+        return self._open(plan, graph, events, least, samples_here=self.starts_servers or self.folder is not None)
 
-        if self.starts_servers or self.folder is not None:  # servers of this host
-            compile_ahead(plan.inputs, plan.sampling, events)
-        options = self
-        if self.address is not None and self.folder is None:  # batches wait for other hosts most of the time
-            batches = threads_for(len(split_place(self.address)[1]))
-            options = replace(self, worker_concurrency=max(self.worker_concurrency, batches))
-        return PoolStream(options, plan, graph, events)
-
-    def open_pool(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink, on_started: OnStarted) -> WorkerPool:
+    def open_pool(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> WorkerPool:
         """Finds the servers' sampling processes; see ``PoolBackend.open_pool``."""
         from gnnkit.backends.server_pool import open_local_servers, open_receiver  # heavy
 
@@ -124,4 +114,4 @@ class GraphStore(PoolBackend):
                 "the graph is only in memory, and servers that are joined have a store", "use from_store(), or leave address out"
             )
         open_servers = open_local_servers if self.address is None or self.folder is not None else open_receiver
-        return open_servers(self, plan, graph, events, on_started)
+        return open_servers(self, plan, graph, events)

@@ -15,15 +15,12 @@ from gnnkit.cluster.hosts import Hosts, check_group, find_hosts, join_address, l
 from gnnkit.cluster.parts.starter import PartService, ServiceSpec, keep_service
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout
 from gnnkit.plan import LoaderPlan
-from gnnkit.runtime.graph_memory import GraphHandle, GraphSharing
-from gnnkit.runtime.limits import check_descriptors, check_start_memory
+from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.pool import LocalWorkerPool, weakly
-from gnnkit.runtime.runs import new_run
 from gnnkit.runtime.supervisor import Exit, SupervisorOptions
 
 if TYPE_CHECKING:
     from gnnkit.backends.colocated import Colocated
-    from gnnkit.runtime.pool import OnStarted
 
 TOKEN_VARIABLE = "GNNKIT_TOKEN"
 _LEAST_TOKEN = 16
@@ -179,27 +176,25 @@ class HostWorkerPool(LocalWorkerPool):
             self._service.leave(self._stop)
 
 
-def open_colocated(options: Colocated, num_workers: int, plan: LoaderPlan, graph: GraphHandle, on_started: OnStarted) -> LocalWorkerPool:
+def open_colocated(options: Colocated, num_workers: int, plan: LoaderPlan, graph: GraphHandle) -> LocalWorkerPool:
     """The workers of ``Colocated``; see ``PoolBackend.open_pool``."""
     _wait_for_turn(options.process_start_gap_seconds)
-    check_descriptors(num_workers)
-    check_start_memory(num_workers, options.threads_per_worker, graph.arrays.schema, graph.mapped_nbytes)
-    sharing = GraphSharing(graph, plan.runtime.memory_budget)
     supervisor_options = SupervisorOptions(num_workers, options.threads_per_worker, worker.__name__, options.max_concurrent_producer_inits)
+    is_here = plan.store is None or plan.placement is None or plan.placement.is_replicated
     store = None if plan.store is None else asdict(plan.store)
-    folder = new_run(options.log_dir, {"store": None if store is None else store["path"]})
-    if plan.store is None or plan.placement is None or plan.placement.is_replicated:
-        workers = LocalWorkerPool(supervisor_options, folder, sharing, on_started)
-        workers.setup = {"store": store, "idle_s": options.idle_timeout_s, "hosts": None}
-        return workers
-    linked = HostWorkerPool(supervisor_options, folder, sharing, on_started)
-    linked.setup = {"store": store, "idle_s": None}
-    try:
-        linked.connect(options, plan, graph)
-    except BaseException:
-        linked.stop()
-        raise
-    return linked
+    facts, setup = (
+        {"store": store and store["path"]},
+        {"store": store, "idle_s": options.idle_timeout_s if is_here else None, "hosts": None},
+    )
+    kind = LocalWorkerPool if is_here else HostWorkerPool
+    workers = kind(supervisor_options, options.log_dir, {"store": store and store["path"]}, graph, plan.runtime.memory_budget, setup)
+    if isinstance(workers, HostWorkerPool):
+        try:
+            workers.connect(options, plan, graph)
+        except BaseException:
+            workers.stop()
+            raise
+    return workers
 
 
 def _wait_for_turn(gap_s: float) -> None:

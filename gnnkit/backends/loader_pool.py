@@ -344,7 +344,7 @@ class LoaderPool(SharedPool[Session, WorkerPool]):
 
     def __init__(self, session: Session, lock: AbstractContextManager[Any]) -> None:
         options, plan = session.options, session.plan
-        super().__init__(lambda started: options.open_pool(plan, session.graph, session.events, started), options.max_restarts, 0.0, lock)
+        super().__init__(options.open_pool(plan, session.graph, session.events), options.max_restarts, 0.0, lock)
 
     # Loaders --------------------------------------------------------------------------------------------------------------
 

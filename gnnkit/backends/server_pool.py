@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +24,10 @@ from gnnkit.errors import GnnkitError, PlanError, StartTimeout, StoreError, Work
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan, StoreRef
 from gnnkit.runtime.entry import UNSEEN, Signs
-from gnnkit.runtime.graph_memory import GraphHandle, GraphSharing
+from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.limits import check_descriptors, check_start_memory
-from gnnkit.runtime.pool import LocalWorkerPool, OnStarted, WorkerPool
+from gnnkit.runtime.pool import LocalWorkerPool, WorkerPool
 from gnnkit.runtime.process_status import ProcessStatus
-from gnnkit.runtime.runs import RunFolder, new_run
 from gnnkit.runtime.supervisor import ChildProcess, Exit, SupervisorOptions
 from gnnkit.runtime.waiters import SLICE_S
 from gnnkit.runtime.wire import Message
@@ -132,21 +132,18 @@ def _tidy(stopped: threading.Event, idle_timeout_s: float) -> None:
             pool_registry().tidy()
 
 
-def open_local_servers(
-    options: GraphStore, plan: LoaderPlan, graph: GraphHandle, events: EventSink, on_started: OnStarted
-) -> ServerWorkerPool:
+def open_local_servers(options: GraphStore, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> ServerWorkerPool:
     """Joins servers of this host, which it starts where it names none; see ``PoolBackend.open_pool``."""
     if options.folder is not None:
         assert plan.store is not None, "servers that are joined have a store"
-        joined = join_folder(options.folder, "trainer", options.join_timeout_s, events, plan.store.fingerprint)
-        return ServerWorkerPool(joined, on_started, None)
+        return ServerWorkerPool(join_folder(options.folder, "trainer", options.join_timeout_s, events, plan.store.fingerprint), None)
     own = OwnServers(options, plan, graph, events)
     try:
         servers = join_folder(own.fleet.folder, "starter", plan.runtime.start_timeout_s, events, own.store.fingerprint, own.check)
     except BaseException:
         own.stop()
         raise
-    return ServerWorkerPool(servers, on_started, own)
+    return ServerWorkerPool(servers, own)
 
 
 # Servers that have gone are looked for so often.
@@ -160,12 +157,11 @@ class ServerWorkerPool(WorkerPool):
 
     Args:
         servers: The connections to the servers, all of which are there.
-        on_started: Called with each process that servers have introduced.
         own: The servers where they are this process's own; None where they were joined.
     """
 
-    def __init__(self, servers: UnixServers, on_started: OnStarted, own: OwnServers | None) -> None:
-        self._servers, self._on_started, self._own = servers, on_started, own
+    def __init__(self, servers: UnixServers, own: OwnServers | None) -> None:
+        self._servers, self._own = servers, own
         self._owner = os.getpid()
         self.ready = set()  # servers introduce a process when it is ready
         self._heard: deque[tuple[int, Message | Exit]] = deque()
@@ -283,7 +279,7 @@ class ServerWorkerPool(WorkerPool):
             for worker in connection.started():
                 self._waiting = None
                 self.ready.add(server * self._width + worker)
-                self._on_started(server * self._width + worker)
+                self.on_started(server * self._width + worker)
 
     def _lose(self, server: int, connection: ServerConnection) -> None:
         if server in self._restarting:
@@ -409,32 +405,32 @@ class ReceiverPool(LocalWorkerPool):
 
     Args:
         options: How it is started.
-        folder: Where its log goes.
+        log_dir: See ``LocalWorkerPool``.
+        facts: See ``RunFolder``.
         graph: The graph's outline.
-        on_started: Called when it has been started.
+        setup: See ``LocalWorkerPool``.
+        servers: What the process is told of the servers, before ``setup``; see ``gnnkit.cluster.network_child``.
         joined: The servers.
         own: Those of them that this process has started, which end with it; None where this process has started none.
-
-    Attributes:
-        servers: What the process is told of the servers, before ``setup``; see ``gnnkit.cluster.network_child``.
     """
 
     def __init__(
         self,
         options: SupervisorOptions,
-        folder: RunFolder,
+        log_dir: str | None,
+        facts: dict[str, Any],
         graph: GraphHandle,
-        on_started: OnStarted,
+        setup: dict[str, Any],
+        servers: dict[str, Any],
         joined: JoinedServers,
         own: OwnServers | None,
     ) -> None:
-        super().__init__(options, folder, GraphSharing(graph, 0), on_started)
-        self.servers: dict[str, Any] = {}
-        self._joined, self._own = joined, own
+        super().__init__(options, log_dir, facts, graph, 0, setup)
+        self._servers, self._joined, self._own = servers, joined, own
         self._leaving: frozenset[int] = frozenset()  # pids of servers of this process's own, until others have taken their places
 
     def _set_up(self, child: ChildProcess) -> None:
-        child.wire.send("servers", **self.servers)
+        child.wire.send("servers", **self._servers)
         super()._set_up(child)
 
     def start_missing(self) -> None:
@@ -510,7 +506,7 @@ def servers_of(options: GraphStore, own: ServerFleet | None = None) -> Servers:
     return Servers(addresses, token, read_ca(options.tls_ca), client_id(), options.join_timeout_s, options.log_dir)
 
 
-def open_receiver(options: GraphStore, plan: LoaderPlan, graph: GraphHandle, events: EventSink, on_started: OnStarted) -> ReceiverPool:
+def open_receiver(options: GraphStore, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> ReceiverPool:
     """Joins servers by their addresses, and starts the process that receives from them; see ``PoolBackend.open_pool``.
 
     Where it is to start them itself, it joins them as if they were on another host.
@@ -519,45 +515,23 @@ def open_receiver(options: GraphStore, plan: LoaderPlan, graph: GraphHandle, eve
         StoreError: They have another store.
     """
     own = OwnServers(options, plan, graph, events) if options.starts_servers else None
-    try:
-        store = plan.store if own is None else own.store
-        assert store is not None, "servers that are joined have a store"
-        return _open_receiver(options, plan, store.fingerprint, events, on_started, own)
-    except BaseException:
+    with ExitStack() as undo:
         if own is not None:
-            own.stop()
-        raise
-
-
-def _open_receiver(
-    options: GraphStore, plan: LoaderPlan, fingerprint: str, events: EventSink, on_started: OnStarted, own: OwnServers | None
-) -> ReceiverPool:
-    servers = servers_of(options, None if own is None else own.fleet)
-    joined = join(servers, events)
-    if joined.fingerprint != fingerprint:
-        raise StoreError(
-            f"the servers' store is another one: its fingerprint is {joined.fingerprint}, and {fingerprint} is wanted",
-            "join servers of the same store, or make the plan again",
-        )
-    outline = Store.open(joined.outline, ())
-    graph = GraphHandle(outline.arrays(), outline.splits, outline.reference, link_splits=outline.link_splits)
-    threads = threads_for(len(joined.servers))
-    check_descriptors(1)
-    check_start_memory(1, threads, outline.schema)
-    folder = new_run(options.log_dir, {"store": str(outline.path), "servers": list(servers.addresses)})
-    workers = ReceiverPool(
-        SupervisorOptions(1, threads, network_child.__name__, title="receiving process {rank}", lane="receiver"),
-        folder,
-        graph,
-        on_started,
-        joined,
-        own,
-    )
-    workers.servers = servers.message(joined)
-    workers.setup = {
-        "store": asdict(outline.reference),
-        "idle_s": options.idle_timeout_s,
-        "hosts": {"held": {"parts": []}},
-        "again": options.max_restarts > 0,
-    }
-    return workers
+            undo.callback(own.stop)
+        store, servers = (plan.store, servers_of(options)) if own is None else (own.store, servers_of(options, own.fleet))
+        joined = join(servers, events)
+        assert store is not None, "servers that are joined have a store"
+        if joined.fingerprint != store.fingerprint:
+            raise StoreError(
+                f"the servers' store is another one: its fingerprint is {joined.fingerprint}, and {store.fingerprint} is wanted",
+                "join servers of the same store, or make the plan again",
+            )
+        outline = Store.open(joined.outline, ())
+        child, threads = network_child.__name__, threads_for(len(joined.servers))
+        supervisor_options = SupervisorOptions(1, threads, child, title="receiving process {rank}", lane="receiver")
+        facts, idle_s = {"store": str(outline.path), "servers": list(servers.addresses)}, options.idle_timeout_s
+        setup = {"store": asdict(outline.reference), "idle_s": idle_s, "hosts": {"held": {"parts": []}}, "again": options.max_restarts > 0}
+        told, handle = servers.message(joined), GraphHandle.of(outline)
+        workers = ReceiverPool(supervisor_options, options.log_dir, facts, handle, setup, told, joined, own)
+        undo.pop_all()
+        return workers

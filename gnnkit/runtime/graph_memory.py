@@ -33,6 +33,7 @@ from gnnkit.storage.users import StoreUse
 if TYPE_CHECKING:
     from gnnkit.source import GraphSource, LinkSplits
     from gnnkit.storage.layout import BuildOptions
+    from gnnkit.storage.store import Store
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -424,6 +425,11 @@ class GraphHandle:
     _use: StoreUse | None = None
     # Reentrant: a forgotten loader's finalizer may run in the middle of anything.
     _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    @classmethod
+    def of(cls, store: Store) -> GraphHandle:
+        """The graph of a store, as processes that sample it need it."""
+        return cls(store.arrays(), store.splits, store.reference, link_splits=store.link_splits)
 
     def names(self) -> set[str]:
         """The names of all that batches carry of the graph."""

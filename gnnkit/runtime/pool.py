@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 from gnnkit.errors import GnnkitError, MemoryLimitError, WorkerStopped
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.entry import Signs
-from gnnkit.runtime.graph_memory import GraphSharing
+from gnnkit.runtime.graph_memory import GraphHandle, GraphSharing
+from gnnkit.runtime.limits import check_descriptors, check_start_memory
 from gnnkit.runtime.process_status import ProcessStatus, look_at
 from gnnkit.runtime.remote import error_from_json, fresh
 from gnnkit.runtime.ring import Ring, mapped
-from gnnkit.runtime.runs import RunFolder
+from gnnkit.runtime.runs import new_run
 from gnnkit.runtime.supervisor import ChildProcess, Exit, Supervisor, SupervisorOptions
 from gnnkit.runtime.waiters import Waiters
 from gnnkit.runtime.wire import Message, in_memory
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
-# Called with the number of a process that can be told of loaders from now on.
-OnStarted = Callable[[int], None]
-
 
 class WorkerPool(Protocol):
     """Processes that sample, by number.
@@ -47,10 +45,12 @@ class WorkerPool(Protocol):
 
     Attributes:
         ready: Those that can be given steps.
+        on_started: Called with each process that can be told of loaders from now on.
         can_idle: Whether loaders that are not used may give their places up.
     """
 
     ready: set[int]
+    on_started: Callable[[int], None]
     can_idle: bool = True
 
     @property
@@ -351,7 +351,7 @@ class SharedPool(Generic[S, W]):
     """The loaders of a pool of workers: hands on what workers say, and gives them what there is to do. Only for the holder of the pool.
 
     Args:
-        open_workers: Makes the pool of workers, given what is to be called with each process that can be told of loaders.
+        workers: The workers, of which none has started yet.
         max_restarts: How many deaths are followed by a restart instead of an error.
         start_timeout_s: Seconds that a worker may take to start.
         lock: What its holder holds, where several threads may; None where one thread has the pool.
@@ -366,7 +366,7 @@ class SharedPool(Generic[S, W]):
 
     def __init__(
         self,
-        open_workers: Callable[[OnStarted], W],
+        workers: W,
         max_restarts: int,
         start_timeout_s: float,
         lock: AbstractContextManager[Any] | None = None,
@@ -375,7 +375,8 @@ class SharedPool(Generic[S, W]):
         self.waiters = Waiters(lock or nullcontext())
         self.restarts, self.start_timeout_s = 0, start_timeout_s
         self._max_restarts, self._numbers = max_restarts, itertools.count(1)
-        self.workers = open_workers(weakly(self._announce_sessions))
+        self.workers = workers
+        workers.on_started = weakly(self._announce_sessions)
 
     # Loaders ------------------------------------------------------------------------------------------------------------------
 
@@ -484,26 +485,44 @@ class LocalWorkerPool(Supervisor, WorkerPool):
 
     Args:
         options: How they are started.
-        folder: Where their logs go.
-        sharing: The graph's copy.
-        on_started: Called with each process that has been started.
+        log_dir: The folder of runs as the user gave it; see ``new_run``.
+        facts: See ``RunFolder``.
+        graph: The graph.
+        memory_budget: Most bytes that its copy may take; see ``GraphHandle.copy_nbytes``.
+        setup: What a process is told first, beside the graph's copy.
+        trains: Whether this process makes PyG's objects of batches.
 
     Attributes:
-        setup: What a process is told first, beside the graph's copy.
+        setup: See above.
         sharing: The graph's copy.
+
+    Raises:
+        PlanError: The system's limits do not allow it, or there is no folder for logs.
+        MemoryLimitError: There is no memory for them.
     """
 
-    def __init__(self, options: SupervisorOptions, folder: RunFolder, sharing: GraphSharing, on_started: OnStarted) -> None:
-        super().__init__(options, folder, weakly(self._set_up), sharing)
-        self.setup: dict[str, Any] = {}
-        self.sharing, self._on_started = sharing, on_started
+    def __init__(
+        self,
+        options: SupervisorOptions,
+        log_dir: str | None,
+        facts: dict[str, Any],
+        graph: GraphHandle,
+        memory_budget: int | None,
+        setup: dict[str, Any],
+        *,
+        trains: bool = True,
+    ) -> None:
+        check_descriptors(options.num_workers)
+        check_start_memory(options.num_workers, options.threads, graph.arrays.schema, graph.mapped_nbytes, trains=trains)
+        self.setup, self.sharing = setup, GraphSharing(graph, memory_budget)
+        super().__init__(options, new_run(log_dir, facts), weakly(self._set_up), self.sharing)
         self._traffic: dict[int, tuple[int, int]] = {}  # bytes that each process has received from other hosts and sent to them
 
     def _set_up(self, child: ChildProcess) -> None:
         """Tells a process that has just been started what it is there for."""
         fds, description = self.sharing.setup_message(child.rank)
         child.wire.send("setup", fds, graph=description, threads=self.options.threads, **self.setup)
-        self._on_started(child.rank)
+        self.on_started(child.rank)
 
     @property
     def expected(self) -> int:

@@ -321,7 +321,7 @@ class WorkerGraph:
             store = Store.open(reference.path) if hosts is None else Store.open(reference.path, **hosts["held"])
             if store.fingerprint != reference.fingerprint:
                 raise StoreError(f"the store {str(store.path)!r} was replaced while it was in use", "make the loader again")
-            self.handle = GraphHandle(store.arrays(), store.splits, reference, link_splits=store.link_splits)
+            self.handle = GraphHandle.of(store)
             self.others = connect(setup.body, store, threads) or self.others
             if description is not None:
                 shared = SharedGraph.attach(setup.fds[0], description, self.handle.arrays)

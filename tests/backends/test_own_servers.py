@@ -12,7 +12,6 @@ import pytest
 from gnnkit.backends.server_pool import OwnServers, ReceiverPool, ServerWorkerPool
 from gnnkit.errors import GnnkitError, WorkerDied, WorkerStopped
 from gnnkit.runtime.supervisor import SupervisorOptions
-from tests.helpers.runs import run_folder
 from tests.loader.graphs import make
 
 DIED, STOPPED = WorkerDied("died", None), WorkerStopped("stopped", None)
@@ -55,7 +54,7 @@ def test_servers_that_somebody_has_had_ended_come_back_with_the_next_epoch(
 ) -> None:
     own, fleet = own_servers(dict(errors))
     joined: Any = SimpleNamespace(servers=())
-    pool = ReceiverPool(SupervisorOptions(0, 1, "gnnkit.cluster.worker"), run_folder(tmp_path, {}), graph, lambda rank: None, joined, own)
+    pool = ReceiverPool(SupervisorOptions(0, 1, "gnnkit.cluster.worker"), str(tmp_path), {}, graph, {}, {}, joined, own)
     try:
         pool.start_missing()  # somebody waits for a batch
         assert fleet.revived == (bool(errors) and STOPPED not in errors.values())
@@ -86,7 +85,7 @@ class Connection:
 def test_servers_may_come_and_go_while_somebody_looks() -> None:
     """A dashboard asks for pids from a thread of its own."""
     servers: Any = SimpleNamespace(connections={server: Connection(server) for server in range(3)})
-    pool = ServerWorkerPool(servers, lambda rank: None, None)
+    pool = ServerWorkerPool(servers, None)
     looked: Any = pool.statuses()
     assert next(looked) == 0
     servers.connections.pop(2)

@@ -11,10 +11,8 @@ from typing import Any
 from gnnkit.cluster import worker
 from gnnkit.cluster.serving.spec import ServerSpec
 from gnnkit.errors import GnnkitError
-from gnnkit.runtime.graph_memory import GraphHandle, GraphSharing
-from gnnkit.runtime.limits import check_descriptors, check_start_memory
-from gnnkit.runtime.pool import LocalWorkerPool, OnStarted, PoolSession, SharedPool
-from gnnkit.runtime.runs import new_run
+from gnnkit.runtime.graph_memory import GraphHandle
+from gnnkit.runtime.pool import LocalWorkerPool, PoolSession, SharedPool
 from gnnkit.runtime.supervisor import Exit, SupervisorOptions
 from gnnkit.runtime.wire import Message, Wire
 from gnnkit.storage.store import Store
@@ -55,19 +53,11 @@ class ServedPool(SharedPool[PoolSession, LocalWorkerPool]):
         self.watchers: list[Callable[[int, GnnkitError | None], None]] = []
         self.failures: dict[int, GnnkitError] = {}
         self._was_complete = False
-
-        def open_workers(on_started: OnStarted) -> LocalWorkerPool:
-            graph = GraphHandle(store.arrays(), store.splits, store.reference, link_splits=store.link_splits)
-            check_descriptors(self.count)
-            check_start_memory(self.count, spec.threads_per_worker, graph.arrays.schema, graph.mapped_nbytes, trains=False)
-            title = f"sampling process {{rank}} of server {server}"
-            options = SupervisorOptions(self.count, spec.threads_per_worker, worker.__name__, title=title, advice=_ADVICE)
-            folder = new_run(spec.log_dir, {"store": str(store.path), "server": server})
-            workers = LocalWorkerPool(options, folder, GraphSharing(graph, spec.memory_budget), on_started)
-            workers.setup = {"store": asdict(store.reference), "idle_s": None, "hosts": hosts}
-            return workers
-
-        super().__init__(open_workers, spec.max_restarts, spec.start_timeout_s)
+        title = f"sampling process {{rank}} of server {server}"
+        options = SupervisorOptions(self.count, spec.threads_per_worker, worker.__name__, title=title, advice=_ADVICE)
+        facts, setup = {"store": str(store.path), "server": server}, {"store": asdict(store.reference), "idle_s": None, "hosts": hosts}
+        workers = LocalWorkerPool(options, spec.log_dir, facts, GraphHandle.of(store), spec.memory_budget, setup, trains=False)
+        super().__init__(workers, spec.max_restarts, spec.start_timeout_s)
 
     @property
     def is_over(self) -> bool:

@@ -164,7 +164,7 @@ class RemoteLoaders:
 
     def __init__(self, loop: ServerLoop, pool: ServedPool, store: Store, heard: Callable[[Requests, str, int], None]) -> None:
         self._loop, self._pool, self._heard = loop, pool, heard
-        self._graph = GraphHandle(store.arrays(), store.splits, store.reference, link_splits=store.link_splits)
+        self._graph = GraphHandle.of(store)
         self._sessions: dict[tuple[str, str], RemoteSession] = {}  # by client and key
 
     def left(self, client: str) -> None:
