@@ -43,20 +43,23 @@ def folder_or_none(name: str, value: Any) -> str | None:
     return str(value)
 
 
-def check_owner(owner: int) -> None:
+def check_owner(owner: int, *, is_closed: bool = False) -> None:
     """Refuses what belongs to another process than this one, before any of its locks is taken: a thread that is gone may hold them.
 
     Args:
         owner: Pid of the process that made it; a forked child is another one.
+        is_closed: Whether it is closed.
 
     Raises:
-        LoaderClosed: This process is another one.
+        LoaderClosed: This process is another one, or it is closed.
     """
     if os.getpid() != owner:
         raise LoaderClosed(
             "the loader belongs to the process that this one was forked from",
             "use the GraphLoader itself, which this process opens again: for batch in loader; an iteration stays where it began",
         )
+    if is_closed:
+        raise LoaderClosed("the loader is closed", "create a new one")
 
 
 class EndOfEpoch:
@@ -97,11 +100,9 @@ class BatchStream(Protocol):
     @property
     def batches(self) -> BatchList:
         """The plan's list of batches, and its inputs."""
-        ...
 
     def start_epoch(self, epoch: int, schedule: Schedule) -> None:
         """Starts (or abandons and starts) an epoch, or what ``schedule`` has of it."""
-        ...
 
     def recv(self, timeout_s: float, check: Callable[[], None]) -> SampledSubgraph | EndOfEpoch:
         """The next batch of this rank, in order.
@@ -117,15 +118,12 @@ class BatchStream(Protocol):
             SamplingError: Sampling it raised.
             MemoryLimitError: There is no memory for it.
         """
-        ...
 
     def sample_now(self, epoch: int, batch_index: int, seeds: NDArray[np.int64] | None = None) -> SampledSubgraph:
         """One batch outside the running epoch: of this loader's list, or around ``seeds`` (dataset ids) where they are given."""
-        ...
 
     def status(self) -> StreamStatus:
         """Returns the stream's state, counts and memory. May be called from any thread, at any moment."""
-        ...
 
     def restart(self, timeout_s: float) -> None:
         """Ends the processes or threads that sample and starts others; the epoch goes on with the same batches. Callable from any thread.
@@ -137,11 +135,9 @@ class BatchStream(Protocol):
             PlanError: They are not this process's to restart.
             StartTimeout: They are not there in time.
         """
-        ...
 
     def close(self) -> None:
         """Stops everything; safe to call twice."""
-        ...
 
 
 class Backend(Protocol):
@@ -149,11 +145,9 @@ class Backend(Protocol):
 
     def open(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> BatchStream:
         """Starts what it takes to sample ``plan``."""
-        ...
 
     def to_json(self) -> dict[str, Any]:
         """``{"kind": class name, option: value, ...}``."""
-        ...
 
 
 @checks_calls()

@@ -182,10 +182,7 @@ def open_colocated(options: Colocated, num_workers: int, plan: LoaderPlan, graph
     supervisor_options = SupervisorOptions(num_workers, options.threads_per_worker, worker.__name__, options.max_concurrent_producer_inits)
     is_here = plan.store is None or plan.placement is None or plan.placement.is_replicated
     store = None if plan.store is None else asdict(plan.store)
-    facts, setup = (
-        {"store": store and store["path"]},
-        {"store": store, "idle_s": options.idle_timeout_s if is_here else None, "hosts": None},
-    )
+    setup = {"store": store, "idle_s": options.idle_timeout_s if is_here else None, "hosts": None}
     kind = LocalWorkerPool if is_here else HostWorkerPool
     workers = kind(supervisor_options, options.log_dir, {"store": store and store["path"]}, graph, plan.runtime.memory_budget, setup)
     if isinstance(workers, HostWorkerPool):

@@ -19,7 +19,7 @@ from gnnkit.arguments import check_fields, checks_calls
 from gnnkit.backends.base import END_OF_EPOCH, BatchStream, EndOfEpoch, StreamStatus, check_owner
 from gnnkit.bounds import MOST_THREADS, keep_whole_number
 from gnnkit.callers import warn
-from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError, SamplingError, StartTimeout, WorkerDied
+from gnnkit.errors import BatchTimeout, GnnkitError, PlanError, SamplingError, StartTimeout, WorkerDied
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.batches import BatchList
@@ -331,6 +331,9 @@ class InProcessStream:
         events: Receives the stage "compile".
         loop: When the consumer samples batches itself.
         make: Makes samplers of others than processors; None samples with the kernels.
+
+    Attributes:
+        batches: See ``BatchStream.batches``.
     """
 
     def __init__(
@@ -348,16 +351,12 @@ class InProcessStream:
         if graph.store is not None:
             watch()
         self._shared = shared = _Shared(plan, graph, num_threads, loop, make)
+        self.batches = shared.batches
         weakref.finalize(self, shared.close).atexit = False  # also of one that an interrupt keeps from being made
         self._threads = _start_threads(shared, num_threads)
         self._idle: deque[BatchSource] = deque()
         self._now_lock = threading.Lock()
         self._restarting = threading.Lock()
-
-    @property
-    def batches(self) -> BatchList:
-        """The plan's batches."""
-        return self._shared.batches
 
     def start_epoch(self, epoch: int, schedule: Schedule) -> None:
         """Starts an epoch; what is left of the one before is dropped."""
@@ -512,9 +511,7 @@ class InProcessStream:
                 thread.join(deadline.left_s)
 
     def _check_open(self) -> None:
-        check_owner(self._shared.owner)
-        if self._shared.closed:
-            raise LoaderClosed("the loader is closed", "create a new one")
+        check_owner(self._shared.owner, is_closed=self._shared.closed)
 
 
 def _start_threads(shared: _Shared, count: int) -> list[threading.Thread]:

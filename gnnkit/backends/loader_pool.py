@@ -11,9 +11,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gnnkit.backends.base import PoolBackend
+from gnnkit.backends.base import PoolBackend, check_owner
 from gnnkit.callers import warn
-from gnnkit.errors import GnnkitError, LoaderClosed, MemoryLimitError, PlanError, StartTimeout
+from gnnkit.errors import GnnkitError, MemoryLimitError, PlanError, StartTimeout
 from gnnkit.events import Event, EventSink, Stage
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.batches import BatchList
@@ -154,7 +154,7 @@ class Session(PoolSession):
 
     def _use_groups(self, scheduler: Scheduler[Any], ring: Ring, wanted: int) -> None:
         """Has so many steps sampled together from now on, or as many as slots are for."""
-        group = max(1, min(wanted, _MOST_TOGETHER, _GROUP_BYTES // ring.slot_bytes))
+        group = max(1, min(wanted, _most_together(ring.slot_bytes)))
         if group != self.group:
             self.group, scheduler.window = group, self._window(ring, group)
 
@@ -506,8 +506,7 @@ class PoolRegistry:
 
     def _take_place(self, session: Session) -> None:
         """Tries to; in vain if the pool ends in this moment."""
-        if session.is_closed:
-            raise _closed()
+        check_owner(self.owner, is_closed=session.is_closed)
         key = _key(session)
         new = None if key in self._by_key else LoaderPool(session, self.lock)
         with self.lock:
@@ -516,8 +515,7 @@ class PoolRegistry:
                 return
             self.places[session] = self._by_key[key] = pool
             try:
-                if session.is_closed:  # meanwhile
-                    raise _closed()
+                check_owner(self.owner, is_closed=session.is_closed)  # meanwhile
                 pool.add(session)
             except BaseException:  # without a ring it is no place: the next use takes another one
                 self.leave(session)
@@ -587,10 +585,6 @@ def _replaces(new: Session, old: Session) -> bool:
         return False
     same_kind = new.graph is old.graph or new.graph.arrays.schema == old.graph.arrays.schema
     return same_kind and new.plan.inputs == old.plan.inputs
-
-
-def _closed() -> LoaderClosed:
-    return LoaderClosed("the loader is closed", "create a new one")
 
 
 def _absent(pool: LoaderPool, session: Session, limit_s: float) -> str:

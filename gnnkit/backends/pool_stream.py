@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from gnnkit.backends.base import END_OF_EPOCH, EndOfEpoch, PoolBackend, StreamStatus, check_owner
 from gnnkit.backends.loader_pool import LoaderPool, Session, pool_registry
 from gnnkit.backends.stored_graph import GraphOrder
-from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, StartTimeout
+from gnnkit.errors import BatchTimeout, GnnkitError, StartTimeout
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
-from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.beats import SIGN_SILENCE_S
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.pool import BatchRequest, Sampled, WorkerPool
@@ -128,6 +127,9 @@ class PoolStream:
         graph: The graph.
         events: Receives the stages "start" and "compile".
 
+    Attributes:
+        batches: See ``BatchStream.batches``.
+
     Raises:
         StartTimeout: A process did not become ready in time, or ended.
         PlanError: The system's limits or an option do not allow it.
@@ -139,6 +141,7 @@ class PoolStream:
         self._pools = pool_registry()
         self._blocks = BlockPool(_KEPT_BLOCKS, pinned_for=plan.runtime.pin_device)
         self._session = Session(options, plan, graph, events)
+        self.batches = self._session.batches
         # The processes that sample a graph in memory may read it from a store of their own.
         self._graph_order = GraphOrder(graph.arrays) if graph.store is None else None
         self._end = weakref.finalize(self, self._pools.forget, self._session)  # also when the interpreter ends
@@ -147,11 +150,6 @@ class PoolStream:
         except BaseException:
             self._end()
             raise
-
-    @property
-    def batches(self) -> BatchList:
-        """The plan's batches."""
-        return self._session.batches
 
     def start_epoch(self, epoch: int, schedule: Schedule) -> None:
         """Starts an epoch; what is left of the one before is dropped. Processes that have died are started again."""
@@ -357,6 +355,4 @@ class PoolStream:
         return wait.left_s
 
     def _check_open(self) -> None:
-        check_owner(self._pools.owner)
-        if self._session.is_closed:
-            raise LoaderClosed("the loader is closed", "create a new one")
+        check_owner(self._pools.owner, is_closed=self._session.is_closed)

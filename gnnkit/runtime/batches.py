@@ -194,22 +194,18 @@ class InputRows(Protocol):
     @property
     def num_inputs(self) -> int:
         """Inputs of an epoch."""
-        ...
 
     def arrays(self, positions: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
         """Returns the arrays of the inputs at these positions; see ``SampleRequest``, whose ``input_id`` they may hold, too."""
-        ...
 
     def given(self, values: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
         """The same for inputs that a user has given, int64.
 
         ``[k]`` node ids, or ``[2 * k]``: sources and then targets of links, or ``~ids`` and then times of nodes, which tells them from ids.
         """
-        ...
 
     def written_out(self) -> Inputs:
         """The inputs without reference to a split of the graph."""
-        ...
 
 
 class DrawnRows(InputRows):

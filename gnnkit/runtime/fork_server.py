@@ -123,10 +123,11 @@ class ForkServer:
     Attributes:
         from_main_thread: See above.
         owner: The pid of this process.
+        pid: That of the fork server.
     """
 
     def __init__(self, process: Process, wire: Wire, from_main_thread: bool, circumstances: object) -> None:
-        self.from_main_thread, self.owner = from_main_thread, os.getpid()
+        self.from_main_thread, self.owner, self.pid = from_main_thread, os.getpid(), process.pid
         self._process, self._wire, self._circumstances = process, wire, circumstances
         self._lock = threading.Lock()
         self._numbers = itertools.count()
@@ -189,11 +190,6 @@ class ForkServer:
         finally:
             os.close(folder)
         return number
-
-    @property
-    def pid(self) -> int:
-        """Its pid."""
-        return self._process.pid
 
     def kill(self) -> None:
         """Kills it, and with it what it has not forked yet."""

@@ -48,10 +48,6 @@ _LEAST_STEP = 1 / 256
 _STRUCTURE, _EDGE_VALUES = ("indptr", "indices"), ("edge_id", "weight_prefix", "time")
 
 
-class CopyStopped(Exception):
-    """The copy is no longer wanted."""
-
-
 def _room(nbytes: int) -> int:
     return -(-nbytes // _ALIGN) * _ALIGN
 
@@ -186,17 +182,16 @@ class SharedGraph:
         return cls(_find(description, block, template), block, description)
 
 
-def share(graph: GraphArrays, stop: threading.Event, most: int | None = None) -> SharedGraph:
+def share(graph: GraphArrays, most: int | None = None, stop: threading.Event | None = None) -> SharedGraph:
     """Copies a graph, or its hottest part, into a new shared block of huge pages.
 
     Args:
         graph: The graph.
-        stop: Ends it when it is set.
         most: Bytes that the copy may take; None is all of the graph.
+        stop: Ends it when it is set.
 
     Raises:
-        CopyStopped: ``stop`` was set meanwhile.
-        OSError: The system has no shared memory for it.
+        OSError: The system has no shared memory for it, or ``stop`` was set meanwhile.
     """
     places, nbytes = _places(graph, graph_nbytes(graph) if most is None else most)
     block = SharedBlock.create("gnnkit-graph", nbytes)
@@ -204,8 +199,8 @@ def share(graph: GraphArrays, stop: threading.Event, most: int | None = None) ->
     for array, (offset, held) in zip(graph.each(), places, strict=True):
         source = array.reshape(-1).view(np.uint8) if held is None else first_pages(array, held)
         for start in range(0, len(source), _CHUNK):
-            if stop.is_set():
-                raise CopyStopped
+            if stop is not None and stop.is_set():
+                raise InterruptedError("it is no longer wanted")
             chunk = source[start : start + _CHUNK]
             end = offset + start + len(chunk)
             if is_huge and end > populated:
@@ -375,9 +370,7 @@ class GraphMemory:
 def _copy_in_background(memory_ref: weakref.ref[GraphMemory], graph: GraphArrays, stop: threading.Event, most: int) -> None:
     try:
         with Guarded(lambda: graph.each()):
-            shared = share(graph, stop, most)
-    except CopyStopped:
-        return
+            shared = share(graph, most, stop)
     except (OSError, PlanError, StoreError) as error:
         logger.info("no copy of the graph in huge pages: %s", error)
         return
@@ -520,7 +513,7 @@ class GraphHandle:
                         f"sampling processes need a copy of the graph: {needed / 1e6:.0f} MB, {free / 1e6:.0f} MB are free",
                         "use InProcess(), or build a store with gnnkit.partition() and open it with from_store()",
                     )
-                shared = share(self.arrays, threading.Event())
+                shared = share(self.arrays)
                 self._lent = weakref.ref(shared)
             return shared
 

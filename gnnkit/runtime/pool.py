@@ -56,17 +56,14 @@ class WorkerPool(Protocol):
     @property
     def expected(self) -> int:
         """The number of processes once all have started."""
-        ...
 
     @property
     def pids(self) -> Mapping[int, int]:
         """Pids of those that are there, by number."""
-        ...
 
     @property
     def is_starting(self) -> bool:
         """Whether any worker is starting; such a wait has a deadline of its own."""
-        ...
 
     @property
     def is_reporting(self) -> bool:
@@ -76,15 +73,12 @@ class WorkerPool(Protocol):
     @property
     def graph_bytes(self) -> int:
         """Bytes of the graph's copy in huge pages, 0 while there is none."""
-        ...
 
     def lane(self, rank: int) -> str:
         """Returns the name of a process, which a restart does not change: "process 0", "server 0, process 1"."""
-        ...
 
     def statuses(self) -> Iterator[ProcessStatus]:
         """Yields the process status of each process on this host, servers and helpers included."""
-        ...
 
     def restart(self) -> None:
         """Has all processes end that are this process's own; ``attend`` has others come. Their ends are no errors.
@@ -92,34 +86,27 @@ class WorkerPool(Protocol):
         Raises:
             PlanError: None is.
         """
-        ...
 
     def describe(self, rank: int) -> str | None:
         """``"sampling process 0 (pid 12) is running"``; None where there is none of that number."""
-        ...
 
     def signs(self, rank: int) -> Signs:
         """Returns the last signs of life of a process."""
-        ...
 
     def send(self, rank: int, kind: str, fds: tuple[int, ...] = (), /, **body: object) -> None:
         """Sends a message to a process; one that is gone gets nothing."""
-        ...
 
     def listen(self) -> Iterator[tuple[int, Message | Exit]]:
         """Yields what has arrived since the last call, and exits after all that the dead had sent.
 
         "retired" is a process that has ended without an error: what it was sent is to be sent again.
         """
-        ...
 
     def poller(self) -> select.poll:
         """Returns a poll object that wakes when something arrives or a process ends."""
-        ...
 
     def settle(self) -> None:
         """Waits for processes that have begun to end, so that the next ``listen`` finds all who died together."""
-        ...
 
     def attend(self, start_timeout_s: float, *, revive: bool) -> tuple[int, GnnkitError] | None:
         """Periodic housekeeping.
@@ -131,7 +118,6 @@ class WorkerPool(Protocol):
         Returns:
             Rank of a worker past its start deadline, and the error.
         """
-        ...
 
     def check(self) -> None:
         """Raises what keeps an epoch from being sampled."""
@@ -139,11 +125,9 @@ class WorkerPool(Protocol):
 
     def details(self) -> Mapping[str, Any]:
         """Facts for people, the folder of their logs among them."""
-        ...
 
     def stop(self) -> None:
         """Ends what is this process's own; safe to call twice."""
-        ...
 
 
 # What a worker says of a batch, its layout among it, and the batch's bytes; or why there are none.

@@ -19,21 +19,6 @@ R = TypeVar("R")
 SLICE_S = 0.05
 
 
-class Bell(Waker):
-    """Wakes one waiting thread.
-
-    Args:
-        is_due: Whether what the thread waits for has come; called under the lock of ``Waiters``.
-
-    Attributes:
-        is_due: See above.
-    """
-
-    def __init__(self, is_due: Callable[[], bool]) -> None:
-        self.is_due = is_due
-        super().__init__()
-
-
 class Waiters:
     """The threads that wait for one source of messages.
 
@@ -43,9 +28,10 @@ class Waiters:
 
     def __init__(self, lock: AbstractContextManager[Any]) -> None:
         self._lock = lock
-        # Weakly: an entry that an interrupt has left behind goes with the wait that it ended.
-        self._waiting: set[weakref.ref[Bell]] = set()
-        self._reader: weakref.ref[Bell] | None = None
+        # The bell of each waiting thread, with what says whether it is to be rung. Weakly: one that an interrupt has left behind goes with
+        # the wait that it ended.
+        self._waiting: weakref.WeakKeyDictionary[Waker, Callable[[], bool]] = weakref.WeakKeyDictionary()
+        self._reader: weakref.ref[Waker] | None = None
 
     def until(
         self,
@@ -62,48 +48,46 @@ class Waiters:
             source: Makes a poll object that wakes when a message arrives; called under the lock.
             beside: Called without the lock before each wait.
         """
-        bell: Bell | None = None
+        bell: Waker | None = None
         try:
             while True:
                 with self._lock:
                     if bell is not None:
-                        self._waiting.discard(weakref.ref(bell))
+                        self._waiting.pop(bell, None)
                         bell.hush()
                     found = look()
                     if not isinstance(found, float):
                         return found
-                    bell = bell or Bell(is_due)
+                    bell = bell or Waker()
                     poller = self._poller(bell, source)
+                    self._waiting[bell] = is_due
                 if beside is not None:
                     beside()
                 poller.poll(min(SLICE_S, found) * 1000)
         finally:
             if bell is not None:  # another thread waits on the source in the place of this one
                 with self._lock:
-                    self._waiting.discard(weakref.ref(bell))
-                    self._hand_on()
+                    self._waiting.pop(bell, None)
+                    if (waiting := next(iter(list(self._waiting)), None)) is not None and not self._is_read:
+                        waiting.wake()
 
     def ring(self) -> None:
         """Wakes the threads for which something has come; under the lock."""
-        for waiting in list(self._waiting):
-            bell = waiting()
-            if bell is not None and bell.is_due():
+        for bell, is_due in list(self._waiting.items()):
+            if is_due():
                 bell.wake()
 
-    def _poller(self, bell: Bell, source: Callable[[], select.poll]) -> select.poll:
+    @property
+    def _is_read(self) -> bool:
+        """Whether a thread waits on the source."""
+        reader = None if self._reader is None else self._reader()
+        return reader is not None and reader in self._waiting
+
+    def _poller(self, bell: Waker, source: Callable[[], select.poll]) -> select.poll:
         """Returns the poll object for the thread of a bell: the source's where no other thread waits on that."""
-        own = weakref.ref(bell, self._waiting.discard)
-        if self._reader is None or self._reader not in self._waiting:
-            self._reader, poller = own, source()
-        else:
+        if self._is_read:
             poller = select.poll()
+        else:
+            self._reader, poller = weakref.ref(bell), source()
         poller.register(bell.fd, select.POLLIN)
-        self._waiting.add(own)
         return poller
-
-    def _hand_on(self) -> None:
-        """Wakes a thread to wait on the source, if none does."""
-        if self._waiting and self._reader not in self._waiting:
-            bell = next(iter(list(self._waiting)))()
-            if bell is not None:
-                bell.wake()

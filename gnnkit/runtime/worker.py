@@ -23,7 +23,7 @@ from gnnkit.host import FreeMemory
 from gnnkit.plan import LoaderPlan, StoreRef
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.entry import ParentWatch
-from gnnkit.runtime.graph_memory import CopyStopped, GraphHandle, SharedGraph, share
+from gnnkit.runtime.graph_memory import GraphHandle, SharedGraph, share
 from gnnkit.runtime.remote import error_to_json, layout_to_json
 from gnnkit.runtime.ring import HUGE_PAGE, SharedBlock, given_up, rounded
 from gnnkit.runtime.wire import PARENT_WAIT_S, Message, Waker, Wire, from_memory
@@ -607,8 +607,8 @@ class WorkerLoop:
 
     def _share_graph(self, nbytes: int) -> None:
         try:
-            shared = share(self._graph.handle.arrays, threading.Event(), nbytes)
-        except (CopyStopped, OSError, MemoryError) as error:
+            shared = share(self._graph.handle.arrays, nbytes)
+        except (OSError, MemoryError) as error:
             logger.info("no copy of the graph in huge pages: %s", error)
             self._clients.send(STARTER, "graph", description=None)
             return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from typing import Any
 
 from gnnkit.runtime.graph_memory import SharedGraph, share
@@ -11,7 +10,7 @@ from gnnkit.runtime.graph_memory import SharedGraph, share
 
 def shared(graph: Any, most: int | None = None) -> Any:
     """The copy, of so many bytes at most, as the process has it that makes it."""
-    return share(graph, threading.Event(), *([] if most is None else [most]))
+    return share(graph, most)
 
 
 def attached(made: Any, known: Any = None) -> Any:

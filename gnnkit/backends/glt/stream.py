@@ -548,6 +548,4 @@ class GltStream:
             self._answers.clear()
 
     def _check_open(self) -> None:
-        check_owner(self._owner)
-        if self._closed:
-            raise LoaderClosed("the loader is closed", "create a new one")
+        check_owner(self._owner, is_closed=self._closed)

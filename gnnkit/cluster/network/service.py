@@ -129,6 +129,9 @@ class NetworkService:
         tls: PEM of its certificate, with those that it was issued by, and of the key; None: what travels is not encrypted.
         refused: See ``PortGate``.
 
+    Attributes:
+        port: The port that it listens on.
+
     Raises:
         PlanError: The address cannot be listened on.
     """
@@ -150,6 +153,7 @@ class NetworkService:
         self._closed = threading.Event()
         try:
             self._gate = PortGate(ip, port, token, self._enter, tls, refused)
+            self.port = self._gate.port
         except ssl.SSLError as error:
             raise PlanError(f"the certificate and its key cannot be used: {error}", "give PEM files that belong together") from error
         except OSError as error:
@@ -159,11 +163,6 @@ class NetworkService:
                 "the address is none of this host's, or another program uses the port",
             ) from error
         threading.Thread(target=self._beat, name="gnnkit-beat", daemon=True).start()
-
-    @property
-    def port(self) -> int:
-        """The port that it listens on."""
-        return self._gate.port
 
     def _beat(self) -> None:
         """Tells every client that waits for an answer that this process is there."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.cluster.network.calls import Calls
+from gnnkit.cluster.network.client import Unreachable
 from gnnkit.cluster.network.codec import PROTOCOL_VERSION
 from gnnkit.cluster.network.requests import Requests
 from gnnkit.cluster.serving.listener import socket_name
@@ -40,10 +41,6 @@ EXIT_WAIT_S = 2.0
 _ENDED = ("ended", "gone")
 _HINT = "go on with loader.resume(), or have it wait for another one by itself with GraphStore(max_restarts=...)"
 _own_id: tuple[int, str] = (0, "")
-
-
-class NotThere(Exception):
-    """No server answers at the socket; one may later."""
 
 
 def client_id() -> str:
@@ -141,7 +138,7 @@ class ServerConnection(Calls):
         except BaseException as error:
             if wire is not None:
                 wire.close()
-            if isinstance(error, NotThere):
+            if isinstance(error, Unreachable):
                 hint = "start it with gnnkit.serve() or `gnnkit serve`" if wire is None else "look at its log"
                 raise StartTimeout(f"server {rank} is not there: {error}", hint) from error
             raise
@@ -376,7 +373,7 @@ def _asked(folder: Path, rank: int, token: str, name: str) -> Wire:
         name: What the client calls itself, for the server's log.
 
     Raises:
-        NotThere: No server listens there.
+        Unreachable: No server listens there.
         PlanError: A process of another user listens there.
     """
     wire = Wire(_connected(folder, rank))
@@ -389,12 +386,12 @@ def _welcome_in(wire: Wire, folder: Path, rank: int) -> Mapping[str, Any] | None
 
     Raises:
         PlanError: The server refuses this client.
-        NotThere: The server has gone.
+        Unreachable: The server has gone.
     """
     try:
         message = wire.receive()
     except EOFError as error:
-        raise NotThere(f"it has closed the connection at {folder / socket_name(rank)}") from error
+        raise Unreachable(f"it has closed the connection at {folder / socket_name(rank)}") from error
     if message is None:
         return None
     message.close()
@@ -421,7 +418,7 @@ def _connected(folder: Path, rank: int) -> socket.socket:
         why = {FileNotFoundError: "there is no socket", ConnectionRefusedError: "no server listens"}.get(
             type(error), str(error.strerror or error)
         )
-        raise NotThere(f"{why} at {path}") from error
+        raise Unreachable(f"{why} at {path}") from error
     if uid != os.geteuid():
         end.close()
         raise PlanError(f"a process of user {uid} listens at {path}, and not one of yours", _OF_OTHERS)
@@ -518,7 +515,7 @@ class UnixServers:
                 self._check(welcome)
             except BaseException as error:
                 self._pending.pop(rank).close()
-                if not isinstance(error, NotThere):
+                if not isinstance(error, Unreachable):
                     raise
                 self._reasons[rank] = str(error)
                 continue
@@ -594,7 +591,7 @@ class UnixServers:
             return
         try:
             self._pending[rank] = _asked(self._folder, rank, token, self._name)
-        except NotThere as error:
+        except Unreachable as error:
             self._reasons[rank] = str(error)
 
     def _check(self, welcome: Mapping[str, Any]) -> None:

@@ -8,7 +8,6 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -79,103 +78,7 @@ class Throughput:
 
 
 # Of a server that is not there, or has not said yet what it is doing: a status always has the same names.
-_UNHEARD: Mapping[str, Any] = {"pid": None, "parts": None, "clients": 0, "visits": 0, "graph_bytes": 0, "network": None}
-
-
-@dataclass
-class ServerState:
-    """Only for the holder of its fleet's lock.
-
-    Attributes:
-        spec: What the servers are.
-        details: What each server that is there last said of itself, by rank; see ``ServerLoop.details``.
-        errors: What each server has died of that was not started again.
-        addresses: Where each server listens, or has listened.
-        restarts: How often one was started again.
-        pace: How fast they are.
-        last_error: What a server or a worker died of last, in a line; None where all have lived.
-    """
-
-    spec: ServerSpec
-    details: dict[int, Mapping[str, Any]] = field(default_factory=dict)
-    errors: dict[int, GnnkitError] = field(default_factory=dict)
-    addresses: dict[int, str] = field(default_factory=dict)
-    restarts: int = 0
-    pace: Throughput = field(default_factory=Throughput)
-    last_error: str | None = None
-
-    def said(self, rank: int, details: Mapping[str, Any]) -> None:
-        """A server says what it is doing."""
-        for worker in details["workers"]:
-            if worker["error"] is not None:
-                self.last_error = str(worker["error"]).splitlines()[0]
-        self.details[rank] = dict(details)
-
-    def left(self, rank: int) -> None:
-        """A server has ended, and what it said of itself means nothing any more."""
-        self.details.pop(rank, None)
-        self.pace.lost(rank)
-
-    def lost(self, rank: int, error: GnnkitError) -> None:
-        """A server has died."""
-        self.left(rank)
-        self.errors[rank] = error
-        self.last_error = error.message.splitlines()[0]
-
-    @property
-    def num_ready(self) -> int:
-        """Servers all of whose workers are there."""
-        return sum(details["state"] == "ready" for details in self.details.values())
-
-    @property
-    def state(self) -> str:
-        """Says "joining" until all servers and workers are there; then "ready", or "degraded" where one is not."""
-        if self.errors or any(details["state"] == "degraded" for details in self.details.values()):
-            return "degraded"
-        return "ready" if self.num_ready == len(self.spec.ranks) else "joining"
-
-    @property
-    def is_deserted(self) -> bool:
-        """Whether as many clients as the user said have come, and none is left."""
-        wanted, known = self.spec.stop_with_last_client, self.details.values()
-        return bool(wanted and known) and self._most("visits") >= wanted and not any(details["clients"] for details in known)
-
-    def _most(self, name: str) -> int:
-        return max((int(details[name]) for details in self.details.values()), default=0)
-
-    def check(self) -> None:
-        """Raises what keeps the servers from being ready.
-
-        Raises:
-            GnnkitError: What a server has died of, or a worker that is not started again.
-        """
-        for error in self.errors.values():
-            raise fresh(error)
-        for details in self.details.values():
-            for worker in details["workers"]:
-                if worker["state"] == "gone":
-                    raise WorkerDied(str(worker["error"]), "look at the log, or start it again with revive()")
-
-    def status(self) -> dict[str, Any]:
-        """Everything, as JSON values."""
-        servers = []
-        for rank in self.spec.ranks:
-            error = self.errors.get(rank)
-            state = "joining" if error is None else "gone"
-            said, batches = self.details.get(rank, {}), self.pace.batches(rank)
-            why = None if error is None else str(error)
-            servers.append({**_UNHEARD, "workers": [], "rank": rank, "state": state, **said, "batches": batches, "error": why})
-        return {
-            "state": self.state,
-            "store": self.spec.store,
-            "servers": servers,
-            "clients": self._most("clients"),
-            "visits": self._most("visits"),
-            "restarts": self.restarts,
-            "last_error": self.last_error,
-            "batches": sum(server["batches"] for server in servers),
-            "batches_per_s": self.pace.batches_per_s,
-        }
+_UNHEARD: Mapping[str, Any] = {"state": "joining", "pid": None, "parts": None, "clients": 0, "visits": 0, "graph_bytes": 0, "network": None}
 
 
 def processes_of(status: Mapping[str, Any]) -> Iterator[ProcessStatus]:
@@ -222,7 +125,11 @@ class ServerFleet:
         self.spec = spec
         self._owner = os.getpid()
         self._changed = threading.Condition(threading.RLock())
-        self._states = ServerState(spec)
+        self._details: dict[int, Mapping[str, Any]] = {}  # what each server that is there last said of itself; see ``ServerLoop.details``
+        self._errors: dict[int, GnnkitError] = {}  # what each server has died of that was not started again
+        self._addresses: dict[int, str] = {}  # where each server listens, or has listened
+        self._pace, self._restarts = Throughput(), 0
+        self._last_error: str | None = None  # what a server or a worker died of last, in a line
         self._deferred: list[ChildProcess] = []
         self._events: list[Event] = []
         self._stopped = False
@@ -257,7 +164,16 @@ class ServerFleet:
     def state(self) -> str:
         """Says "joining" until all servers and workers are there; then "ready", "degraded" where one is not, and "stopped"."""
         with self._changed:
-            return "stopped" if self._stopped else self._states.state
+            if self._stopped:
+                return "stopped"
+            if self._errors or any(details["state"] == "degraded" for details in self._details.values()):
+                return "degraded"
+            return "ready" if self._num_ready == len(self.spec.ranks) else "joining"
+
+    @property
+    def _num_ready(self) -> int:
+        """Servers all of whose workers are there."""
+        return sum(details["state"] == "ready" for details in self._details.values())
 
     @property
     def address(self) -> str:
@@ -271,17 +187,43 @@ class ServerFleet:
             return f"{UNIX_PREFIX}{self.folder}"
         if not has_any_port(spec.addresses[0]):
             return ",".join(spec.addresses)
-        self._wait(lambda: 0 in self._states.addresses, spec.start_timeout_s, ignore_events)
-        return self._states.addresses[0]
+        self._wait(lambda: 0 in self._addresses, spec.start_timeout_s, ignore_events)
+        return self._addresses[0]
 
     def status(self) -> dict[str, Any]:
         """Returns the state of the servers and their workers, as JSON values without the token."""
         with self._changed:
-            status, addresses = self._states.status(), self._states.addresses
-            for server in status["servers"]:
-                server["log"] = str(self._run_folder.log(server["rank"]))
-            listed = addresses.get(0, ",".join(self.spec.addresses))
-            return {**status, "state": self.state, "address": listed if self.spec.addresses else f"{UNIX_PREFIX}{self.folder}"}
+            servers = list(map(self._status_of, self.spec.ranks))
+            listed = self._addresses.get(0, ",".join(self.spec.addresses))
+            return {
+                "state": self.state,
+                "store": self.spec.store,
+                "servers": servers,
+                "clients": self._most("clients"),
+                "visits": self._most("visits"),
+                "restarts": self._restarts,
+                "last_error": self._last_error,
+                "batches": sum(server["batches"] for server in servers),
+                "batches_per_s": self._pace.batches_per_s,
+                "address": listed if self.spec.addresses else f"{UNIX_PREFIX}{self.folder}",
+            }
+
+    def _status_of(self, rank: int) -> dict[str, Any]:
+        """Returns the state of one server, whose names are the same whatever it has said."""
+        error = self._errors.get(rank)
+        return {
+            **_UNHEARD,
+            "workers": [],
+            **({} if error is None else {"state": "gone"}),
+            **self._details.get(rank, {}),
+            "rank": rank,
+            "batches": self._pace.batches(rank),
+            "error": None if error is None else str(error),
+            "log": str(self._run_folder.log(rank)),
+        }
+
+    def _most(self, name: str) -> int:
+        return max((int(details[name]) for details in self._details.values()), default=0)
 
     def logs(self, rank: int) -> str:
         """The end of what a server and its workers have written.
@@ -292,7 +234,7 @@ class ServerFleet:
         if rank not in self.spec.ranks:
             raise PlanError(f"server {rank} was not started here", f"here: {list(self.spec.ranks)}")
         with self._changed:
-            workers = self._states.details.get(rank, {}).get("workers", [])
+            workers = self._details.get(rank, {}).get("workers", [])
             files = [(f"server {rank}", self._run_folder.log(rank))]
             files += [(f"sampling process {worker['worker']} of server {rank}", Path(worker["log"])) for worker in workers]
         return "\n".join(f"--- {name}, {path}\n{tail(path)}" for name, path in files)
@@ -336,7 +278,7 @@ class ServerFleet:
                         self._check(limit_s if deadline.has_passed else None)
                         self._changed.wait(_SLICE_S)
                     told = self.take_events()
-                    there = self._states.num_ready
+                    there = self._num_ready
                 for event in told:
                     events(event)
                 if there != stage.done:
@@ -348,18 +290,26 @@ class ServerFleet:
         """Raises what keeps the servers from being ready; ``waited_s`` where that takes too long."""
         if self._stopped:
             raise LoaderClosed("the servers were stopped", "start them again with gnnkit.serve(...)")
-        self._states.check()
+        self._raise_errors()
         if waited_s is not None:
-            details = self._states.details
-            missing = [rank for rank in self.spec.ranks if rank not in details or details[rank]["state"] != "ready"]
+            missing = [rank for rank in self.spec.ranks if self._details.get(rank, _UNHEARD)["state"] != "ready"]
             said = "; ".join(self._whereabouts(rank) for rank in missing)
             raise StartTimeout(f"not every server was ready after {waited_s:g} s: {said}", "raise the timeout, or look at the logs")
+
+    def _raise_errors(self) -> None:
+        """Raises what a server has died of, or a worker that is not started again."""
+        for error in self._errors.values():
+            raise fresh(error)
+        for details in self._details.values():
+            for worker in details["workers"]:
+                if worker["state"] == "gone":
+                    raise WorkerDied(str(worker["error"]), "look at the log, or start it again with revive()")
 
     def _whereabouts(self, rank: int) -> str:
         child = self._supervisor.alive.get(rank)
         if child is None:
             return f"server {rank} is not there"
-        network = self._states.details.get(rank, {}).get("network") or {}
+        network = self._details.get(rank, {}).get("network") or {}
         missing = f", and waits for the servers {network['missing']}" if network.get("missing") else ""
         return with_tail(f"{self._supervisor.name(rank)} is {child.state()}{missing}", child.log)
 
@@ -367,7 +317,7 @@ class ServerFleet:
 
     def _run(self) -> None:
         def give_up(text: str) -> None:
-            self._states.errors.update(dict.fromkeys(self.spec.ranks, WorkerDied(text, "start them again")))
+            self._errors.update(dict.fromkeys(self.spec.ranks, WorkerDied(text, "start them again")))
             self._end()
 
         supervise(
@@ -386,15 +336,16 @@ class ServerFleet:
         overdue = self._supervisor.overdue(self.spec.start_timeout_s)
         if overdue is not None:
             self._on_exit(*overdue)
-        self._states.pace.look()
+        self._pace.look()
         self._spread_copies()
-        if self._states.is_deserted:
-            self._end()
+        wanted, known = self.spec.stop_with_last_client, self._details.values()
+        if wanted and known and self._most("visits") >= wanted and not any(details["clients"] for details in known):
+            self._end()  # as many clients as the user said have come, and none is left
 
     def _spread_copies(self) -> None:
         """Tells servers whose workers are there of the graph's copies, and has one made where there is none."""
         ready: defaultdict[tuple[int, ...], set[int]] = defaultdict(set)
-        for rank, details in self._states.details.items():
+        for rank, details in self._details.items():
             if details["parts"] is not None and any(worker["state"] == "ready" for worker in details["workers"]):
                 ready[tuple(details["parts"])].add(rank)
         for parts, ranks in ready.items():
@@ -403,19 +354,21 @@ class ServerFleet:
     def _take(self, rank: int, message: Message) -> None:
         body = message.body
         if message.kind == "listening":
-            self._states.errors.pop(rank, None)
-            self._states.addresses[rank] = body["address"]
+            self._errors.pop(rank, None)
+            self._addresses[rank] = body["address"]
             waiting, self._deferred = self._deferred, []
             for child in waiting:
                 self._set_up(child)
         elif message.kind == "state":
-            self._states.said(rank, body)
+            for worker in body["workers"]:
+                if worker["error"] is not None:
+                    self._last_error = str(worker["error"]).splitlines()[0]
+            self._details[rank] = body
         elif message.kind == "retired":  # it was told to, for another one to take its place
-            self._states.left(rank)
             self._forget(rank)
             self._supervisor.start_missing()
         elif message.kind == "vitals":
-            self._states.pace.take(rank, message)
+            self._pace.take(rank, message)
         elif message.kind == "graph":
             for copy in self._copies.values():
                 if copy.copier == rank:
@@ -426,15 +379,18 @@ class ServerFleet:
             del self._events[:-100]  # they may never be taken
 
     def _on_exit(self, rank: int, error: GnnkitError) -> None:
-        self._states.lost(rank, error)
         self._forget(rank)
-        if self._states.restarts < self.spec.max_restarts and not isinstance(error, WorkerStopped):
-            self._states.restarts += 1
-            self._states.errors.pop(rank)
+        self._last_error = error.message.splitlines()[0]
+        if self._restarts < self.spec.max_restarts and not isinstance(error, WorkerStopped):
+            self._restarts += 1
             self._supervisor.start_missing()
+        else:
+            self._errors[rank] = error
 
     def _forget(self, rank: int) -> None:
-        """A server is gone: it waits for nothing, and knows of no copy."""
+        """A server is gone: what it said of itself means nothing any more, it waits for nothing, and knows of no copy."""
+        self._details.pop(rank, None)
+        self._pace.lost(rank)
         for copy in self._copies.values():
             copy.lost(rank)
         self._deferred = [child for child in self._deferred if child.rank != rank]
@@ -442,10 +398,10 @@ class ServerFleet:
     def _set_up(self, child: ChildProcess) -> None:
         """Tells a server that has just been started what it is there for, as soon as that is known."""
         spec, rank = self.spec, child.rank
-        if rank and spec.addresses and has_any_port(spec.addresses[0]) and 0 not in self._states.addresses:
+        if rank and spec.addresses and has_any_port(spec.addresses[0]) and 0 not in self._addresses:
             self._deferred.append(child)
             return
-        child.wire.send("setup", **spec.setup(rank, self.token, self.folder, child.log, self._states.addresses))
+        child.wire.send("setup", **spec.setup(rank, self.token, self.folder, child.log, self._addresses))
 
     # Its end --------------------------------------------------------------------------------------------------------------------
 
@@ -455,7 +411,7 @@ class ServerFleet:
             if self._stopped or os.getpid() != self._owner:
                 return
             self._listen()  # a server that has ended a moment ago is missing, too
-            self._states.errors.clear()
+            self._errors.clear()
             self._supervisor.start_missing()
             for rank in self._supervisor.alive:
                 self._supervisor.send(rank, "revive")
@@ -472,7 +428,7 @@ class ServerFleet:
     def has_ended(self) -> bool:
         """Whether there is no server any more, because they were stopped or because they have died and are not started again."""
         with self._changed:
-            return self._stopped or (bool(self._states.errors) and not self._supervisor.alive)
+            return self._stopped or (bool(self._errors) and not self._supervisor.alive)
 
     def join(self) -> None:
         """Waits until there is no server any more.
@@ -484,12 +440,12 @@ class ServerFleet:
             while not self.has_ended:
                 self._changed.wait(_LOOK_S)
             if not self._stopped:
-                self._states.check()
+                self._raise_errors()
 
     def error_of(self, rank: int) -> GnnkitError | None:
         """Returns the error that ended a server, where no restart followed; None otherwise."""
         with self._changed:
-            error = self._states.errors.get(rank)
+            error = self._errors.get(rank)
             return None if error is None else fresh(error)
 
     def stop(self) -> None:

@@ -52,10 +52,6 @@ class _Refused(Exception):
         self.error, self.unreachable = DatasetError(message, hint), unreachable
 
 
-class _Changed(Exception):
-    """A file that came, and is another one than was to come."""
-
-
 class TransferLoop:
     """Obeys; see ``gnnkit.cluster.urls`` for the messages.
 
@@ -172,12 +168,7 @@ class TransferLoop:
             incoming, end, outcome = on_the_way.popleft()
             data = outcome.result()
             self._tell_moved(len(data))
-            try:
-                incoming.take(data, is_last=end == incoming.file["size"])
-            except _Changed as changed:
-                if not incoming.have:
-                    hint = "the owner of the store has to put it again: gnnkit push --overwrite"
-                    raise _Refused(f"{incoming.file['url']}: {changed}", hint) from changed
+            if not incoming.take(data, is_last=end == incoming.file["size"]):
                 self._tell_moved(-incoming.file["size"])
                 again.append(incoming.file)
 
@@ -285,12 +276,14 @@ class _Incoming:
         for start in range(self.have, size, _PIECE_BYTES) or (self.have,):
             yield start, min(start + _PIECE_BYTES, size)
 
-    def take(self, data: bytes, *, is_last: bool) -> None:
+    def take(self, data: bytes, *, is_last: bool) -> bool:
         """Writes the next piece; after the last one the file goes to its place.
 
+        Returns:
+            False where an earlier call's pieces and these are of different files: what came is removed, and is to be fetched anew.
+
         Raises:
-            _Changed: The file is another one than expected; what came of it is removed.
-            _Refused: It cannot be written.
+            _Refused: The file is another one than expected, or cannot be written.
         """
         self._crc = zlib.crc32(data, self._crc)
         try:
@@ -300,12 +293,16 @@ class _Incoming:
                 if is_last:
                     os.fsync(out.fileno())
             if not is_last:
-                return
+                return True
             wanted = self.file["crc32"]
             if wanted is not None and self._crc != wanted:
                 self._part.unlink()
-                raise _Changed(f"its CRC-32 is {self._crc:08x}, the manifest says {wanted:08x}")
+                if self.have:
+                    return False
+                text = f"{self.file['url']}: its CRC-32 is {self._crc:08x}, the manifest says {wanted:08x}"
+                raise _Refused(text, "the owner of the store has to put it again: gnnkit push --overwrite")
             self._part.rename(self._path)
+            return True
         except OSError as error:
             text = f"{self.file['url']} cannot be written to {self._path}: {why_unwritable(error, self._path)}"
             raise _Refused(text, "free some space, or set GNNKIT_HOME to a folder on another disk") from error
