@@ -8,8 +8,9 @@ import mmap
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -25,7 +26,7 @@ from gnnkit.runtime.ring import HUGE_PAGE, SharedBlock, first_pages, joined, pag
 from gnnkit.runtime.wire import Message
 from gnnkit.sampling.subgraph import LOOSE_EDGE, by_shown_name, damaged
 from gnnkit.schema import GraphSchema, NodeType
-from gnnkit.storage.arrays import EdgePart, GraphArrays, NodePart
+from gnnkit.storage.arrays import EdgePart, GraphArrays, NodePart, P, by_name, part_of_arrays
 from gnnkit.storage.files import Guarded
 from gnnkit.storage.layout import MANIFEST_NAME
 from gnnkit.storage.users import StoreUse
@@ -44,8 +45,6 @@ _ALIGN = 64
 _CHUNK = 32 << 20
 # The part of a level of hotness up to which a copy is filled.
 _LEAST_STEP = 1 / 256
-# Arrays of an ``EdgePart`` in the order of ``GraphArrays.each``; those that have names of the graph's own are between them.
-_STRUCTURE, _EDGE_VALUES = ("indptr", "indices"), ("edge_id", "weight_prefix", "time")
 
 
 def _room(nbytes: int) -> int:
@@ -108,17 +107,15 @@ def _leading(graph: GraphArrays, levels: float, levels_of_edges: float) -> list[
     found = []
     for node_type in graph.schema.node_types:
         for number, nodes in zip(graph.structure_parts, graph.local_nodes(node_type), strict=True):
-            ids = [] if nodes.global_id is None else [nodes.global_id]
-            found += [count(node_type, number, levels) * _row_nbytes(array) for array in (*nodes.arrays.values(), *ids)]
+            found += [count(node_type, number, levels) * _row_nbytes(array) for array in by_name(nodes).values()]
     for edge_type in graph.schema.edge_types:
         for number, edges in zip(graph.structure_parts, graph.local_edges(edge_type), strict=True):
             owner = graph.frontier_type(edge_type)
             own = int(edges.indptr[count(owner, number, levels_of_edges)])
             if not 0 <= own <= len(edges.indices):
                 raise damaged(LOOSE_EDGE)
-            values = [a for a in (edges.edge_id, edges.weight_prefix, edges.time) if a is not None]
-            found.append((count(owner, number, levels) + 1) * edges.indptr.itemsize)
-            found += [own * _row_nbytes(array) for array in (edges.indices, *edges.arrays.values(), *values)]
+            bounds = (count(owner, number, levels) + 1) * edges.indptr.itemsize
+            found += [bounds if array is edges.indptr else own * _row_nbytes(array) for array in by_name(edges).values()]
     return found
 
 
@@ -216,28 +213,12 @@ def share(graph: GraphArrays, most: int | None = None, stop: threading.Event | N
 def _describe(graph: GraphArrays, places: list[ArrayPlace]) -> dict[str, Any]:
     in_order = iter(places)
 
-    def place(array: NDArray[Any] | None) -> list[Any] | None:
-        return None if array is None else [array.dtype.str, list(array.shape), *next(in_order)]
+    def place(part: NodePart | EdgePart) -> dict[str, list[Any]]:
+        return {name: [array.dtype.str, list(array.shape), *next(in_order)] for name, array in by_name(part).items()}
 
     # The order of these calls is that of ``GraphArrays.each``.
-    nodes = [
-        [
-            {"arrays": {n: place(a) for n, a in part.arrays.items()}, "global_id": place(part.global_id)}
-            for part in graph.local_nodes(node_type)
-        ]
-        for node_type in graph.schema.node_types
-    ]
-    edges = [
-        [
-            {
-                **{name: place(getattr(part, name)) for name in _STRUCTURE},
-                "arrays": {name: place(array) for name, array in part.arrays.items()},
-                **{name: place(getattr(part, name)) for name in _EDGE_VALUES},
-            }
-            for part in graph.local_edges(edge_type)
-        ]
-        for edge_type in graph.schema.edge_types
-    ]
+    nodes = [list(map(place, graph.local_nodes(node_type))) for node_type in graph.schema.node_types]
+    edges = [list(map(place, graph.local_edges(edge_type))) for edge_type in graph.schema.edge_types]
     return {
         "is_whole": all(held is None for _, held in places),
         "schema": graph.schema.to_json(),
@@ -252,10 +233,8 @@ def _describe(graph: GraphArrays, places: list[ArrayPlace]) -> dict[str, Any]:
 def _find(description: Mapping[str, Any], block: SharedBlock, template: GraphArrays | None) -> GraphArrays:
     memory = block.bytes
 
-    def find(place: list[Any] | None, own: NDArray[Any] | None) -> Any:
+    def find(place: list[Any], own: NDArray[Any] | None) -> NDArray[Any]:
         """An array of the block; ``own`` is the same as this process has mapped it."""
-        if place is None:
-            return None
         dtype, shape, offset, held = np.dtype(place[0]), tuple(place[1]), place[2], place[3]
         if held is not None:
             assert own is not None, "a part of a graph that this process has not opened"
@@ -263,28 +242,23 @@ def _find(description: Mapping[str, Any], block: SharedBlock, template: GraphArr
         nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
         return memory[offset : offset + nbytes].view(dtype).reshape(shape)
 
-    def node_part(part: Mapping[str, Any], own: NodePart | None) -> NodePart:
-        mapped = {} if own is None else own.arrays
-        arrays = {n: find(p, mapped.get(n)) for n, p in part["arrays"].items()}
-        return NodePart(arrays, find(part["global_id"], None if own is None else own.global_id))
-
-    def edge_part(part: Mapping[str, Any], own: EdgePart | None) -> EdgePart:
-        mapped = {} if own is None else own.arrays
-        arrays = {n: find(p, mapped.get(n)) for n, p in part["arrays"].items()}
-        named = {name: find(part[name], None if own is None else getattr(own, name)) for name in (*_STRUCTURE, *_EDGE_VALUES)}
-        return EdgePart(**named, arrays=arrays)
+    def part(kind: type[P], places: Mapping[str, list[Any]], own: P | None) -> P:
+        mapped = {} if own is None else by_name(own)
+        return part_of_arrays(kind, {name: find(place, mapped.get(name)) for name, place in places.items()})
 
     ahead = None if template is None or description["is_whole"] else template.read_ahead
-    known, template = template is not None, template or _frame(description)
-    nodes = {
-        t: _with_local(template, template.nodes.get(t), map(node_part, parts, template.local_nodes(t) if known else repeat(None)))
-        for t, parts in zip(template.schema.node_types, description["nodes"], strict=True)
-    }
-    edges = {
-        t: _with_local(template, template.edges.get(t), map(edge_part, parts, template.local_edges(t) if known else repeat(None)))
-        for t, parts in zip(template.schema.edge_types, description["edges"], strict=True)
-    }
-    return replace(template, nodes=nodes, edges=edges, ahead=ahead)
+    is_known, frame = template is not None, template or _frame(description)
+
+    def parts(kind: type[P], name: str, types: Iterable[K], known: Mapping[K, tuple[P, ...]], local: Callable[[K], Iterable[P]]) -> Any:
+        found = {
+            t: map(partial(part, kind), places, local(t) if is_known else repeat(None))
+            for t, places in zip(types, description[name], strict=True)
+        }
+        return {t: _with_local(frame, known.get(t), own) for t, own in found.items()}
+
+    nodes = parts(NodePart, "nodes", frame.schema.node_types, frame.nodes, frame.local_nodes)
+    edges = parts(EdgePart, "edges", frame.schema.edge_types, frame.edges, frame.local_edges)
+    return replace(frame, nodes=nodes, edges=edges, ahead=ahead)
 
 
 def _with_local(template: GraphArrays, parts: tuple[V, ...] | None, found: Iterable[V]) -> tuple[V, ...]:
@@ -296,16 +270,16 @@ def _with_local(template: GraphArrays, parts: tuple[V, ...] | None, found: Itera
 def _frame(description: Mapping[str, Any]) -> GraphArrays:
     """A graph without arrays, in the dataset's own numbering."""
     schema = GraphSchema.from_json(description["schema"])
-    # JSON sorts a type's arrays by name; batches carry them in the order that the user's object has.
-    nodes = {t: replace(s, arrays={n: s.arrays[n] for n in d[0]["arrays"]}) for (t, s), d in _zip(schema.node_types, description["nodes"])}
-    edges = {t: replace(s, arrays={n: s.arrays[n] for n in d[0]["arrays"]}) for (t, s), d in _zip(schema.edge_types, description["edges"])}
-    schema = replace(schema, node_types=nodes, edge_types=edges)
+
+    def ordered(kind: type[P], types: Mapping[K, Any], places: list[Any]) -> dict[K, Any]:
+        """Types with their arrays in the order that the user's object has, as batches carry them; JSON sorts them by name."""
+        names = (part_of_arrays(kind, first).arrays for first, *_ in places)
+        return {t: replace(known, arrays={n: known.arrays[n] for n in own}) for (t, known), own in zip(types.items(), names, strict=True)}
+
+    node_types = ordered(NodePart, schema.node_types, description["nodes"])
+    schema = replace(schema, node_types=node_types, edge_types=ordered(EdgePart, schema.edge_types, description["edges"]))
     bounds = {node_type: np.array(bounds, np.int64) for node_type, bounds in description["node_bounds"].items()}
     return GraphArrays(schema, description["edge_dir"], {}, {}, bounds, dict.fromkeys(schema.node_types), tuple(description["local_parts"]))
-
-
-def _zip(types: Mapping[K, V], parts: list[Any]) -> Iterator[tuple[tuple[K, V], Any]]:
-    return zip(types.items(), parts, strict=True)
 
 
 class GraphMemory:

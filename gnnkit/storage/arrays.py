@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,6 +147,26 @@ class EdgePart:
     time: NDArray[np.int64] | None = None
 
 
+P = TypeVar("P", NodePart, EdgePart)
+
+
+def by_name(part: NodePart | EdgePart) -> dict[str, NDArray[Any]]:
+    """The arrays of a part: its own by their names, and those that nodes or edges carry by theirs behind "arrays/"."""
+    found = {}
+    for name, value in vars(part).items():
+        if isinstance(value, Mapping):
+            found |= {f"arrays/{own}": array for own, array in value.items()}
+        elif value is not None:
+            found[name] = value
+    return found
+
+
+def part_of_arrays(kind: type[P], arrays: Mapping[str, Any]) -> P:
+    """Reverses ``by_name``."""
+    carried = {name.partition("/")[2]: array for name, array in arrays.items() if "/" in name}
+    return kind(**{name: array for name, array in arrays.items() if "/" not in name}, arrays=carried)
+
+
 @dataclass(frozen=True)
 class GraphArrays:
     """Every array that sampling may read. All parts of an edge type agree in dtypes.
@@ -226,13 +246,10 @@ class GraphArrays:
         """Yields every array that is here: nodes first, type by type and part by part."""
         for node_type in self.schema.node_types:
             for node_part in self.local_nodes(node_type):
-                yield from node_part.arrays.values()
-                if node_part.global_id is not None:
-                    yield node_part.global_id
+                yield from by_name(node_part).values()
         for edge_type in self.schema.edge_types:
             for edge_part in self.local_edges(edge_type):
-                yield from (edge_part.indptr, edge_part.indices, *edge_part.arrays.values())
-                yield from (a for a in (edge_part.edge_id, edge_part.weight_prefix, edge_part.time) if a is not None)
+                yield from by_name(edge_part).values()
 
     @cached_property
     def read_ahead(self) -> ReadAhead:
