@@ -11,8 +11,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.cluster import worker
-from gnnkit.cluster.hosts import Hosts, check_group, find_hosts, join_address, listening_address, split_address
+from gnnkit.cluster.hosts import Hosts, find_hosts, group_store, join_address, listening_address, split_address
 from gnnkit.cluster.parts.starter import PartService, ServiceSpec, keep_service
+from gnnkit.cluster.serving.spec import LEAST_TOKEN, TOKEN_VARIABLE
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.graph_memory import GraphHandle
@@ -22,8 +23,6 @@ from gnnkit.runtime.supervisor import Exit, SupervisorOptions
 if TYPE_CHECKING:
     from gnnkit.backends.colocated import Colocated
 
-TOKEN_VARIABLE = "GNNKIT_TOKEN"
-_LEAST_TOKEN = 16
 # Where rank 0 tells the others, in the store of the process group.
 _TOKEN_KEY = "gnnkit/parts/token"
 # Of the deadline of a batch, for one answer of another host: the error is to name that host.
@@ -34,17 +33,17 @@ def _token(hosts: Hosts, timeout_s: float) -> str:
     """Returns the secret that all hosts of the run share: given by the user, or made by rank 0 for the process group."""
     if hosts.addresses is not None:
         token = os.environ.get(TOKEN_VARIABLE, "")
-        if len(token) < _LEAST_TOKEN or not token.isascii() or not token.isprintable():
+        if len(token) < LEAST_TOKEN or not token.isascii() or not token.isprintable():
             said = f"has {len(token)} characters" if token else "is not set"
             raise PlanError(
-                f"{TOKEN_VARIABLE} {said}; hosts that are written down need a secret of at least {_LEAST_TOKEN} printable ASCII characters",
+                f"{TOKEN_VARIABLE} {said}; hosts that are written down need a secret of at least {LEAST_TOKEN} printable ASCII characters",
                 "make one with `openssl rand -hex 32`, and set it on every host",
             )
         return token
     import torch.distributed as dist
 
     if dist.get_rank() == 0:
-        store = _group_store()
+        store = group_store()
         token = str(store.compare_set(_TOKEN_KEY, "", secrets.token_hex(32)).decode())
         # Who waits already is not told of what compare_set has written, where the store is one that listens on one interface only.
         store.set(_TOKEN_KEY, token)
@@ -52,15 +51,9 @@ def _token(hosts: Hosts, timeout_s: float) -> str:
     return _read(_TOKEN_KEY, "rank 0", timeout_s)
 
 
-def _group_store() -> Any:
-    import torch.distributed as dist
-
-    return dist.distributed_c10d._get_default_store()
-
-
 def _read(key: str, whose: str, timeout_s: float) -> str:
     """Reads a value that another rank has written to the process group's store."""
-    store = _group_store()
+    store = group_store()
     try:
         store.wait([key], timedelta(seconds=timeout_s))
     except RuntimeError as error:
@@ -95,7 +88,9 @@ class HostWorkerPool(LocalWorkerPool):
         hosts = self._hosts = find_hosts(options.hosts, world_size if world_size > 1 else None, limit_s)
         if hosts.count != placement.num_hosts:
             raise PlanError(f"the plan places parts on {placement.num_hosts} hosts, and there are {hosts.count}")
-        check_group(hosts)
+        if not hosts.in_group and hosts.addresses is None:
+            hint = "call torch.distributed.init_process_group before making the loader, or write Colocated(hosts=('10.0.0.1:7000', ...))"
+            raise PlanError(f"the {hosts.count} hosts have no way to tell each other where their parts are", hint)
         token, sources, held = _token(hosts, limit_s), placement.sources(hosts.index), placement.held(hosts.index)
         clients = tuple(host for host in range(placement.num_hosts) if hosts.index in placement.sources(host))
         parts = json.dumps(placement.to_json(), separators=(",", ":"))
@@ -118,7 +113,7 @@ class HostWorkerPool(LocalWorkerPool):
             self._stop = weakly(self.stop)
             self._service = keep_service(spec, graph, self._stop)
             if hosts.addresses is None:
-                _group_store().set(f"{key}/{hosts.index}", join_address(self._service.spec.ip, self._service.spec.port))
+                group_store().set(f"{key}/{hosts.index}", join_address(self._service.spec.ip, self._service.spec.port))
         known = hosts.addresses
         self._sources = {host: _read(f"{key}/{host}", f"host {host}", limit_s) if known is None else known[host] for host in sources}
         if self._service is not None:

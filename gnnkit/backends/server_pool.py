@@ -161,7 +161,7 @@ class ServerWorkerPool(WorkerPool):
     """
 
     def __init__(self, servers: UnixServers, own: OwnServers | None) -> None:
-        self._servers, self._own = servers, own
+        self._servers, self._own, self.on_started = servers, own, lambda rank: None
         self._owner = os.getpid()
         self.ready = set()  # servers introduce a process when it is ready
         self._heard: deque[tuple[int, Message | Exit]] = deque()
@@ -530,7 +530,12 @@ def open_receiver(options: GraphStore, plan: LoaderPlan, graph: GraphHandle, eve
         child, threads = network_child.__name__, threads_for(len(joined.servers))
         supervisor_options = SupervisorOptions(1, threads, child, title="receiving process {rank}", lane="receiver")
         facts, idle_s = {"store": str(outline.path), "servers": list(servers.addresses)}, options.idle_timeout_s
-        setup = {"store": asdict(outline.reference), "idle_s": idle_s, "hosts": {"held": {"parts": []}}, "again": options.max_restarts > 0}
+        setup: dict[str, Any] = {
+            "store": asdict(outline.reference),
+            "idle_s": idle_s,
+            "hosts": {"held": {"parts": []}},
+            "again": options.max_restarts > 0,
+        }
         told, handle = servers.message(joined), GraphHandle.of(outline)
         workers = ReceiverPool(supervisor_options, options.log_dir, facts, handle, setup, told, joined, own)
         undo.pop_all()

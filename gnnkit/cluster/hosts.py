@@ -73,9 +73,9 @@ def group_ranks(facts: Sequence[RankFacts]) -> list[list[int]]:
         without = [rank for rank, known in enumerate(told) if not known]
         raise PlanError(f"ranks {without} do not know their local rank, the other ranks do", _LOCAL_RANK_HINT)
     nodes = _told_nodes(facts) if all(told) else _host_nodes(facts)
-    counts = {node: len(ranks) for node, ranks in enumerate(nodes)}
-    if len(set(counts.values())) > 1:
-        raise PlanError(f"nodes have different numbers of ranks: {_listed(counts, nodes)}", _EQUAL_HINT)
+    if len(set(map(len, nodes))) > 1:
+        listed = ", ".join(f"node {node} has {len(ranks)} (ranks {', '.join(map(str, ranks))})" for node, ranks in enumerate(nodes))
+        raise PlanError(f"nodes have different numbers of ranks: {listed}", _EQUAL_HINT)
     return nodes
 
 
@@ -122,10 +122,6 @@ def _check_node(node: int, members: dict[int, int], facts: Sequence[RankFacts]) 
                 f"but {len(members)} are there: ranks {sorted(members.values())}",
                 _EQUAL_HINT,
             )
-
-
-def _listed(counts: dict[int, int], nodes: Sequence[Sequence[int]]) -> str:
-    return ", ".join(f"node {node} has {count} (ranks {', '.join(map(str, nodes[node]))})" for node, count in counts.items())
 
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -190,7 +186,7 @@ def exchange(facts: RankFacts, topic: str, timeout_s: float) -> list[RankFacts]:
     import torch.distributed as dist
 
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    store = dist.distributed_c10d._get_default_store()
+    store = group_store()
     keys = [f"gnnkit/runtime/{topic}/{other}" for other in range(world_size)]
     store.set(keys[rank], json.dumps(asdict(facts)))
     deadline = Deadline(timeout_s)
@@ -206,18 +202,22 @@ def exchange(facts: RankFacts, topic: str, timeout_s: float) -> list[RankFacts]:
     return [RankFacts(**json.loads(store.get(key))) for key in keys]
 
 
-def store_host() -> str:
-    """The address under which this rank reached the process group's store, where that is a TCP store."""
+def group_store() -> Any:
+    """The store of the process group, in which ranks tell each other things."""
     import torch.distributed as dist
 
-    store: Any = dist.distributed_c10d._get_default_store()
+    return dist.distributed_c10d._get_default_store()
+
+
+def store_host() -> str:
+    """The address under which this rank reached the process group's store, where that is a TCP store."""
+    store = group_store()
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
     return str(getattr(store, "host", ""))
 
 
 HOST_VARIABLE = "GNNKIT_HOST"
-_INIT_HINT = "call torch.distributed.init_process_group before making the loader, or write Colocated(hosts=('10.0.0.1:7000', ...))"
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,8 @@ def find_hosts(addresses: Sequence[str] | None, world_size: int | None, timeout_
         StartTimeout: Other ranks did not come in time.
     """
     if addresses is not None:
-        return _written_hosts(tuple(addresses))
+        local_rank, local_size = environment_int("LOCAL_RANK") or 0, environment_int("LOCAL_WORLD_SIZE") or 1
+        return Hosts(len(addresses), _own_index(addresses), local_rank, local_size, addresses=tuple(addresses), is_one_system=False)
     if world_size == 1 or _is_one_node():
         return ONE_HOST
     trainers = _group_size()
@@ -309,12 +310,7 @@ def _group_hosts(timeout_s: float) -> Hosts:
     )
 
 
-def _written_hosts(addresses: tuple[str, ...]) -> Hosts:
-    local_rank, local_size = environment_int("LOCAL_RANK") or 0, environment_int("LOCAL_WORLD_SIZE") or 1
-    return Hosts(len(addresses), _own_index(addresses), local_rank, local_size, addresses=addresses, is_one_system=False)
-
-
-def _own_index(addresses: tuple[str, ...]) -> int:
+def _own_index(addresses: Sequence[str]) -> int:
     told = environment_int(HOST_VARIABLE)
     if told is not None:
         if told >= len(addresses):
@@ -509,16 +505,6 @@ def require_free(ip: str, port: int, what: str, hint: str) -> None:
             raise PlanError(f"{what} at {join_address(ip, port)}: {error.strerror or error}", hint) from error
 
 
-def check_group(hosts: Hosts) -> None:
-    """Refuses hosts that have no way to find each other.
-
-    Raises:
-        PlanError: There is neither a process group nor a list of hosts.
-    """
-    if not hosts.in_group and hosts.addresses is None:
-        raise PlanError(f"the {hosts.count} hosts have no way to tell each other where their parts are", _INIT_HINT)
-
-
 PlacementOption: TypeAlias = Literal["auto"] | PlacementWord | Mapping[int, Sequence[int]] | Placement
 _WORDS = ("auto", *get_args(PlacementWord))
 # A store that takes no more than this share of the smallest host's memory is held by every host whole.
@@ -571,8 +557,10 @@ def place(value: PlacementOption, manifest: Manifest, path: str | Path, hosts: H
         return _written(value, num_parts, hosts)
     if hosts.count == 1:
         return None
-    if value == "auto":
-        value = best_placement(manifest, hosts)
+    if value == "auto" and hosts.memory is None:  # hosts that cannot compare their memory go by what all see
+        value = "replicate" if num_parts < hosts.count else "partition"
+    elif value == "auto":
+        value = fitting_placement(manifest.sizes, num_parts, hosts.count, hosts.memory or 0)
     every = tuple(range(num_parts))
     if value == "replicate":
         return Placement((every,) * hosts.count)
@@ -605,18 +593,15 @@ def held_nbytes(sizes: Mapping[str, int], word: PlacementWord, num_parts: int, n
     return max(sum(size for name, size in sizes.items() if is_held(name, **own)) for own in held)
 
 
-def best_placement(manifest: Manifest, hosts: Hosts) -> PlacementWord:
+def fitting_placement(sizes: Mapping[str, int], num_parts: int, num_hosts: int, memory: int) -> PlacementWord:
     """The placement of which least crosses between hosts, among those that fit a part of the smallest one's memory.
 
-    Hosts that cannot compare their memory go by the store's number of parts, as all see it.
+    Args:
+        sizes: See ``held_nbytes``.
+        num_parts: Parts of the store.
+        num_hosts: Hosts.
+        memory: Bytes of memory of the smallest one.
     """
-    if hosts.memory is None:
-        return "replicate" if manifest.num_parts < hosts.count else "partition"
-    return fitting_placement(manifest.sizes, manifest.num_parts, hosts.count, hosts.memory)
-
-
-def fitting_placement(sizes: Mapping[str, int], num_parts: int, num_hosts: int, memory: int) -> PlacementWord:
-    """The same, of hosts whose memory is known; ``sizes`` as in ``held_nbytes``."""
     if held_nbytes(sizes, "replicate", num_parts, num_hosts) * REPLICATED_SHARE <= memory:
         return "replicate"
     if num_parts >= num_hosts and held_nbytes(sizes, "features", num_parts, num_hosts) * REPLICATED_SHARE <= memory:

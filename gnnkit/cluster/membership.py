@@ -314,18 +314,12 @@ class JoinedServers:
         servers = tuple(ServerMember.of_json(value) for value in membership["servers"])
         return cls(servers, servers[0].placement, Path(outline), str(membership["fingerprint"]), membership)
 
-    def host_of(self, rank: int) -> int:
-        """The number of a server's host."""
-        return hosts_of({server.rank: server for server in self.servers}).index(self.servers[rank].host)
-
     def parts_of(self, rank: int, num_parts: int) -> tuple[int, ...]:
         """The parts of a server's host."""
-        return tuple(range(num_parts)) if self.placement is None else self.placement.hosts[self.host_of(rank)]
-
-
-def new_start() -> int:
-    """A number that tells this start of a process from others."""
-    return secrets.randbits(48)
+        if self.placement is None:
+            return tuple(range(num_parts))
+        hosts = hosts_of({server.rank: server for server in self.servers})
+        return self.placement.hosts[hosts.index(self.servers[rank].host)]
 
 
 @dataclass

@@ -233,7 +233,7 @@ def _describe(graph: GraphArrays, places: list[ArrayPlace]) -> dict[str, Any]:
 def _find(description: Mapping[str, Any], block: SharedBlock, template: GraphArrays | None) -> GraphArrays:
     memory = block.bytes
 
-    def find(place: list[Any], own: NDArray[Any] | None) -> NDArray[Any]:
+    def find(place: list[Any], own: NDArray[Any] | None) -> Any:
         """An array of the block; ``own`` is the same as this process has mapped it."""
         dtype, shape, offset, held = np.dtype(place[0]), tuple(place[1]), place[2], place[3]
         if held is not None:

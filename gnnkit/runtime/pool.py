@@ -498,7 +498,7 @@ class LocalWorkerPool(Supervisor, WorkerPool):
     ) -> None:
         check_descriptors(options.num_workers)
         check_start_memory(options.num_workers, options.threads, graph.arrays.schema, graph.mapped_nbytes, trains=trains)
-        self.setup, self.sharing = setup, GraphSharing(graph, memory_budget)
+        self.setup, self.sharing, self.on_started = setup, GraphSharing(graph, memory_budget), lambda rank: None
         super().__init__(options, new_run(log_dir, facts), weakly(self._set_up), self.sharing)
         self._traffic: dict[int, tuple[int, int]] = {}  # bytes that each process has received from other hosts and sent to them
 

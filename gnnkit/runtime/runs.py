@@ -168,7 +168,9 @@ class RunFolder:
         self.path = root / f"{os.getpid()}-{secrets.token_hex(4)}"
         self.path.mkdir(mode=0o700)
         pid = os.getpid()
-        self._record = {**facts, **pid_space(), "kind": kind, "pid": pid, "ticks": start_ticks(pid), "program": _program()}
+        self._record = {**facts, **pid_space(), "kind": kind, "pid": pid, "ticks": start_ticks(pid)}
+        # What people call this process: a notebook or a script, by its file's name; no arguments.
+        self._record["program"] = Path(os.environ.get("JPY_SESSION_NAME") or sys.argv[0] or "python").name
         self._record |= {"started": time.time(), "children": []}
         self._write()
 
@@ -217,11 +219,6 @@ def note_stopped(folder: Path, pid: int) -> None:
     """Tells a run's owner that one of its processes is about to be ended on request, not by a fault."""
     with contextlib.suppress(OSError), (folder / _STOPPED).open("a") as file:
         file.write(f"{pid}\n")
-
-
-def _program() -> str:
-    """Returns the name of this process's program for people: a notebook or a script, by its file's name; no arguments."""
-    return Path(os.environ.get("JPY_SESSION_NAME") or sys.argv[0] or "python").name
 
 
 def is_run(folder: Path) -> bool:

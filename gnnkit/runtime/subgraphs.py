@@ -79,7 +79,8 @@ class ClusterRows(_SubgraphRows):
 
     def arrays(self, positions: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
         """The nodes of some clusters, and the ``input_id`` of those that are inputs."""
-        inputs, others = (_joined(lists, positions) for lists in (self._inputs_by_cluster, self._others_by_cluster))
+        none, which = np.empty(0, np.int64), positions.tolist()
+        inputs, others = (np.concatenate([none, *(own[i] for i in which)]) for own in (self._inputs_by_cluster, self._others_by_cluster))
         nodes = self._ids[inputs]
         return {"node": np.concatenate([nodes, others]), "input_id": nodes if self._is_mask else inputs}
 
@@ -89,10 +90,6 @@ class ClusterRows(_SubgraphRows):
         members = [np.flatnonzero(self._clusters == cluster) for cluster in clusters[np.argsort(first)]]
         others = np.concatenate([np.empty(0, np.int64), *members])
         return {"node": np.concatenate([values, others[~np.isin(others, values)]]), "input_id": np.arange(len(values), dtype=np.int64)}
-
-
-def _joined(lists: list[NDArray[np.int64]], which: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.concatenate([np.empty(0, np.int64), *(lists[i] for i in which.tolist())])
 
 
 class SaintRows(_SubgraphRows, DrawnRows):

@@ -152,7 +152,7 @@ P = TypeVar("P", NodePart, EdgePart)
 
 def by_name(part: NodePart | EdgePart) -> dict[str, NDArray[Any]]:
     """The arrays of a part: its own by their names, and those that nodes or edges carry by theirs behind "arrays/"."""
-    found = {}
+    found: dict[str, NDArray[Any]] = {}
     for name, value in vars(part).items():
         if isinstance(value, Mapping):
             found |= {f"arrays/{own}": array for own, array in value.items()}

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.backends.base import END_OF_EPOCH, EndOfEpoch, StreamStatus, check_owner
-from gnnkit.cluster.hosts import ONE_HOST, Hosts, environment_int, find_hosts, interface_to, listening_address
+from gnnkit.cluster.hosts import ONE_HOST, Hosts, environment_int, find_hosts, group_store, interface_to, listening_address
 from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError, StartTimeout, WorkerDied
 from gnnkit.events import EventSink, Stage
 from gnnkit.plan import LoaderPlan
@@ -103,11 +103,6 @@ class GltGroup:
         """Returns the role of the process that holds a part, or of the client."""
         return "worker" if self._options.mode == "worker" else "client" if part is None else "server"
 
-    @property
-    def is_first(self) -> bool:
-        """Whether the processes of all hosts meet at this one."""
-        return self.hosts.index == 0
-
     def opens(self) -> dict[str, int]:
         """The meeting places that this host's first process opens, with their ports; 0 is a free one.
 
@@ -116,8 +111,9 @@ class GltGroup:
         with_servers = self._options.mode == "server_client"
         local_rank = environment_int("LOCAL_RANK") or self.hosts.local_rank
         port = 0 if self._options.master_port is None else self._options.master_port + 2 * local_rank
-        found = {"samplers": port} if with_servers or self.is_first else {}
-        if with_servers and self.is_first:
+        is_first = self.hosts.index == 0
+        found = {"samplers": port} if with_servers or is_first else {}
+        if with_servers and is_first:
             found["group"] = port + 1 if port else 0
         return found
 
@@ -142,8 +138,8 @@ class GltGroup:
 
     def announce(self, ports: dict[str, int]) -> None:
         """Tells the other hosts where to meet, through the process group's store."""
-        if self.hosts.count > 1 and self.is_first:
-            _group_store().set(self._key, json.dumps({"address": self.address, "ports": ports}))
+        if self.hosts.count > 1 and self.hosts.index == 0:
+            group_store().set(self._key, json.dumps({"address": self.address, "ports": ports}))
 
     def meeting(self, ports: dict[str, int]) -> dict[str, Any] | None:
         """Returns the address and the ports at which processes meet; None while the first host has not published them.
@@ -151,9 +147,9 @@ class GltGroup:
         Args:
             ports: The ports that this host has opened.
         """
-        if self.is_first:
+        if self.hosts.index == 0:
             return {"address": self.address, "ports": ports}
-        store = _group_store()
+        store = group_store()
         return dict(json.loads(store.get(self._key))) if store.check([self._key]) else None
 
     @property
@@ -172,12 +168,6 @@ class GltGroup:
             every = ",".join(map(str, range(torch.cuda.device_count())))
             found["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", every)
         return found
-
-
-def _group_store() -> Any:
-    import torch.distributed as dist
-
-    return dist.distributed_c10d._get_default_store()
 
 
 _AGAIN = "iterate the loader again: its processes are started anew"

@@ -464,7 +464,8 @@ def _connect(address: str, token: str, ca: str | None, deadline: Deadline) -> Ne
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_alive(end)
         end.settimeout(max(0.001, deadline.within(CONNECTION_SILENCE_S)))
-        first, second = first_line(token), second_line(token, _own_name())
+        # Services count what a process has under way by its name.
+        first, second = first_line(token), second_line(token, f"{socket.gethostname()[:_MOST_NAME]}, process {os.getpid()}")
         if ca is None:
             end.sendall(first + second)
             _expect_welcome(end)
@@ -509,8 +510,3 @@ def _trusting(ca: str) -> ssl.SSLContext:
     # A certificate that is named is trusted, whatever its issuer.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VERIFY_X509_TRUSTED_FIRST
     return context
-
-
-def _own_name() -> str:
-    """The name of this process to services, which count what it has under way."""
-    return f"{socket.gethostname()[:_MOST_NAME]}, process {os.getpid()}"

@@ -8,7 +8,6 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from gnnkit.cluster.membership import JoinedServers
@@ -165,7 +164,8 @@ class Servers:
         Args:
             joined: What is known of them; None has it join them.
         """
-        membership, outline = (None, str(outlines_folder())) if joined is None else (joined.membership, str(joined.outline))
+        # Outlines of stores on other hosts lie there by fingerprint.
+        membership, outline = (None, str(writable_root() / "outlines")) if joined is None else (joined.membership, str(joined.outline))
         told = {"addresses": list(self.addresses), "token": self.token, "ca": self.ca, "client": self.client}
         return {**told, "membership": membership, "outlines": outline}
 
@@ -203,11 +203,6 @@ def _join(servers: Servers, events: EventSink) -> JoinedServers:
     # Not counted as a client: servers that end with the last one must not see it leave before its receiving process is there.
     with NetworkChild(servers, stays=False) as child:
         return child.join(servers.join_timeout_s, events)
-
-
-def outlines_folder() -> Path:
-    """Returns the folder of outlines of stores on other hosts, which lie there by fingerprint."""
-    return writable_root() / "outlines"
 
 
 def read_ca(path: str | None) -> str | None:

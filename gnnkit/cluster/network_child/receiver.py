@@ -160,15 +160,13 @@ class RemoteServers(RemoteOwners, OtherHosts):
 
     def _wait_after(self, error: GnnkitError) -> None:
         """Waits a moment, where what a server lacks may come back: a sampling process, or another server that it needs."""
-        if not self._again and (isinstance(error, WorkerDied) or self._one_refuses()):
+        one_refuses = any(probe(peer.address, _GAP_S) == _REFUSES for peer in self._peers.values())
+        if not self._again and (isinstance(error, WorkerDied) or one_refuses):
             raise error
         if self._closed.wait(_GAP_S) or self._deadline().has_passed:
             if isinstance(error, HostUnreachable):
                 raise BatchTimeout(error.message, error.hint) from error
             raise error
-
-    def _one_refuses(self) -> bool:
-        return any(probe(peer.address, _GAP_S) == _REFUSES for peer in self._peers.values())
 
     def _register(self, rank: int, key: str, plan: Mapping[str, Any]) -> None:
         if (rank, key) not in self._registered and key not in self._released:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from gnnkit.cluster.membership import LeaseRenewal, LeaseRequests
-from gnnkit.cluster.network.requests import LEASES, PARTS, Answerers, Requests
+from gnnkit.cluster.network.requests import LEASES, PARTS, Answerers
 from gnnkit.cluster.network.service import NetworkService
 from gnnkit.cluster.parts.answers import Answers
 from gnnkit.cluster.worker.owners import keep_freed_memory
@@ -46,7 +46,7 @@ class PartServiceLoop:
             body = setup.body
             answerers = Answerers(body["fingerprint"])
             answerers.add(self._answers, PARTS)
-            answerers.add(LeaseRequests(self._heard), LEASES)
+            answerers.add(LeaseRequests(lambda what, name, host: self._wire.tell(what.name, name=name, host=host)), LEASES)
             service = NetworkService(body["ip"], body["port"], body["token"], answerers, refused=self._refuse)
         except EOFError:
             return
@@ -82,9 +82,6 @@ class PartServiceLoop:
         if body["graph"] is not None:
             graph = SharedGraph.attach(setup.fds[0], body["graph"], graph).graph
         self._answers = Answers(graph, store.local_parts)
-
-    def _heard(self, what: Requests, name: str, host: int) -> None:
-        self._wire.tell(what.name, name=name, host=host)
 
     def _refuse(self, address: str) -> None:
         if address not in self._refused and len(self._refused) < _MOST_REFUSED:

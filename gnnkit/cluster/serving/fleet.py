@@ -254,11 +254,11 @@ class ServerFleet:
         """
         spec = self.spec
         limit_s = timeout_s if timeout_s is not None else spec.join_timeout_s if spec.rank is not None else spec.start_timeout_s
-        self._wait(lambda: self.state == "ready" and self._are_alive(), limit_s, events or ignore_events)
+        self._wait(self._are_ready, limit_s, events or ignore_events)
 
-    def _are_alive(self) -> bool:
-        """Whether no server has died of which the thread that looks after them has yet to hear."""
-        return not any(server.has_ended() for server in self._supervisor.alive.values())
+    def _are_ready(self) -> bool:
+        """Whether all are ready, and none has died of which the thread that looks after them has yet to hear."""
+        return self.state == "ready" and not any(server.has_ended() for server in self._supervisor.alive.values())
 
     def take_events(self) -> list[Event]:
         """Takes the progress that servers have reported."""

@@ -134,12 +134,7 @@ class ClientSessions:
         for session in self._sessions.values():
             session.wire.send("failed", error=error_to_json(error))
 
-    def workers_are_there(self) -> None:
-        """Begins to tell of workers, once the server has some."""
-        assert self._host.pool is not None
-        self._host.pool.watchers.append(self._on_worker)
-
-    def _on_worker(self, rank: int, error: GnnkitError | None) -> None:
+    def on_worker(self, rank: int, error: GnnkitError | None) -> None:
         """Introduces a worker to clients that have enlisted, or tells of its death, and whether the server starts another one by itself."""
         again = self._host.pool is not None and self._host.pool.may_restart
         for session in list(self._sessions.values()):
@@ -278,9 +273,9 @@ class ServerLoop:
     def _open_pool(self, store: Store | None, hosts: dict[str, Any] | None, holders: list[list[int]] | None) -> None:
         spec = self._spec
         store = store or Store.open(spec.store)
-        self.pool = pool = ServedPool(spec, self._rank, store, hosts, self._forward)
+        self.pool = pool = ServedPool(spec, self._rank, store, hosts, lambda message: self.tell("event", **message.body))
         self._store, self._holders = store, holders
-        self._sessions.workers_are_there()
+        pool.watchers.append(self._sessions.on_worker)
         if self._network is not None:
             self._network.open_loaders(pool, store)
         pool.workers.start_missing()
@@ -435,9 +430,6 @@ class ServerLoop:
         elif (shared := self.pool.workers.sharing.shared) is not None:
             self._owes_copy = False
             self.tell("graph", (shared.block.fd,), description=dict(shared.description))
-
-    def _forward(self, message: Message) -> None:
-        self.tell("event", **message.body)
 
     def _close(self) -> None:
         if self._network is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import threading
 import time
 from collections import deque
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.cluster.hosts import Hosts, join_address, place
-from gnnkit.cluster.membership import CLIENT_PREFIX, LeaseRequests, LeaseTable, Membership, ServerMember, hosts_of, new_start
+from gnnkit.cluster.membership import CLIENT_PREFIX, LeaseRequests, LeaseTable, Membership, ServerMember, hosts_of
 from gnnkit.cluster.network.client import ServiceClient, Unreachable
 from gnnkit.cluster.network.requests import CALLS, LEASES, LOADERS, MEMBERS, PARTS, Answerers, Requests
 from gnnkit.cluster.network.service import NetworkService, Stream, limit_of, settle, waited
@@ -137,7 +138,7 @@ class Network:
             spec.num_servers,
             address,
             os.getpid(),
-            new_start(),
+            secrets.randbits(48),  # tells this start from others
             manifest.fingerprint,
             FORMAT_VERSION,
             str(self._path),

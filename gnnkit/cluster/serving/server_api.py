@@ -76,12 +76,10 @@ def _sampling(store: Store, config: Mapping[str, Any]) -> Sampling:
         )
     weight = weight if config["with_weight"] else None
     if config.get("ppr") is not None:
-        return _ppr(config["ppr"]).sampling(store.schema, edge_dir=store.edge_dir, weight=weight, time_attr=None, with_edge=with_edge)
+        words = config["ppr"]
+        ppr = PPR(**{**words, "typed_channel_ratios": channel_ratios(words["typed_channel_ratios"] or ())})
+        return ppr.sampling(store.schema, edge_dir=store.edge_dir, weight=weight, time_attr=None, with_edge=with_edge)
     return NeighborSampling(_fan_outs(store, config["num_neighbors"]), False, store.edge_dir, weight, with_edge)
-
-
-def _ppr(words: Mapping[str, Any]) -> PPR:
-    return PPR(**{**words, "typed_channel_ratios": channel_ratios(words["typed_channel_ratios"] or ())})
 
 
 def _fan_outs(store: Store, given: Any) -> dict[EdgeType, tuple[int, ...]]:

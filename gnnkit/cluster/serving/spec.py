@@ -107,7 +107,7 @@ def _resolved(name: str) -> str:
 
 
 UNIX_PREFIX = "unix:"
-_LEAST_TOKEN = 16
+LEAST_TOKEN = 16
 
 
 def _placement_from(value: Any) -> Any:
@@ -231,9 +231,9 @@ def check_token(token: Any) -> None:
     Raises:
         PlanError: It is too short to be one, or holds characters that do not travel.
     """
-    if not isinstance(token, str) or len(token) < _LEAST_TOKEN or not token.isascii() or not token.isprintable():
+    if not isinstance(token, str) or len(token) < LEAST_TOKEN or not token.isascii() or not token.isprintable():
         hint = "python -c 'import secrets; print(secrets.token_hex())'"
-        raise PlanError(f"a token must be a text of at least {_LEAST_TOKEN} printable ASCII characters", hint)
+        raise PlanError(f"a token must be a text of at least {LEAST_TOKEN} printable ASCII characters", hint)
 
 
 def split_place(address: str | Path | Sequence[str] | None) -> tuple[str | None, tuple[str, ...]]:

@@ -247,7 +247,8 @@ class StoreApi:
         owner = self._node_type(node_type)
         spec = self._store.schema.node_types[owner].arrays.get(name)
         if spec is None:
-            raise PlanError(f"{owner!r} nodes have no {_words(name)}", f"they have {list(self._store.schema.node_types[owner].arrays)}")
+            what = {_FEATURES: "features", _LABELS: "labels"}.get(name, repr(name))
+            raise PlanError(f"{owner!r} nodes have no {what}", f"they have {list(self._store.schema.node_types[owner].arrays)}")
         numbers = self._store.to_store_ids(owner, ids)
         parts, bounds = self._parts_of(owner, numbers), self._graph.node_bounds[owner]
         found = np.empty((len(numbers), *spec.stored_shape), spec.numpy_dtype)
@@ -432,7 +433,3 @@ class StoreApi:
 def _check_layout(layout: str) -> None:
     if layout != "coo":
         raise PlanError(f"layout must be 'coo', got {layout!r}")
-
-
-def _words(name: str) -> str:
-    return {_FEATURES: "features", _LABELS: "labels"}.get(name, repr(name))
