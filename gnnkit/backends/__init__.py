@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pkgutil import resolve_name
 from typing import Any, Literal, TypeAlias
 
 from gnnkit.backends.base import Backend, joined
 from gnnkit.errors import PlanError, near_matches
 
-
-def _classes() -> dict[str, type[Any]]:
-    from gnnkit.backends.colocated import Colocated
-    from gnnkit.backends.glt.options import Glt
-    from gnnkit.backends.graph_store import GraphStore
-    from gnnkit.backends.inprocess import InProcess
-    from gnnkit.backends.on_device import OnDevice
-
-    return {"Colocated": Colocated, "Glt": Glt, "GraphStore": GraphStore, "InProcess": InProcess, "OnDevice": OnDevice}
-
-
 BackendName: TypeAlias = Literal["auto", "inprocess", "on_device", "colocated", "graph_store", "glt"]
-# What a user may write instead of the class, and which class it stands for.
-_WORDS = {"colocated": "Colocated", "glt": "Glt", "graph_store": "GraphStore", "inprocess": "InProcess", "on_device": "OnDevice"}
+# What a user may write instead of the class, and where the class is.
+_PLACES = {
+    "colocated": "gnnkit.backends.colocated:Colocated",
+    "glt": "gnnkit.backends.glt.options:Glt",
+    "graph_store": "gnnkit.backends.graph_store:GraphStore",
+    "inprocess": "gnnkit.backends.inprocess:InProcess",
+    "on_device": "gnnkit.backends.on_device:OnDevice",
+}
 
 
 def backend_from_json(value: Mapping[str, Any]) -> Backend:
@@ -32,10 +28,10 @@ def backend_from_json(value: Mapping[str, Any]) -> Backend:
     """
     options = dict(value)
     kind = options.pop("kind", None)
-    classes = _classes()
+    classes = {place.partition(":")[2]: place for place in _PLACES.values()}
     if not isinstance(kind, str) or kind not in classes:
         raise PlanError(f"unknown backend {kind!r}{near_matches(str(kind), list(classes))}", f"known: {sorted(classes)}")
-    backend: Backend = classes[kind](**options)
+    backend: Backend = resolve_name(classes[kind])(**options)
     return backend
 
 
@@ -64,14 +60,15 @@ def resolve_backend(value: Backend | str, *, is_whole: bool = True) -> Backend:
         raise PlanError(f"backend={value.__name__} is a class", f"make an object of it: backend={value.__name__}()")
     if not isinstance(value, str):
         if not hasattr(value, "open") or not hasattr(value, "to_json"):
-            raise PlanError(f"backend={value!r:.60} is no backend", f"an object such as InProcess(), or one of {['auto', *_WORDS]}")
+            raise PlanError(f"backend={value!r:.60} is no backend", f"an object such as InProcess(), or one of {['auto', *_PLACES]}")
         return value
     if value == "auto":
         if (decided := joined()) is not None:
             return decided.backend
-        return backend_from_json({"kind": "InProcess" if is_whole else "Colocated"})
-    if value.lower() not in _WORDS:
+        value = "inprocess" if is_whole else "colocated"
+    if value.lower() not in _PLACES:
         meant = _MEANT.get(value.lower())
-        near = near_matches(value, list(_WORDS)) if meant is None else f"; did you mean {meant!r}?"
-        raise PlanError(f"unknown backend {value!r}{near}", f"known: {['auto', *_WORDS]}")
-    return backend_from_json({"kind": _WORDS[value.lower()]})
+        near = near_matches(value, list(_PLACES)) if meant is None else f"; did you mean {meant!r}?"
+        raise PlanError(f"unknown backend {value!r}{near}", f"known: {['auto', *_PLACES]}")
+    backend: Backend = resolve_name(_PLACES[value.lower()])()
+    return backend

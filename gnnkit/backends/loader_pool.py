@@ -397,11 +397,9 @@ class LoaderPool(SharedPool[Session, WorkerPool]):
     # Processes ------------------------------------------------------------------------------------------------------------
 
     def _handle(self, rank: int, message: Message) -> None:
-        body = message.body
         if message.kind == "event":
-            event = Event(body["what"], **{name: value for name, value in body.items() if name != "what"})
             for starting in [s for s in self.sessions.values() if s.is_opening][:1]:
-                starting.notices.append(event)
+                starting.notices.append(Event(*message.body["fields"]))
         elif message.kind == "retired":  # the next request has it started again
             for session in self.sessions.values():
                 session.lost(rank, None)

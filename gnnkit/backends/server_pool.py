@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.backends.loader_pool import pool_registry
@@ -256,8 +256,7 @@ class ServerWorkerPool(WorkerPool):
         """Yields what has arrived since the last call, and exits after all that the dead had sent."""
         self._advance()
         for event in [] if self._own is None else self._own.fleet.take_events():
-            facts = asdict(event)
-            yield 0, Message("event", {"what": facts.pop("kind"), **facts})
+            yield 0, Message("event", {"fields": astuple(event)})
         while self._heard:
             yield self._heard.popleft()
 

@@ -10,7 +10,7 @@ import socket
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -558,8 +558,7 @@ class WorkerLoop:
         """Sends progress on; the loader draws it."""
         if event.kind != "progress" or event.time_s - self._last_event >= _EVENT_GAP_S:
             self._last_event = event.time_s
-            body = {name: getattr(event, name) for name in ("stage", "label", "done", "total", "unit", "text", "time_s")}
-            self._wire.tell("event", what=event.kind, **body)
+            self._wire.tell("event", fields=astuple(event))
 
     def _open(self, client: int, message: Message) -> None:
         """A loader comes in; a batch is tried where it does not know how large they are."""

@@ -375,7 +375,7 @@ class ServerFleet:
                     copy.take(rank, message)
             message.close()
         elif message.kind == "event":
-            self._events.append(Event(body["what"], **{name: value for name, value in body.items() if name != "what"}))
+            self._events.append(Event(*body["fields"]))
             del self._events[:-100]  # they may never be taken
 
     def _on_exit(self, rank: int, error: GnnkitError) -> None:
