@@ -100,7 +100,7 @@ class Session(PoolSession):
         """Returns the message that introduces the loader to a process; see ``PoolSession.setup``."""
         plan = self.plan
         if plan.store is None:  # only the arrays of a graph in memory are shared, not its splits
-            plan = replace(plan, inputs=self.batches.written_out())
+            plan = replace(plan, inputs=self.batches.inputs.written_out())
         trial = None if self.is_known else trial_batch(self.batches.schedule(), rank)
         return {"c": self.number, "plan": plan.to_json(), "trial": trial}
 

@@ -927,7 +927,7 @@ def _options(plan: LoaderPlan) -> Any:
 
 def _seeds(loader: Pipeline, *, homogeneous: bool) -> NodeSamplerInput:
     """The seeds of all ranks: what is dealt to this one is decided batch by batch."""
-    inputs = loader.batches.written_out()
+    inputs = loader.batches.inputs.written_out()
     assert isinstance(inputs, InputNodes), "only loaders of nodes are lent"
-    whole = np.arange(loader.batches.num_seeds) if inputs.ids is None else np.array(inputs.ids, np.int64)
+    whole = np.arange(loader.batches.inputs.num_inputs) if inputs.ids is None else np.array(inputs.ids, np.int64)
     return NodeSamplerInput(torch.from_numpy(whole), None if homogeneous else inputs.node_type)

@@ -217,7 +217,7 @@ def infer(
         for number, layer in enumerate(layers, 1):
             before = {node_type: open_array(folder, *file)[0] for node_type, file in made.items()} if number > 1 else None
             siblings = ends if number == len(layers) else every
-            total = sum(sibling.batches.num_seeds for sibling in siblings.values())
+            total = sum(sibling.batches.inputs.num_inputs for sibling in siblings.values())
             with Stage(events, "inference", label=f"layer {number} of {len(layers)}", total=total, unit="nodes") as stage:
                 run = _LayerRun(layer, number, before, folder, stage)
                 for node_type, sibling in siblings.items():
@@ -275,7 +275,7 @@ class _LayerRun:
 
     def of_type(self, node_type: NodeType, sibling: Pipeline) -> None:
         """Writes the layer's rows for all inputs of a loader, which are nodes of one type; the first ones decide their dtype and shape."""
-        num_rows, done = sibling.batches.num_seeds, 0
+        num_rows, done = sibling.batches.inputs.num_inputs, 0
         name, writer = f"layer{self._number}/{file_name(node_type)}.npy", None
         # A type without nodes has embeddings of a width too.
         batches = sibling if num_rows else [sibling.sample(np.empty(0, np.int64))]

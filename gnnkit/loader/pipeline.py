@@ -221,7 +221,7 @@ class Controls:
             "epoch": epoch,
             "next_batch": next_batch,
             "batch_size": batching.batch_size,
-            "num_seeds": here.batches.num_seeds,
+            "num_seeds": here.batches.inputs.num_inputs,
             "seed": batching.seed,
             "shuffle": batching.shuffle,
             "drop_last": batching.drop_last,
@@ -527,7 +527,7 @@ class Pipeline(Controls):
             index: Its draws are those of this batch of epoch 0.
         """
         self._check_graph()
-        return self._sample_here(index, positions, self.batches.arrays(positions))
+        return self._sample_here(index, positions, self.batches.inputs.arrays(positions))
 
     def sample_inputs(self, ids: Any, time: Any, index: int) -> Any:
         """Samples a batch of other inputs of this loader's type in the calling thread; on ``InProcess``.

@@ -298,32 +298,26 @@ class BatchList:
     Args:
         plan: The plan.
         graph: The graph that its ids belong to.
+
+    Attributes:
+        inputs: What batches consist of.
     """
 
     def __init__(self, plan: LoaderPlan, graph: GraphHandle) -> None:
         rows = plan.sampling.rows
         self._plan, self._arrays = plan, graph.arrays
-        self._inputs: InputRows = named(rows)(plan, graph) if rows else input_rows(plan.inputs, graph)
+        self.inputs: InputRows = named(rows)(plan, graph) if rows else input_rows(plan.inputs, graph)
         self._stream = stream_key(plan.batching.seed, plan.inputs.stream)
         self._now_stream = stream_key(plan.batching.seed, f"{plan.inputs.stream}/sample")
         self._order: tuple[int, NDArray[np.int64] | None] = -1, None
         self._ordering = threading.Lock()
 
-    @property
-    def num_seeds(self) -> int:
-        """Inputs of an epoch."""
-        return self._inputs.num_inputs
-
-    def written_out(self) -> Inputs:
-        """The inputs without reference to a split of the graph."""
-        return self._inputs.written_out()
-
     @cached_property
     def _weight_sums(self) -> NDArray[np.int64] | None:
-        if isinstance(self._inputs, DrawnRows):
-            return self._inputs.draws
+        if isinstance(self.inputs, DrawnRows):
+            return self.inputs.draws
         weights = self._plan.inputs.weights
-        return None if weights is None else np.cumsum(integer_weights(weights, self.num_seeds, "seed_weights", "inputs"))
+        return None if weights is None else np.cumsum(integer_weights(weights, self.inputs.num_inputs, "seed_weights", "inputs"))
 
     @cached_property
     def _shows_nodes(self) -> bool:
@@ -341,7 +335,7 @@ class BatchList:
         plan = self._plan
         if not plan.batching.is_by_part:
             return None
-        arrays, ids = self._arrays, next(iter(self._inputs.arrays(np.arange(self.num_seeds)).values()))
+        arrays, ids = self._arrays, next(iter(self.inputs.arrays(np.arange(self.inputs.num_inputs)).values()))
         node_type = plan.inputs.edge_type[0] if isinstance(plan.inputs, InputLinks) else plan.inputs.node_type
         table = arrays.checked(node_type).store_id[node_type]
         parts = np.searchsorted(arrays.node_bounds[node_type], ids if table is None else table[ids], side="right") - 1
@@ -354,7 +348,7 @@ class BatchList:
             batching: The plan's, with the rank that is asked for; None is the one that the plan was opened with.
             first_batch: The first batch that is left of it.
         """
-        return Schedule(self.num_seeds, batching or self._plan.batching, first_batch, self._by_part)
+        return Schedule(self.inputs.num_inputs, batching or self._plan.batching, first_batch, self._by_part)
 
     def request(self, epoch: int, batch_index: int) -> SampleRequest:
         """Returns the request that batch ``batch_index`` of ``epoch`` is sampled from.
@@ -366,12 +360,8 @@ class BatchList:
             raise PlanError(f"there is no batch {batch_index}: an epoch has {self._whole.num_batches}")
         order, where = self._order_of(epoch), self._whole.positions(batch_index)
         positions = np.arange(where.start, where.stop, dtype=np.int64) if order is None else np.ascontiguousarray(order[where])
-        arrays = self._inputs.arrays(positions)
+        arrays = self.inputs.arrays(positions)
         return self.request_of(epoch, batch_index, arrays.get("node", positions) if self._shows_nodes else positions, arrays)
-
-    def arrays(self, positions: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
-        """Returns the arrays of the inputs at these positions."""
-        return self._inputs.arrays(positions)
 
     def request_of(self, epoch: int, batch_index: int, input_id: NDArray[np.int64], arrays: Mapping[str, NDArray[Any]]) -> SampleRequest:
         """Returns the request for a batch of any inputs, with the draws of batch ``batch_index`` of ``epoch``; see ``SampleRequest``."""
@@ -384,9 +374,9 @@ class BatchList:
             with self._ordering:  # so that it, and what the inputs keep of themselves, is not worked out by every thread
                 known, order = self._order
                 if known != epoch:
-                    self._inputs.arrays(np.empty(0, np.int64))
+                    self.inputs.arrays(np.empty(0, np.int64))
                     is_shuffled = bool(self._plan.batching.shuffle)
-                    order = epoch_order(self._stream, epoch, self.num_seeds, is_shuffled, self._weight_sums, self._by_part)
+                    order = epoch_order(self._stream, epoch, self.inputs.num_inputs, is_shuffled, self._weight_sums, self._by_part)
                     self._order = epoch, order
         return order
 
@@ -398,7 +388,7 @@ class BatchList:
             index: The batch's number.
             values: See ``InputRows.given``.
         """
-        arrays = self._inputs.given(values)
+        arrays = self.inputs.given(values)
         count = len(next(iter(arrays.values())))
         return self._request(self._now_stream, epoch, index, np.arange(count, dtype=np.int64), arrays)
 

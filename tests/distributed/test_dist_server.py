@@ -134,7 +134,8 @@ def test_node_ids(plain: list[DistServer], typed: list[DistServer]) -> None:
 @pytest.mark.parametrize(("num_servers", "num_parts"), [(2, 1), (3, 2), (2, 3), (4, 4)])
 def test_servers_share_parts(num_servers: int, num_parts: int, tmp_path: Path) -> None:
     store = stored(masked_ring(), tmp_path, num_parts)
-    apis = [ServerApi(store, rank, num_servers, None, lambda work: work()) for rank in range(num_servers)]
+    pool: Any = Workers()
+    apis = [ServerApi(store, rank, num_servers, pool, lambda work: work()) for rank in range(num_servers)]
     try:
         for split, expected in ((None, range(20)), ("train", range(10)), ("val", range(10, 13))):
             found = [asked(api, "node_ids", split=split, node_type=None) for api in apis]
@@ -238,13 +239,12 @@ def test_only_names_of_methods_are_carried() -> None:
 
 
 def test_a_desk_answers_its_calls_and_nothing_else(tmp_path: Path) -> None:
-    api = ServerApi(stored(ring(), tmp_path), 0, 1, None, lambda work: work())
+    api = ServerApi(stored(ring(), tmp_path), 0, 1, Workers(), lambda work: work())  # type: ignore[arg-type]
     for name, args, said in (
         ("describ", {}, "no call 'describ'; did you mean 'describe'"),
         ("__class__", {}, "answers no call"),
         ("close", {}, "answers no call"),
         ("node_ids", {"spilt": None}, "other arguments"),
-        ("fetch", {"channel": 1}, "needs a server with workers"),
         ("free_ports", {"count": 0}, "between 1 and"),
     ):
         with pytest.raises(PlanError, match=said):

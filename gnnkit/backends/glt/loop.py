@@ -73,12 +73,6 @@ class EngineOptions:
     backend: Glt
 
     @property
-    def devices(self) -> list[torch.device]:
-        """The device of each worker: those of one trainer share its GPU."""
-        device = torch.device("cpu") if self.gpu is None else torch.device("cuda", self.gpu)
-        return [device] * self.backend.num_workers
-
-    @property
     def gpu(self) -> int | None:
         """The trainer's GPU; None where sampling runs on the CPU."""
         return None if self.backend.graph_mode == "CPU" else (environment_int("LOCAL_RANK") or 0) % torch.cuda.device_count()
@@ -198,9 +192,10 @@ class WorkerEngine:
 
 def _sampler_options(place: GltPlace, options: EngineOptions) -> dict[str, Any]:
     """Returns the arguments that both kinds of graphlearn-torch's worker options share."""
+    device = torch.device("cpu") if options.gpu is None else torch.device("cuda", options.gpu)
     return {
         "num_workers": options.backend.num_workers,
-        "worker_devices": options.devices,
+        "worker_devices": [device] * options.backend.num_workers,  # those of one trainer share its GPU
         "worker_concurrency": options.backend.worker_concurrency,
         "master_addr": place.samplers[0],
         "master_port": place.samplers[1],

@@ -478,7 +478,7 @@ class ServerApi:
         store: The store, with the parts open that this server holds.
         rank: The server.
         num_servers: Servers in all.
-        pool: Its workers; None answers no calls about sampling.
+        pool: Its workers.
         later: Runs a function in the main thread, soon; called from any thread.
         holders: The parts of every server, in the order of ranks; None: each holds all of them.
         ends_with_clients: Whether the server ends when its clients have left.
@@ -489,14 +489,14 @@ class ServerApi:
         store: Store,
         rank: int,
         num_servers: int,
-        pool: ServedPool | None,
+        pool: ServedPool,
         later: Callable[[Callable[[], None]], None],
         holders: Sequence[Sequence[int]] | None = None,
         *,
         ends_with_clients: bool = False,
     ) -> None:
         self._reads = StoreApi(store, rank, num_servers, holders)
-        self._sampling = None if pool is None else SamplingApi(store, pool, ends_with_clients=ends_with_clients)
+        self._sampling = SamplingApi(store, pool, ends_with_clients=ends_with_clients)
         self._later = later
         self._tickets = itertools.count()
         self._pending: defaultdict[str, set[int]] = defaultdict(set)
@@ -525,8 +525,6 @@ class ServerApi:
             if kind == READS:
                 self._read(partial(called, getattr(self._reads, name), name, args), answer)
             elif kind == SAMPLING:
-                if self._sampling is None:
-                    raise PlanError(f"{name} needs a server with workers", "gnnkit.serve starts some")
                 called(partial(getattr(self._sampling, name), client, answer), name, args)
             else:
                 known = [known.name for known in Requests if known.kind in (READS, SAMPLING)]
@@ -537,14 +535,12 @@ class ServerApi:
     def left(self, client: str) -> None:
         """A client has gone: what it had registered is given up, and nothing is answered any more."""
         self._pending.pop(client, None)
-        if self._sampling is not None:
-            self._sampling.left(client)
+        self._sampling.left(client)
 
     def close(self) -> None:
         """Ends everything."""
         self._pending.clear()
-        if self._sampling is not None:
-            self._sampling.close()
+        self._sampling.close()
         self._reader.shutdown(wait=False)
 
     def _read(self, question: Callable[[], Any], answer: Reply) -> None:

@@ -66,8 +66,8 @@ def seeds_of(loader: GraphLoader, node_type: str | None = None) -> list[int]:
 
 def loader_inputs(loader: GraphLoader) -> Any:
     """The ids of a loader's input nodes."""
-    ids = loader.pipeline.batches.written_out().ids
-    return np.arange(loader.pipeline.batches.num_seeds) if ids is None else ids
+    ids = loader.pipeline.batches.inputs.written_out().ids
+    return np.arange(loader.pipeline.batches.inputs.num_inputs) if ids is None else ids
 
 
 def worker(folder: str) -> dict[str, Any]:
