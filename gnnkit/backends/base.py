@@ -147,11 +147,12 @@ class Backend(Protocol):
         """Starts what it takes to sample ``plan``."""
 
     def to_json(self) -> dict[str, Any]:
-        """``{"kind": class name, option: value, ...}``."""
+        """``{"kind": class name, option: value, ...}``; no token."""
+        return {"kind": type(self).__name__, **asdict(self)}  # type: ignore[call-overload]  # of its own classes, which are dataclasses
 
 
 @checks_calls()
-class PoolBackend:
+class PoolBackend(Backend):
     """Base of backends whose batches a pool of processes samples; frozen dataclasses, of which equal ones share their pools.
 
     Attributes:
@@ -226,10 +227,6 @@ class PoolBackend:
             StartTimeout: Another host, or a server, was not there in time.
         """
         raise NotImplementedError
-
-    def to_json(self) -> dict[str, Any]:
-        """``{"kind": class name, option: value, ...}``; no token."""
-        return {"kind": type(self).__name__, **asdict(self)}  # type: ignore[call-overload]  # of its own classes, which are dataclasses
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.arguments import check_fields, checks_calls
-from gnnkit.backends.base import END_OF_EPOCH, BatchStream, EndOfEpoch, StreamStatus, check_owner
+from gnnkit.backends.base import END_OF_EPOCH, Backend, BatchStream, EndOfEpoch, StreamStatus, check_owner
 from gnnkit.bounds import MOST_THREADS, keep_whole_number
 from gnnkit.callers import warn
 from gnnkit.errors import BatchTimeout, GnnkitError, PlanError, SamplingError, StartTimeout, WorkerDied
@@ -65,7 +65,7 @@ class LoopSampling:
 
 @checks_calls()
 @dataclass(frozen=True)
-class InProcess:
+class InProcess(Backend):
     """Samples in threads of this process; every part of the graph must be on this host.
 
     A loop that comes back for the next batch at once samples small batches itself, several at a time: handing them over would take longer.
@@ -108,10 +108,6 @@ class InProcess:
         else:
             threads = auto_disk_threads(graph.arrays.schema) if graph.comes_from_disk else auto_threads()
         return InProcessStream(plan, graph, threads, events, self.loop_sampling)
-
-    def to_json(self) -> dict[str, Any]:
-        """``{"kind": "InProcess", "num_threads": ...}``."""
-        return {"kind": "InProcess", **asdict(self)}
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,6 @@ from gnnkit.storage.layout import FEATURE_NAME
 if TYPE_CHECKING:
     from gnnkit.sampling.device.graph import DeviceGraph
     from gnnkit.sampling.device.sampler import DevicePlace
-    from gnnkit.sampling.kinds import BatchSource
-    from gnnkit.sampling.tables import GraphTables
 
 T = TypeVar("T")
 
@@ -197,7 +195,9 @@ class OnDeviceStream(InProcessStream):
     """
 
     def __init__(self, plan: LoaderPlan, graph: GraphHandle, num_threads: int, events: EventSink, place: DevicePlace) -> None:
-        super().__init__(plan, graph, num_threads, events, _NO_LOOP, _maker(place))
+        from gnnkit.sampling.device.sampler import DeviceSampler
+
+        super().__init__(plan, graph, num_threads, events, _NO_LOOP, lambda tables: DeviceSampler(tables, place))
         self._place = place
         _streams.add(self)
         _threads.update(self._threads)
@@ -231,9 +231,3 @@ class OnDeviceStream(InProcessStream):
             with self._now_lock:
                 self._idle.clear()
                 self._place.close()
-
-
-def _maker(place: DevicePlace) -> Callable[[GraphTables], BatchSource]:
-    from gnnkit.sampling.device.sampler import DeviceSampler
-
-    return lambda tables: DeviceSampler(tables, place)

@@ -334,7 +334,9 @@ class GltLoop:
         """Works until the loader goes away or says stop."""
         try:
             self._start()
-            self._obey()
+            handlers = {"begin": self._begin, "sample": self._sample, "now": self._sample_now}
+            while (message := self._wire.next()).kind != "stop":
+                handlers[message.kind](message)
         except EOFError:
             pass
         except BaseException as error:  # the loader raises it
@@ -342,11 +344,6 @@ class GltLoop:
             raise
         finally:
             self._end_workers()
-
-    def _obey(self) -> None:
-        handlers = {"begin": self._begin, "sample": self._sample, "now": self._sample_now}
-        while (message := self._wire.next()).kind != "stop":
-            handlers[message.kind](message)
 
     def _end_workers(self) -> None:
         """Ends graphlearn-torch's workers, which would take seconds to end by themselves."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from gnnkit.arguments import checks_calls
-from gnnkit.backends.base import BatchStream, folder_or_none
+from gnnkit.backends.base import Backend, BatchStream, folder_or_none
 from gnnkit.bounds import MOST_SECONDS, MOST_THREADS, is_real, is_whole, keep_whole_number, shown, size_in_bytes
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
@@ -22,7 +22,7 @@ DRAWN_BY = "graphlearn-torch"
 
 @checks_calls()
 @dataclass(frozen=True)
-class Glt:
+class Glt(Backend):
     """Samples with graphlearn-torch's own loaders and RPC, in processes that the loader starts and ends.
 
     Batches are drawn by graphlearn-torch: seeds, order and contents are those of every backend, the neighbours are others, of the same
@@ -112,10 +112,6 @@ class Glt:
         from gnnkit.backends.glt.stream import GltStream  # processes
 
         return GltStream(self, plan, graph, events)
-
-    def to_json(self) -> dict[str, Any]:
-        """``{"kind": "Glt", option: value, ...}``."""
-        return {"kind": "Glt", **asdict(self)}
 
 
 def check_sampling(sampling: Sampling) -> None:

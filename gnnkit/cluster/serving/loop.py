@@ -115,7 +115,11 @@ class ClientSessions:
         message.close()
         if message.kind != "enlist":
             raise PlanError(f"there is no message {message.kind!r}")
-        self._enlist(session)
+        session.enlisted, pool = True, self._host.pool
+        if pool is not None:  # else the other servers are still awaited
+            pool.workers.start_missing()
+            for rank in pool.workers.ready:
+                self._introduce(session, rank)
 
     def _leave(self, session: ClientSession) -> None:
         """Gives up everything of a client's connection."""
@@ -143,14 +147,6 @@ class ClientSessions:
             elif session.enlisted:
                 session.introduced.pop(rank, None)
                 session.wire.send("lost", worker=rank, error=error_to_json(error), again=again)
-
-    def _enlist(self, session: ClientSession) -> None:
-        session.enlisted, pool = True, self._host.pool
-        if pool is None:  # the other servers are still awaited
-            return
-        pool.workers.start_missing()
-        for rank in pool.workers.ready:
-            self._introduce(session, rank)
 
     def _introduce(self, session: ClientSession, rank: int) -> None:
         pool = self._host.pool
@@ -250,7 +246,6 @@ class ServerLoop:
             from gnnkit.cluster.serving.network import Network  # heavy
 
             self._network = Network(spec, self._rank, body["meeting"], body["listen"], self)
-            self._network.begin()
             return
         self._open_pool(None, None, None)
         assert spec.token is not None, "a server is told the token"

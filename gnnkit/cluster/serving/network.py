@@ -78,11 +78,8 @@ class Network:
         self._told: SharedGraph | None = None
         self._trouble: str | None = None
         self._leases, self._arrivals, self._clients = LeaseTable[str, int](), deque[str](), set[str]()
-        self._thread = threading.Thread(target=self._run, name="gnnkit-network", daemon=True)
-
-    def begin(self) -> None:
-        """Begins to listen, in a thread of its own; the server is told when it can start its workers."""
-        self._thread.start()
+        # Listens; the server is told when it can start its workers.
+        threading.Thread(target=self._run, name="gnnkit-network", daemon=True).start()
 
     def stop(self) -> None:
         """Ends it: no call is answered any more."""

@@ -291,7 +291,9 @@ class SamplingApi:
             )
         digest, number = _digest([plan.inputs.to_json(), capacity]), found.channels.get(worker_key)
         if number is None:
-            number = self._open(found, worker_key, plan, digest, capacity)
+            number = found.channels[worker_key] = next(self._channel_numbers)
+            channel = self._channels[number] = ServedStream(self._pool, digest, plan, max(1, capacity), self._frame(plan))
+            self._pool.add(channel)
         elif self._channels[number].digest != digest:
             raise PlanError(
                 f"the worker_key {worker_key!r} stands for another input already",
@@ -396,11 +398,8 @@ class SamplingApi:
         if error is None:
             for backend in list(self._backends.values()):
                 self._answer_ready(backend)
-        elif self._pool.is_over:
-            self._fail(error)
-
-    def _fail(self, error: GnnkitError) -> None:
-        for backend in list(self._backends.values()):
+            return
+        for backend in list(self._backends.values()) if self._pool.is_over else ():
             waiting, backend.waiting = backend.waiting, []
             for _, reply in waiting:
                 reply(fresh(error))
@@ -420,13 +419,6 @@ class SamplingApi:
         waiting, backend.waiting = backend.waiting, []
         for _, reply in waiting:
             reply(backend.number)
-
-    def _open(self, backend: _Backend, worker_key: str, plan: LoaderPlan, digest: str, capacity: int) -> int:
-        number = next(self._channel_numbers)
-        channel = self._channels[number] = ServedStream(self._pool, digest, plan, max(1, capacity), self._frame(plan))
-        self._pool.add(channel)
-        backend.channels[worker_key] = number
-        return number
 
     def _frame(self, plan: LoaderPlan) -> dict[str, Any]:
         """Returns the properties that all messages of a plan share: types, direction and kind of sampling."""
