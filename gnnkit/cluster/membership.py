@@ -114,6 +114,7 @@ class LeaseRenewal:
             with contextlib.suppress(Exception):  # it is being started again, or gone: sampling says so where it matters
                 self._tell(service, Requests.here, LEASE_SILENCE_S)
             self._left.wait(BEAT_S)
+        service.close()
 
     def leave(self) -> None:
         """Says goodbye, as far as that is quick."""
@@ -128,6 +129,7 @@ class LeaseRenewal:
     def _say_bye(self, service: ServiceClient) -> None:
         with contextlib.suppress(Exception):  # the service is gone, and counts no members
             self._tell(service, Requests.bye, self._farewell_s)
+        service.close()
 
 
 # The longest name of a process.
