@@ -277,7 +277,7 @@ class Workers(SharedPool[Any, Any]):
         self.watchers: list[Any] = []
         self.sent: list[tuple[int, str, dict[str, Any]]] = []
         self.is_over, self.starts = False, 0
-        super().__init__(lambda started: self, 0, 1.0)
+        super().__init__(self, 0, 1.0)
 
     @property
     def pids(self) -> dict[int, int]:

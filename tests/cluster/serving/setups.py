@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from gnnkit import GraphLoader, GraphStoreServers, Store
+from gnnkit import GraphLoader, GraphStoreServers, Store, serve
 from gnnkit.cluster.network.codec import PROTOCOL_VERSION
 from gnnkit.runtime.remote import error_from_json, layout_from_json
 from gnnkit.runtime.ring import SharedBlock, mapped
 from gnnkit.runtime.wire import Wire
 from gnnkit.sampling.subgraph import SampledSubgraph
+from tests.cluster.hosts.setups import ANSWER_S, OPTIONS
 
 # What a fault may take to be seen, beyond starting processes.
 FAULT_S = 5.0
-# Starting a process takes as long as a busy machine lets it.
-ANSWER_S = 120.0
-OPTIONS: dict[str, Any] = {"num_neighbors": [3, 2], "batch_size": 8, "input_nodes": "train", "shuffle": True, "seed": 3}
+
+
+@contextlib.contextmanager
+def ready_servers(store: Store, num_servers: int = 2, **options: Any) -> Iterator[GraphStoreServers]:
+    """Servers of this host, with all of their workers."""
+    with serve(store, num_servers, progress=False, **options) as handle:
+        handle.wait()
+        yield handle
 
 
 def server_pids(servers: GraphStoreServers) -> dict[int, int]:

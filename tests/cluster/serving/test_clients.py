@@ -36,14 +36,6 @@ TYPED: dict[str, Any] = {"num_neighbors": [4, 3], "batch_size": 7, "shuffle": Tr
 
 
 @pytest.fixture(scope="module")
-def servers(store: Store) -> Iterator[GraphStoreServers]:
-    """Two servers with a worker each."""
-    with serve(store, 2, progress=False) as handle:
-        handle.wait()
-        yield handle
-
-
-@pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Store]:
     """The same typed graph in 1, 2 and 3 parts."""
     folder = tmp_path_factory.mktemp("typed")
@@ -121,11 +113,11 @@ def test_a_process_that_is_killed_leaves_nothing(home: Path) -> None:
 
 
 @pytest.mark.core
-def test_train_valid_and_test_alternate_with_a_second_store_client(servers: GraphStoreServers, store: Store) -> None:
+def test_train_valid_and_test_alternate_with_a_second_store_client(pair: GraphStoreServers, store: Store) -> None:
     with (
-        joined(servers.address, store) as train,
+        joined(pair.address, store) as train,
         train.for_split("valid", num_neighbors=[-1, -1], batch_size=4) as valid,
-        joined(servers.address, store, {"worker_concurrency": 1}, input_nodes=None, shuffle=False) as every,
+        joined(pair.address, store, {"worker_concurrency": 1}, input_nodes=None, shuffle=False) as every,
     ):
         assert workers(train) == workers(valid) == workers(every)
         found: list[list[str]] = [[], [], []]
@@ -139,11 +131,11 @@ def test_train_valid_and_test_alternate_with_a_second_store_client(servers: Grap
         assert found[2] == expected(store, input_nodes=None, shuffle=False)[0]
 
 
-def test_three_trainers_at_once(servers: GraphStoreServers, store: Store) -> None:
+def test_three_trainers_at_once(pair: GraphStoreServers, store: Store) -> None:
     """Each epoch's seeds are dealt to them, each once; they join and leave when they like."""
 
     def train(rank: int) -> Iterator[Any]:
-        with joined(servers.address, store, rank=rank, world_size=3, remainder="uneven", batch_size=3) as loader:
+        with joined(pair.address, store, rank=rank, world_size=3, remainder="uneven", batch_size=3) as loader:
             for _ in range(3):
                 yield [digests([batch])[0] for batch in loader], [int(i) for batch in loader for i in batch.input_id]
 
@@ -162,15 +154,15 @@ def test_three_trainers_at_once(servers: GraphStoreServers, store: Store) -> Non
             trainer.end()
 
 
-def test_a_client_that_pauses_keeps_nobody_waiting(servers: GraphStoreServers, store: Store) -> None:
+def test_a_client_that_pauses_keeps_nobody_waiting(pair: GraphStoreServers, store: Store) -> None:
     def train() -> Iterator[Any]:
-        with joined(servers.address, store, batch_size=1) as loader:
+        with joined(pair.address, store, batch_size=1) as loader:
             iterator = iter(loader)
             first = digests([next(iterator)])
             yield "begun"
             yield first + digests(iterator)
 
-    with Trainer(train) as other, joined(servers.address, store, batch_size=1, seed=1) as loader:
+    with Trainer(train) as other, joined(pair.address, store, batch_size=1, seed=1) as loader:
         assert other.next() == "begun"
         os.kill(other.pid, signal.SIGSTOP)
         for _ in range(3):
@@ -180,11 +172,11 @@ def test_a_client_that_pauses_keeps_nobody_waiting(servers: GraphStoreServers, s
         assert other.next() == expected(store, batch_size=1)[0]
 
 
-def test_a_client_that_leaves_takes_everything_with_it(servers: GraphStoreServers, store: Store) -> None:
-    pids = list(worker_pids(servers).values())
+def test_a_client_that_leaves_takes_everything_with_it(pair: GraphStoreServers, store: Store) -> None:
+    pids = list(worker_pids(pair).values())
     assert wait_until(lambda: not any(blocks_of(pid, "gnnkit-ring") for pid in pids))
     for number in range(3):
-        loader = joined(servers.address, store, seed=number)
+        loader = joined(pair.address, store, seed=number)
         iterator = iter(loader)
         held = next(iterator)
         if number:
@@ -192,9 +184,9 @@ def test_a_client_that_leaves_takes_everything_with_it(servers: GraphStoreServer
         del loader, iterator
         gc.collect()
         assert wait_until(lambda: not any(blocks_of(pid, "gnnkit-ring") for pid in pids))
-        assert wait_until(lambda: servers.status()["clients"] == 0)
+        assert wait_until(lambda: pair.status()["clients"] == 0)
         assert held.batch_size == 8
-    assert servers.ready
+    assert pair.ready
 
 
 # Its own servers ------------------------------------------------------------------------------------------------------------
@@ -258,23 +250,23 @@ def refused(store: Store, match: str, error: type[Exception], **options: Any) ->
         GraphLoader.from_store(store.path, backend=backend, progress=False, **OPTIONS)
 
 
-def test_who_cannot_join_is_told_why(servers: GraphStoreServers, store: Store, stores: dict[int, Store], tmp_path: Path) -> None:
+def test_who_cannot_join_is_told_why(pair: GraphStoreServers, store: Store, stores: dict[int, Store], tmp_path: Path) -> None:
     refused(store, "there is no folder .*nowhere", PlanError, address=tmp_path / "nowhere" / "at all")
     refused(store, "no server has made a socket in", StartTimeout, address=tmp_path)
-    others = {"address": servers.address, "token": "a token of somebody else's", "join_timeout_s": ANSWER_S}
+    others = {"address": pair.address, "token": "a token of somebody else's", "join_timeout_s": ANSWER_S}
     refused(store, r"server \d refused the token", PlanError, **others)
     theirs, ours = store.fingerprint[:16], stores[1].fingerprint[:16]
     from gnnkit.cluster.serving import spec as credentials
 
-    credentials.remember_token(servers.address, servers.token)
+    credentials.remember_token(pair.address, pair.token)
     with pytest.raises(StoreError) as caught:
-        GraphLoader.from_store(stores[1].path, backend=GraphStore(address=servers.address), **TYPED)
+        GraphLoader.from_store(stores[1].path, backend=GraphStore(address=pair.address), **TYPED)
     assert theirs in str(caught.value) and ours in str(caught.value)
     with pytest.raises(PlanError, match="only in memory"):
-        make(backend=GraphStore(address=servers.address))
+        make(backend=GraphStore(address=pair.address))
     (tmp_path / "server-0.sock").touch()
     refused(store, "server 0 is not there", StartTimeout, address=tmp_path, token="0123456789abcdef")
-    assert servers.ready and wait_until(lambda: servers.status()["clients"] == 0)
+    assert pair.ready and wait_until(lambda: pair.status()["clients"] == 0)
 
 
 def test_servers_with_different_stores(store: Store, stores: dict[int, Store], tmp_path: Path) -> None:
@@ -285,12 +277,12 @@ def test_servers_with_different_stores(store: Store, stores: dict[int, Store], t
         assert store.fingerprint[:16] in str(caught.value) and stores[1].fingerprint[:16] in str(caught.value)
 
 
-def test_the_token_is_in_no_plan(servers: GraphStoreServers, store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    backend = GraphStore(address=servers.address, token=servers.token)
+def test_the_token_is_in_no_plan(pair: GraphStoreServers, store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    backend = GraphStore(address=pair.address, token=pair.token)
     with GraphLoader.from_store(store.path, backend=backend, progress=False, **OPTIONS) as loader:
         shown = [json.dumps(loader.plan.to_json()), repr(loader), repr(backend), repr(loader.status())]
-        assert all(servers.token not in text for text in shown)
-        assert backend_from_json(loader.plan.backend) == backend == GraphStore(address=str(servers.folder))
+        assert all(pair.token not in text for text in shown)
+        assert backend_from_json(loader.plan.backend) == backend == GraphStore(address=str(pair.folder))
     assert resolve_backend("graph_store") == GraphStore()
     monkeypatch.delenv("GNNKIT_TOKEN", raising=False)
     with pytest.raises(PlanError, match=r"there is no token for the servers at 10\.0\.0\.1:7099"):
@@ -304,7 +296,7 @@ def test_the_token_is_in_no_plan(servers: GraphStoreServers, store: Store, monke
     path.chmod(0o600)
     assert required(["10.0.0.1:7099", "10.0.0.2:7000"]) == "0123456789abcdef"
     monkeypatch.setenv("GNNKIT_TOKEN", "fedcba9876543210")
-    assert required("10.0.0.1:7099") == "fedcba9876543210" and required(servers.address) == servers.token
+    assert required("10.0.0.1:7099") == "fedcba9876543210" and required(pair.address) == pair.token
 
 
 @pytest.mark.parametrize(
@@ -326,8 +318,8 @@ def test_options_that_make_no_sense(options: dict[str, Any], match: str) -> None
         GraphStore(**options)
 
 
-def test_a_split_of_numbers_only(servers: GraphStoreServers, store: Store) -> None:
+def test_a_split_of_numbers_only(pair: GraphStoreServers, store: Store) -> None:
     """Ids that a user gives travel in the plan."""
     ids = np.random.default_rng(1).permutation(120)[:33]
-    with joined(servers.address, store, input_nodes=ids) as loader:
+    with joined(pair.address, store, input_nodes=ids) as loader:
         assert [digests(loader)] == expected(store, input_nodes=ids)

@@ -17,7 +17,7 @@ from tests.backends.setups import is_gone, workers
 from tests.cluster.hosts.setups import OPTIONS, expected
 from tests.cluster.serving import clients
 from tests.cluster.serving.clients import Trainer, digests, server_of
-from tests.cluster.serving.setups import FAULT_S, blocks_of, server_pids, worker_pids
+from tests.cluster.serving.setups import FAULT_S, blocks_of, ready_servers, server_pids, worker_pids
 from tests.helpers.machine import in_time
 from tests.helpers.waiting import wait_until
 
@@ -38,27 +38,17 @@ def joined(address: str, store: Store, options: dict[str, Any] | None = None, **
     return clients.joined(address, store, options, **{**SMALL, **more})
 
 
-@pytest.fixture(scope="module")
-def lasting(store: Store) -> Iterator[GraphStoreServers]:
-    """Two servers for tests that end none of their processes."""
-    with serve(store, 2, progress=False) as handle:
-        handle.wait()
-        yield handle
-
-
 @pytest.fixture
 def restarting(store: Store) -> Iterator[GraphStoreServers]:
     """Two servers that are started again, as their workers are."""
-    with serve(store, 2, max_restarts=4, progress=False) as handle:
-        handle.wait()
+    with ready_servers(store, max_restarts=4) as handle:
         yield handle
 
 
 @pytest.fixture
 def servers(store: Store) -> Iterator[GraphStoreServers]:
     """Two servers that nobody starts again."""
-    with serve(store, 2, progress=False) as handle:
-        handle.wait()
+    with ready_servers(store) as handle:
         yield handle
 
 
@@ -175,33 +165,33 @@ def test_what_comes_back_is_only_a_pause(restarting: GraphStoreServers, store: S
             assert found == wanted[epoch]
 
 
-def test_a_client_that_is_killed_leaves_nothing(lasting: GraphStoreServers, store: Store, wanted: list[list[str]]) -> None:
+def test_a_client_that_is_killed_leaves_nothing(pair: GraphStoreServers, store: Store, wanted: list[list[str]]) -> None:
     def train() -> Iterator[Any]:
-        loader = joined(lasting.address, store)
+        loader = joined(pair.address, store)
         iterator = iter(loader)
         next(iterator)
         yield os.getpid()
 
-    pids = list(worker_pids(lasting).values())
+    pids = list(worker_pids(pair).values())
     before = {pid: blocks_of(pid, "gnnkit-ring") for pid in pids}
-    with joined(lasting.address, store) as loader, Trainer(train) as other:
+    with joined(pair.address, store) as loader, Trainer(train) as other:
         iterator = iter(loader)
         found = digests([next(iterator)])
         other.next()
         assert all(len(blocks_of(pid, "gnnkit-ring") - before[pid]) == 2 for pid in pids)
-        clients = lasting.status()["clients"]
+        clients = pair.status()["clients"]
         other.end()
         assert wait_until(lambda: all(len(blocks_of(pid, "gnnkit-ring") - before[pid]) == 1 for pid in pids))
-        assert wait_until(lambda: lasting.status()["clients"] == clients - 1)
+        assert wait_until(lambda: pair.status()["clients"] == clients - 1)
         assert found + digests(iterator) == wanted[0]
     assert wait_until(lambda: all(blocks_of(pid, "gnnkit-ring") == before[pid] for pid in pids))
 
 
-def test_a_worker_that_is_stopped(lasting: GraphStoreServers, store: Store, wanted: list[list[str]]) -> None:
-    with joined(lasting.address, store, batch_timeout_s=2.5) as loader:
+def test_a_worker_that_is_stopped(pair: GraphStoreServers, store: Store, wanted: list[list[str]]) -> None:
+    with joined(pair.address, store, batch_timeout_s=2.5) as loader:
         iterator = iter(loader)
         found = digests([next(iterator)])
-        pid, server = worker_pids(lasting)[0, 0], server_pids(lasting)[0]
+        pid, server = worker_pids(pair)[0, 0], server_pids(pair)[0]
         os.kill(pid, signal.SIGSTOP)
         try:
             with pytest.raises(BatchTimeout, match=rf"sampling process 0 \(pid {pid}\) of server 0 \(pid {server}\) is stopped") as caught:
@@ -213,14 +203,14 @@ def test_a_worker_that_is_stopped(lasting: GraphStoreServers, store: Store, want
         assert found + digests(iterator) == wanted[0]
 
 
-def test_a_server_that_is_stopped(lasting: GraphStoreServers, store: Store, wanted: list[list[str]]) -> None:
+def test_a_server_that_is_stopped(pair: GraphStoreServers, store: Store, wanted: list[list[str]]) -> None:
     """Who has joined goes on: the server is not in the way of batches. Who comes then is told."""
-    with joined(lasting.address, store) as loader:
-        pid = server_pids(lasting)[1]
+    with joined(pair.address, store) as loader:
+        pid = server_pids(pair)[1]
         os.kill(pid, signal.SIGSTOP)
         try:
             assert digests(loader) == wanted[0]
-            backend = GraphStore(address=lasting.address, join_timeout_s=4.0)
+            backend = GraphStore(address=pair.address, join_timeout_s=4.0)
             started = time.monotonic()
             with pytest.raises(StartTimeout, match="1 of 2 missing: server 1 does not answer"):
                 GraphLoader.from_store(store.path, backend=backend, progress=False, **{**SMALL, "seed": 4})

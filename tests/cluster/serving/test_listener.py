@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gnnkit import GraphStoreServers, Store, serve
+from gnnkit import GraphStoreServers, Store
 from gnnkit.cluster.serving.listener import ClientListener
 from gnnkit.cluster.serving.loop import ClientSessions
 from gnnkit.errors import PlanError
@@ -29,6 +29,7 @@ from tests.cluster.serving.setups import (
     blocks_of,
     expected_batches,
     hear,
+    ready_servers,
     refusal,
     server_pids,
     worker_pids,
@@ -39,8 +40,7 @@ from tests.helpers.waiting import HANG_S, wait_until
 @pytest.fixture(scope="module")
 def servers(store: Store) -> Iterator[GraphStoreServers]:
     """One server with one worker."""
-    with serve(store, 1, progress=False) as handle:
-        handle.wait()
+    with ready_servers(store, 1) as handle:
         yield handle
 
 

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,14 +29,6 @@ from tests.helpers.waiting import wait_until
 pytestmark = pytest.mark.slow
 
 START_S = 120.0
-
-
-@pytest.fixture(scope="module")
-def pair(store: Store) -> Iterator[GraphStoreServers]:
-    """Two servers with one worker each, which no test harms."""
-    with serve(store, progress=False) as handle:
-        handle.wait()
-        yield handle
 
 
 def all_pids(servers: GraphStoreServers) -> set[int]:
