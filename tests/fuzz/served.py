@@ -219,7 +219,7 @@ def network_server() -> Iterator[Case]:
                 ("bye", {**head, "name": "client-fuzz/1", "host": 0}),
             ]
             own = ServiceClient(address, TOKEN, None)
-            status = {"client": "client-fuzz", "name": Requests.status.name, "args": {}, "timeout_s": ANSWER_S}
+            status = {"client": "client-fuzz", "name": Requests.status.name, "args": {}}
             watched = Watched(handle, lambda: str(own.ask(Requests.call, ANSWER_S, **status)["state"]))
             proofs = first_line(TOKEN) + second_line(TOKEN, "").removesuffix(b"\n")  # with any name behind them one is let in
 

@@ -54,7 +54,7 @@ class _Named:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def ready(self, args: Mapping[str, Any], fingerprint: str | None) -> Request:
+    def ready(self, args: Mapping[str, Any], fingerprint: str | None, timeout_s: float) -> Request:
         return Request.of(self.name, args, fingerprint)
 
 

@@ -89,7 +89,7 @@ class ServiceClient:
             PlanError: It expects another token.
             GnnkitError: Whatever it refuses with.
         """
-        ready, deadline = request.ready(args, self._fingerprint), Deadline(within_s)
+        ready, deadline = request.ready(args, self._fingerprint, within_s), Deadline(within_s)
         try:
             return self.use(lambda wire: only_value(value for value, _ in wire.ask(ready, deadline)), deadline)
         except BaseException as error:

@@ -1,7 +1,7 @@
 """Requests between processes by name: the table of all of them, what answers them, and how their arguments and answers travel.
 
 A request is answered by the method of its name of the class that the table names; that method says what its arguments and its answer are.
-Whoever asks names the row of the table, which also says whether the store's fingerprint goes along.
+Whoever asks names the row of the table, which also says whether the store's fingerprint and the deadline go along.
 
 Ids are narrowed to 32 bits where the graph's fit. Edges are answered with arrays under names, rows as bytes, message by message
 (``RowsRequest.messages``).
@@ -115,17 +115,20 @@ class Requests(Enum):
     def __init__(self, kind: RequestKind, about: str) -> None:
         self.kind, self.about = kind, about
 
-    def ready(self, args: Mapping[str, Any], fingerprint: str | None) -> Request:
-        """The request with its arguments, ready to be sent over TCP.
+    def ready(self, args: Mapping[str, Any], fingerprint: str | None, timeout_s: float) -> Request:
+        """The request with its arguments and what else its kind asks for, ready to be sent over TCP.
 
         Args:
             args: Its arguments by name, values of the codec.
             fingerprint: That of the store, where it is about one.
+            timeout_s: Most seconds that it may take; travels with it where it is answered later.
 
         Raises:
             PlanError: There is something in it that cannot be sent.
         """
-        return Request.of(self.name, args, fingerprint if self.kind.of_store else None)
+        assert self.kind.asked_of != "calls", f"{self.name} is asked over a Unix socket, or within {Requests.call.name}"
+        limit = {"timeout_s": timeout_s} if self.kind.answered == "later" else {}
+        return Request.of(self.name, {**limit, **args}, fingerprint if self.kind.of_store else None)
 
 
 class Answerers:

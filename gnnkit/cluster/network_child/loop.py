@@ -168,9 +168,9 @@ class NetworkChildLoop:
         rank, timeout_s = int(body["rank"]), float(body["timeout_s"])
         assert self._joined is not None, "servers are called once they are joined"
         address = self._joined.servers[rank].address
-        asker, words = self._askers.setdefault(address, self._asker(address)), {"client": self._setup["client"], "name": body["name"]}
+        asker = self._askers.setdefault(address, self._asker(address))
         try:
-            return asker.ask(Requests.call, timeout_s, **words, args=args, timeout_s=timeout_s)
+            return asker.ask(Requests.call, timeout_s, client=self._setup["client"], name=body["name"], args=args)
         except Unreachable as error:
             raise SamplingError(f"server {rank}: {error}", "when it runs again at the same address, ask again") from error
 

@@ -179,8 +179,8 @@ class RemoteServers(RemoteOwners, OtherHosts):
 
     def _do(self, rank: int, request: Requests, key: str, read: Callable[[Any], T], **args: Any) -> T:
         """Has a server do something for a loader, until the thread's deadline; ``read`` reads the answer."""
-        head = {"client": self._client, "key": key, "timeout_s": self._deadline().left_s}
-        return self._begin_ask(rank, request.ready({**head, **args}, self._fingerprint), read).result()
+        ready = request.ready({"client": self._client, "key": key, **args}, self._fingerprint, self._deadline().left_s)
+        return self._begin_ask(rank, ready, read).result()
 
     def release(self, key: str) -> None:
         """Tells the servers that a loader has left, as far as they can be told; they find out by themselves otherwise."""

@@ -186,7 +186,8 @@ class ServerConnection(Calls):
             while (message := self._wire.receive()) is not None:
                 yield message
         except EOFError:
-            self._end(gone(self))
+            hint = "iterate again, or loader.resume(), once it is back; GraphStore(max_restarts=...) waits for it by itself"
+            self._end(WorkerDied(with_tail(f"{self.name} at {self.folder} is gone", self.log), hint))
 
     # Sampling processes ---------------------------------------------------------------------------------------------------
 
@@ -352,15 +353,6 @@ class ServerConnection(Calls):
 def _exit_of_process(error: GnnkitError, *, is_replaced: bool = False) -> Exit:
     summary = error.message.splitlines()[0].partition(";")[0]
     return Exit(error, summary, remedy="its server is asked for another one", is_replaced=is_replaced)
-
-
-def gone(connection: ServerConnection) -> WorkerDied:
-    """The error for a server that is gone, with the end of its log."""
-    what = f"{connection.name} at {connection.folder} is gone"
-    return WorkerDied(
-        with_tail(what, connection.log),
-        "iterate again, or loader.resume(), once it is back; GraphStore(max_restarts=...) waits for it by itself",
-    )
 
 
 def _asked(folder: Path, rank: int, token: str, name: str) -> Wire:

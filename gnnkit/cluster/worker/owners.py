@@ -125,7 +125,7 @@ class RemoteOwners:
 
     def _ready(self, request: Requests, asked: Mapping[int, Expansion | Question | RowsRequest]) -> dict[int, Request]:
         """Makes all requests before the first call: calls under way would not be waited for where making one fails."""
-        return {host: request.ready(to_args(own, self._num_rows), self._fingerprint) for host, own in asked.items()}
+        return {host: request.ready(to_args(own, self._num_rows), self._fingerprint, self._timeout_s) for host, own in asked.items()}
 
     def _begin_ask(self, host: int, request: Request, read: Callable[[Any], T]) -> Future[T]:
         """Begins a request that is answered with one value.
