@@ -1,7 +1,7 @@
 """Requests between processes by name: the table of all of them, what answers them, and how their arguments and answers travel.
 
 A request is answered by the method of its name of the class that the table names; that method says what its arguments and its answer are.
-Whoever asks names the row of the table, which also says whether the store's fingerprint and the deadline go along.
+A client names the row of the table, which also says whether the store's fingerprint and the deadline go along.
 
 Ids are narrowed to 32 bits where the graph's fit. Edges are answered with arrays under names, rows as bytes, message by message
 (``RowsRequest.messages``).
