@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -217,16 +217,6 @@ class LoaderOptions:
         check_placement(self.placement)
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> LoaderOptions:
-        """Checks the names of ``values``.
-
-        Raises:
-            PlanError: A name is not an option, or a value is unusable.
-        """
-        check_names(values, [field.name for field in fields(cls)])
-        return cls(**values)
-
-    @classmethod
     def of_plan(cls, plan: LoaderPlan, backend: Backend, transform: Callable[[Any], Any] | None, device: Any) -> LoaderOptions:
         """The options that led to a plan and to the backend that it names."""
         hops, own = plan.sampling, {field.name for field in fields(cls)}
@@ -239,15 +229,20 @@ class LoaderOptions:
         return cls(**how, backend=backend, transform=transform, device=device, placement=plan.placement or "auto")
 
     def changed(self, changes: Mapping[str, Any]) -> LoaderOptions:
-        """These options for other inputs: order and remainder start from their defaults again, and one way of sampling ends another."""
-        base = {field.name: getattr(self, field.name) for field in fields(self)}
+        """These options for other inputs: order and remainder start from their defaults again, and one way of sampling ends another.
+
+        Raises:
+            PlanError: A name is not an option, or a value is unusable.
+        """
+        check_names(changes, [field.name for field in fields(self)])
+        base: dict[str, Any] = {"shuffle": None, "remainder": None, "seed_weights": None}
         if changes.get("sampler") is not None:
             base.update(HOP_OPTIONS)
         elif "num_neighbors" in changes:
             base["sampler"] = None
         if isinstance(changes.get("sampler"), Clusters) or isinstance(self.sampler, Clusters):  # which say how large batches are
             base["batch_size"] = LoaderOptions.batch_size
-        return LoaderOptions.of({**base, "shuffle": None, "remainder": None, "seed_weights": None, **changes})
+        return replace(self, **{**base, **changes})
 
     def batching(self, inputs: Inputs, sampling: Sampling) -> Batching:
         """Batch size, order and rank."""
