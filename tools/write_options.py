@@ -19,8 +19,6 @@ from gnnkit.storage.layout import BuildOptions
 ROOT = Path(__file__).parent.parent
 _TYPES_HEAD = '''"""The options of constructors and verbs as type checkers see them; written by ``tools/write_options.py``, not by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Literal, TypedDict
 
@@ -39,8 +37,6 @@ from gnnkit.schema import EdgeDir
 from gnnkit.storage.layout import ByColumn, FeatureDtypes, Given, Order, Partitioner
 '''
 _TABLES_HEAD = '''"""The options of ``gnnkit.tables`` as type checkers see them; written by ``tools/write_options.py``, not by hand."""
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, TypedDict
@@ -85,7 +81,7 @@ def rows_of(*holders: type) -> list[Option]:
 
 
 def types() -> str:
-    """``gnnkit/loader/option_types.py``."""
+    """``gnnkit/loader/option_types.pyi``."""
     beside = [row for row in rows_of(LoaderOptions) if row.name != "backend"]
     backend = [row for row in rows_of(LoaderOptions) if row.name == "backend"]
     links = [row for row in rows_of(LinkOptions) if row.name in LINK_OPTIONS]
@@ -101,12 +97,12 @@ def types() -> str:
 
 
 def table_types() -> str:
-    """``gnnkit/datasets/table_types.py``."""
+    """``gnnkit/datasets/table_types.pyi``."""
     return _TABLES_HEAD + _typed_dict("TableKeywords", "TypedDict, total=False", "The keywords about tables.", rows_of(TableOptions))
 
 
 def _typed_dict(name: str, bases: str, summary: str, rows: list[Option]) -> str:
-    text = f'\n\nclass {name}({bases}):\n    """{summary}"""\n' + ("\n" if rows else "")
+    text = f'\nclass {name}({bases}):\n    """{summary}"""\n' + ("\n" if rows else "")
     kinds = {row.name: row.annotation.replace("'", '"') for row in rows}
     return text + "".join(f"    {row.name}: {kinds[row.name]}\n    {_quoted(row.text)}\n" for row in rows)
 
@@ -161,7 +157,7 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-FILES = {"gnnkit/loader/option_types.py": types, "gnnkit/datasets/table_types.py": table_types, "docs/options.md": page}
+FILES = {"gnnkit/loader/option_types.pyi": types, "gnnkit/datasets/table_types.pyi": table_types, "docs/options.md": page}
 
 if __name__ == "__main__":
     for path, write in FILES.items():

@@ -1,12 +1,9 @@
 """The options of ``gnnkit.tables`` as type checkers see them; written by ``tools/write_options.py``, not by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
 from gnnkit.datasets.table_options import ByType, Columns, Dangling, Decimal, Mean, TimeUnit
-
 
 class TableKeywords(TypedDict, total=False):
     """The keywords about tables."""

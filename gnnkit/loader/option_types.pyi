@@ -1,7 +1,5 @@
 """The options of constructors and verbs as type checkers see them; written by ``tools/write_options.py``, not by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Literal, TypedDict
 
@@ -18,7 +16,6 @@ from gnnkit.plan.sampling import FanOuts
 from gnnkit.samplers import Sampler
 from gnnkit.schema import EdgeDir
 from gnnkit.storage.layout import ByColumn, FeatureDtypes, Given, Order, Partitioner
-
 
 class BesideKeywords(TypedDict, total=False):
     """The keywords of a loader that samples on another backend."""
@@ -90,13 +87,11 @@ class BesideKeywords(TypedDict, total=False):
     """Seconds that one wait for a batch may take. A thread or process that is seen to be sampling it is waited for, with a warning at
     half of the time."""
 
-
 class LoaderKeywords(BesideKeywords, total=False):
     """The keywords of any loader."""
 
     backend: Backend | BackendName
     """The place of sampling: an object such as ``InProcess(num_threads=4)``, its name, or "auto"."""
-
 
 class LinkKeywords(LoaderKeywords, total=False):
     """The keywords of a loader of links."""
@@ -116,7 +111,6 @@ class LinkKeywords(LoaderKeywords, total=False):
     exclude_edges: ExcludeEdges | None
     """"self" leaves a batch's links out of what is sampled, "reverse" also the edges that lead back."""
 
-
 class ConstructorKeywords(LinkKeywords, total=False):
     """The keywords of a constructor."""
 
@@ -128,7 +122,6 @@ class ConstructorKeywords(LinkKeywords, total=False):
     edge_label_index: EdgesOption
     """Makes batches start from links: ``[2, n]`` ids, a split's name, ``(edge type, either of these)``, or an edge type for all its
     edges."""
-
 
 class BuildKeywords(ConstructorKeywords, total=False):
     """The keywords of a constructor that builds a store."""
@@ -154,7 +147,6 @@ class BuildKeywords(ConstructorKeywords, total=False):
     order: Order
     """The order of a part's nodes in its files: "dataset", or "hotness", those that batches touch most first, so that they share pages
     of a store that does not fit in memory. Batches are the same."""
-
 
 class TablesKeywords(BuildKeywords, TableKeywords, total=False):
     """The keywords of a constructor of tables."""
