@@ -7,10 +7,10 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -423,65 +423,47 @@ def _sampled(graph: SizedGraph, path: Path, wanted: Asked, num_hosts: int) -> Ba
         batching = replace(loader.plan.batching, world_size=max(1, len(held)), remainder="uneven")
         each = -(-_LOOKED_AT // batching.world_size)
         found = [
-            _CountedBatch.of(loader, schedule.step((2 * i + 1) * len(schedule) // (2 * each)).batch_index, store, held[rank : rank + 1])
+            _counted_batch(loader, schedule.step((2 * i + 1) * len(schedule) // (2 * each)).batch_index, store, held[rank : rank + 1])
             for rank in range(batching.world_size)
             if len(schedule := loader.pipeline.batches.schedule(replace(batching, rank=rank)))
             for i in range(each)
         ]
     source = f"the mean of {len(found)} batches, sampled from the store" + ("" if graph.plan is None else " as the plan says")
-    means = _CountedBatch(
-        *({key: sum(each[key] for each in of_all) / len(found) for key in of_all[0]} for of_all in zip(*found, strict=True))
-    )
-    return BatchSize(source=source, **means._asdict())
+    means = {name: {key: sum(each[name][key] for each in found) / len(found) for key in found[0][name]} for name in found[0]}
+    return BatchSize(source=source, **means)
 
 
-class _CountedBatch(NamedTuple):
-    """One batch, as ``BatchSize`` has the mean."""
+def _counted_batch(loader: GraphLoader, index: int, store: Store, held: Sequence[Sequence[int]]) -> dict[str, dict[Any, int]]:
+    """Samples a batch of epoch 0; returns its numbers by the names of ``BatchSize``, which has their means.
 
-    nodes: dict[Any, float]
-    edges: dict[Any, float]
-    drawn: dict[Any, float]
-    away: dict[Any, float]
-    drawn_away: dict[Any, float]
-    kept: dict[Any, float]
-
-    @classmethod
-    def of(cls, loader: GraphLoader, index: int, store: Store, held: Sequence[Sequence[int]]) -> _CountedBatch:
-        """Samples a batch of epoch 0.
-
-        Args:
-            loader: The loader.
-            index: The batch's number.
-            store: The store, all of it.
-            held: The parts of the machine that the batch is for; empty where parts do not matter.
-        """
-        loader.load_state_dict({**loader.state_dict(), "next_batch": index})
-        batch, found = loader.peek(), cls({}, {}, {}, {}, {}, {})
-        of_type = {
-            key: batch if loader.schema.is_homogeneous else batch[key] for key in (*loader.schema.node_types, *loader.schema.edge_types)
-        }
-        is_away: dict[NodeType, NDArray[np.bool_]] = {}
-        for t in loader.schema.node_types:
-            own = of_type[t]
-            found.nodes[t] = int(own.num_nodes)
-            found.drawn[t] = last = int(own.num_nodes) - (int(own.num_sampled_nodes[-1]) if "num_sampled_nodes" in own else 0)
-            for parts in held:
-                ids = own.n_id.numpy()
-                is_away[t] = ~np.isin(_parts_of(store, t, ids), parts)
-                found.away[t], found.drawn_away[t] = int(is_away[t].sum()), int(is_away[t][:last].sum())
-                replicated = [store.cache(part)[t].global_id for part in parts if t in store.manifest.cached]
-                found.kept[t] = int(np.isin(ids[is_away[t]], np.concatenate([[], *replicated])).sum())
-        for e in loader.schema.edge_types:
-            ends, owner = of_type[e].edge_index, 1 if store.edge_dir == "in" else 0
-            found.edges[e] = ends.shape[1]
-            if held:
-                found.away[e] = int(is_away[e[2 * owner]][ends[owner].numpy()].sum())
-        return found
-
-
-def _parts_of(store: Store, node_type: NodeType, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The parts of nodes, by the dataset's ids."""
-    return np.searchsorted(store.node_bounds[node_type], store.to_store_ids(node_type, ids), side="right") - 1
+    Args:
+        loader: The loader.
+        index: The batch's number.
+        store: The store, all of it.
+        held: The parts of the machine that the batch is for; empty where parts do not matter.
+    """
+    loader.load_state_dict({**loader.state_dict(), "next_batch": index})
+    batch, schema = loader.peek(), loader.schema
+    found: dict[str, dict[Any, int]] = {each.name: {} for each in fields(BatchSize) if each.name != "source"}
+    of_type = {key: batch if schema.is_homogeneous else batch[key] for key in (*schema.node_types, *schema.edge_types)}
+    is_away: dict[NodeType, NDArray[np.bool_]] = {}
+    for t in schema.node_types:
+        own = of_type[t]
+        found["nodes"][t] = int(own.num_nodes)
+        found["drawn"][t] = last = int(own.num_nodes) - (int(own.num_sampled_nodes[-1]) if "num_sampled_nodes" in own else 0)
+        for parts in held:
+            ids = own.n_id.numpy()
+            of_nodes = np.searchsorted(store.node_bounds[t], store.to_store_ids(t, ids), side="right") - 1
+            is_away[t] = ~np.isin(of_nodes, parts)
+            found["away"][t], found["drawn_away"][t] = int(is_away[t].sum()), int(is_away[t][:last].sum())
+            replicated = [store.cache(part)[t].global_id for part in parts if t in store.manifest.cached]
+            found["kept"][t] = int(np.isin(ids[is_away[t]], np.concatenate([[], *replicated])).sum())
+    for e in schema.edge_types:
+        ends, owner = of_type[e].edge_index, 1 if store.edge_dir == "in" else 0
+        found["edges"][e] = ends.shape[1]
+        if held:
+            found["away"][e] = int(is_away[e[2 * owner]][ends[owner].numpy()].sum())
+    return found
 
 
 def _sampling(store: Path, wanted: Asked, seed_type: NodeType, plan: LoaderPlan | None) -> GraphLoader:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from gnnkit.distributed.base_loader import BaseDistLoader
     from gnnkit.export.exporter import Exported
-    from gnnkit.loader.advice.profiling import Profile
+    from gnnkit.loader.advice import Profile
     from gnnkit.loader.feature_cache import FeatureCache
     from gnnkit.loader.inference import Embeddings, Layer
     from gnnkit.loader.inspection import LeakageCheck
@@ -576,7 +576,7 @@ class GraphLoader(Controls, Shown, metaclass=_Answering):
         Args:
             seconds: Length of the loop's time to measure.
         """
-        from gnnkit.loader.advice.profiling import profile  # rarely used
+        from gnnkit.loader.advice import profile  # rarely used
 
         return profile(self.pipeline, seconds, name_of(self) or "loader")
 

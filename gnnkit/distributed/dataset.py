@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import cache, cached_property
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -80,6 +80,12 @@ def open_partitions(root: Path, edge_dir: EdgeDir, labels: Any, store_dir: str |
 
 _logger = logging.getLogger(__name__)
 _GRAPH_MODES = ("CPU", "ZERO_COPY", "CUDA")
+SplitIds: TypeAlias = torch.Tensor | dict[NodeType, torch.Tensor] | None
+
+
+def _split_ids(name: str, doc: str) -> Any:
+    """A property of a dataset: the nodes of a split, which may be set."""
+    return property(lambda self: self._split(name), lambda self, ids: self._give_split(name, ids), doc=doc)
 
 
 class DistDataset:
@@ -156,6 +162,9 @@ class DistDataset:
         self._labels, self.node_pb, self.edge_pb = whole_node_labels, node_pb, edge_pb
         self._node_feat_pb, self._edge_feat_pb = node_feat_pb, edge_feat_pb
         self._views: StoreViews | None = None
+        # Where graphlearn-torch's own sampling runs.
+        self._graph_mode: str = "CPU"
+        self._device: int | None = None
         self.own_split: dict[str, Any] = {}
         self.values = DatasetValues()
         if graph_partition is not None:
@@ -450,6 +459,7 @@ class DistDataset:
         views = StoreViews.of(opened, partition_idx)
         check_part(partition_idx, views.store.num_parts)
         self._take(views, partition_idx)
+        self._graph_mode, self._device = graph_mode, device
 
     @property
     def store(self) -> Store | None:
@@ -494,39 +504,17 @@ class DistDataset:
         return self.schema.edge_feature_info
 
     @property
-    def node_ids(self) -> torch.Tensor | dict[NodeType, torch.Tensor] | None:
+    def node_ids(self) -> SplitIds:
         """int64: the nodes of this part: train, validation and test nodes, then those in no split."""
         views = self._stored("node_ids")
-        ids: torch.Tensor | dict[NodeType, torch.Tensor] | None = views.unwrapped(views.node_ids(self.partition_idx))
+        ids: SplitIds = views.unwrapped(views.node_ids(self.partition_idx))
         return ids
 
-    @property
-    def train_node_ids(self) -> torch.Tensor | dict[NodeType, torch.Tensor] | None:
-        """int64: the training nodes of this part, in the split's order; None where there is no such split."""
-        return self._split("train")
-
-    @train_node_ids.setter
-    def train_node_ids(self, ids: Any) -> None:
-        self._give_split("train", ids)
-
-    @property
-    def val_node_ids(self) -> torch.Tensor | dict[NodeType, torch.Tensor] | None:
-        """int64: the validation nodes of this part."""
-        return self._split("valid")
-
-    @val_node_ids.setter
-    def val_node_ids(self, ids: Any) -> None:
-        self._give_split("valid", ids)
-
-    @property
-    def test_node_ids(self) -> torch.Tensor | dict[NodeType, torch.Tensor] | None:
-        """int64: the test nodes of this part."""
-        return self._split("test")
-
-    @test_node_ids.setter
-    def test_node_ids(self, ids: Any) -> None:
-        self._give_split("test", ids)
-
+    train_node_ids: SplitIds = _split_ids(
+        "train", "int64: the training nodes of this part, in the split's order; None where there is no such split."
+    )
+    val_node_ids: SplitIds = _split_ids("valid", "int64: the validation nodes of this part.")
+    test_node_ids: SplitIds = _split_ids("test", "int64: the test nodes of this part.")
     # Under graphlearn-torch's names.
     train_idx, val_idx, test_idx = train_node_ids, val_node_ids, test_node_ids
 
@@ -572,7 +560,8 @@ class DistDataset:
     @property
     def _choices(self) -> dict[str, Any]:
         """The user's choices that a store does not hold."""
-        return {"own_split": self.own_split if self.has_own_split else {}}
+        own = self.own_split if self.has_own_split else {}
+        return {"own_split": own, "_graph_mode": self._graph_mode, "_device": self._device}
 
     def __repr__(self) -> str:
         views = self._views
@@ -594,12 +583,9 @@ class DistDataset:
             self._forget_store()
         self.own_split[name] = ids
 
-    def _split(self, name: str) -> torch.Tensor | dict[NodeType, torch.Tensor] | None:
-        if name in self.own_split:
-            given: torch.Tensor | dict[NodeType, torch.Tensor] = self.own_split[name]
-            return given
-        views = self._stored("a split")
-        ids: torch.Tensor | dict[NodeType, torch.Tensor] | None = views.unwrapped(views.split(name, self.partition_idx))
+    def _split(self, name: str) -> SplitIds:
+        views = None if name in self.own_split else self._stored("a split")
+        ids: SplitIds = self.own_split[name] if views is None else views.unwrapped(views.split(name, self.partition_idx))
         return ids
 
     def _stored(self, what: str) -> StoreViews:
@@ -683,25 +669,11 @@ class _Native(DistDataset):
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._graph_mode: Any = "CPU"
-        self._device: int | None = None
         self._directed = False
         self.graph_caching = False
         self.id_filter = glt.attribute("utils.default_id_filter")
         self.id_select = glt.attribute("utils.default_id_select")
         super().__init__(*args, **kwargs)
-
-    @property
-    def _choices(self) -> dict[str, Any]:
-        """The same, and the place where graphlearn-torch samples."""
-        return {**super()._choices, "_graph_mode": self._graph_mode, "_device": self._device}
-
-    def load(
-        self, root_dir: str | Path | None = None, partition_idx: int | None = None, graph_mode: str = "ZERO_COPY", *args: Any, **kwargs: Any
-    ) -> None:
-        """As ``DistDataset.load``; graphlearn-torch's own sampling runs where ``graph_mode`` and ``device`` say."""
-        self._graph_mode, self._device = graph_mode, kwargs.get("device", args[3] if len(args) > 3 else None)
-        super().load(root_dir, partition_idx, graph_mode, *args, **kwargs)
 
     def _show(self, views: StoreViews) -> None:
         for name in _SHARED:

@@ -222,13 +222,11 @@ def config_words(config: Any, options: Any = None) -> dict[str, Any]:
     fan_outs = config.num_neighbors
     plain = {tuple(t): list(fan) for t, fan in fan_outs.items()} if isinstance(fan_outs, Mapping) else list(fan_outs)
     words = {"num_neighbors": plain, **{word: getattr(config, word) for word in _CONFIG_WORDS}}
-    return {**words, "ppr": _ppr_words(options)} if isinstance(options, PPRSamplerOptions) else words
-
-
-def _ppr_words(options: PPRSamplerOptions) -> dict[str, Any]:
-    words, ratios = {field.name: getattr(options, field.name) for field in fields(PPR)}, options.typed_channel_ratios
-    pairs = [[list(key) if isinstance(key[0], tuple) else [key], share] for key, share in (ratios or {}).items()]
-    return {**words, "typed_channel_ratios": pairs or None}
+    if not isinstance(options, PPRSamplerOptions):
+        return words
+    ratios = options.typed_channel_ratios or {}
+    pairs = [[list(key) if isinstance(key[0], tuple) else [key], share] for key, share in ratios.items()]
+    return {**words, "ppr": {**{field.name: getattr(options, field.name) for field in fields(PPR)}, "typed_channel_ratios": pairs or None}}
 
 
 def cut_of(part: ServerSlice | None) -> list[int] | None:
@@ -264,16 +262,11 @@ def message_of(found: Any) -> tuple[SampleMessage | None, bool]:
     frame = batch["frame"]
     edge_types = None if frame["edge_types"] is None else tuple(map(tuple, frame["edge_types"]))
     node_types = None if frame["node_types"] is None else tuple(frame["node_types"])
-    return _format(node_types, edge_types, frame["edge_dir"], frame["input_type"], frame["by_ppr"]).pack(contents_of(subgraph)), False
+    messages = _format(node_types, edge_types, frame["edge_dir"], frame["input_type"], by_ppr=frame["by_ppr"])
+    return messages.pack(contents_of(subgraph)), False
 
 
-@lru_cache(maxsize=16)
-def _format(
-    node_types: tuple[NodeType, ...] | None, edge_types: tuple[EdgeType, ...] | None, edge_dir: EdgeDir, input_type: NodeType, by_ppr: bool
-) -> MessageFormat:
-    return MessageFormat.of(node_types, edge_types, edge_dir, input_type, by_ppr=by_ppr)
-
-
+_format = lru_cache(maxsize=16)(MessageFormat.of)
 _logger = logging.getLogger(__name__)
 
 
@@ -491,7 +484,7 @@ class DistServer:
         Raises:
             PlanError: The channel is unknown: there never was one, or the server was started anew, or took this client for gone.
         """
-        return self._call(Requests.start_epoch, {"channel": channel_id, "epoch": epoch}, _nothing)
+        return self._call(Requests.start_epoch, {"channel": channel_id, "epoch": epoch}, lambda _: None)
 
     def fetch_one_sampled_message(self, channel_id: int, epoch: int | None = None) -> tuple[SampleMessage | None, bool]:
         """The next message of a channel and False; None and True once there is none, or the channel has been destroyed.
@@ -509,7 +502,7 @@ class DistServer:
 
     def destroy_sampling_input(self, channel_id: int) -> None:
         """Gives a channel up; it ends with the last client that holds it, and its backend with its last channel."""
-        return self._call(Requests.destroy, {"channel": channel_id}, _nothing)
+        return self._call(Requests.destroy, {"channel": channel_id}, lambda _: None)
 
     def create_sampling_producer(self, sampler_input: Any, sampling_config: Any, worker_options: Any, sampler_options: Any = None) -> int:
         """A backend and an input in one, by graphlearn-torch's name; clients that give the same ``worker_key`` share its batches.
@@ -572,10 +565,6 @@ def method_name(func: Any) -> str:
     if name not in METHODS:
         raise PlanError(f"DistServer has no method {name!r}{near_matches(name, list(METHODS))}", "only its methods can be asked for")
     return str(name)
-
-
-def _nothing(_: Any) -> None:
-    """The result of calls that have none."""
 
 
 def _warn_of_backends(found: Any) -> None:

@@ -553,7 +553,16 @@ class DistFeature:
         Raises:
             PlanError: The store has no such features, or no such part.
         """
-        return StoreViews.of(store).dist_feature(partition_idx, of)
+        views = StoreViews.of(store)
+        num_parts = views.store.require().num_parts
+        check_part(partition_idx, num_parts)
+        features = [views.features(part, of) for part in range(num_parts)]
+        own = features[partition_idx]
+        if not own:
+            raise PlanError(f"{views.store.name} has no {of} features")
+        books: Mapping[Any, PartitionBook] = views.node_books(partition_idx) if of == "node" else views.edge_books(partition_idx)
+        peers = {part: views.unwrapped(found) for part, found in enumerate(features) if part != partition_idx}
+        return cls(num_parts, partition_idx, views.unwrapped(own), views.unwrapped({t: books[t] for t in own}), peers=peers)
 
     def local_get(self, ids: torch.Tensor, input_type: GraphType | None = None) -> torch.Tensor:
         """Features ``[k, *row_shape]`` of ids ``[k]`` of the part here, on the CPU; see ``LocalFeature.cpu_get``."""
@@ -644,18 +653,6 @@ class StoreViews:
         name, types, parts, index = found
         specs = {t: spec for t, of_type in types.items() if (spec := of_type.arrays.get(name)) is not None}
         return {t: LocalFeature(parts[t][part].arrays[name], spec, index(graph, t, part)) for t, spec in specs.items()}
-
-    def dist_feature(self, part: int, of: Literal["node", "edge"]) -> DistFeature:
-        """Features of nodes or edges, every part of the store mapped."""
-        num_parts = self.store.require().num_parts
-        check_part(part, num_parts)
-        stores = [self.features(other, of) for other in range(num_parts)]
-        if not stores[part]:
-            raise PlanError(f"{self.store.name} has no {of} features")
-        books: Mapping[Any, PartitionBook] = self.node_books(part) if of == "node" else self.edge_books(part)
-        peers = {other: self.unwrapped(features) for other, features in enumerate(stores) if other != part}
-        featured = {t: books[t] for t in stores[part]}
-        return DistFeature(num_parts, part, self.unwrapped(stores[part]), self.unwrapped(featured), peers=peers)
 
     def labels(self) -> dict[NodeType, torch.Tensor]:
         """Whole labels by dataset id: ``[num_nodes]`` for one task, else ``[num_nodes, K]``; every part must be open."""

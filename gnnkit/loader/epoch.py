@@ -20,7 +20,7 @@ from gnnkit.backends.base import BatchStream, EndOfEpoch, check_owner
 from gnnkit.backends.devices import resolve_device
 from gnnkit.errors import BatchTimeout, LoaderClosed, PlanError, SamplingError
 from gnnkit.events import Stage
-from gnnkit.loader.history import BatchRecord, Control, Records
+from gnnkit.loader.history import BatchRecord, Gate, History, Records
 from gnnkit.plan import LoaderPlan
 from gnnkit.sampling.schedule import Schedule
 from gnnkit.sampling.subgraph import SampledSubgraph
@@ -257,12 +257,12 @@ class EpochState:
     _booking: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
-    def begin(cls, epoch: int, schedule: Schedule, control: Control) -> EpochState:
+    def begin(cls, epoch: int, schedule: Schedule, history: History) -> EpochState:
         """The state before the first batch."""
         now = time.monotonic()
-        stage = Stage(control.history, "epoch", label=str(epoch), total=len(schedule), unit="batches")
+        stage = Stage(history, "epoch", label=str(epoch), total=len(schedule), unit="batches")
         stage.__enter__()
-        return cls(epoch, schedule, stage, records=control.records, counters=EpochStats(epoch), started=now, left=now)
+        return cls(epoch, schedule, stage, records=history.records, counters=EpochStats(epoch), started=now, left=now)
 
     @property
     def finished(self) -> bool:
@@ -410,7 +410,8 @@ class EpochIterator(ProcessBound, Iterator[Any]):
         stream: Where batches come from; its epoch has been started.
         state: How far the epoch is.
         steps: What happens to each batch.
-        control: The loader's.
+        history: The loader's.
+        gate: Holds batches back while the loader is paused.
         batch_timeout_s: Longest single wait.
         check: Raises where batches are not to be handed out any more.
     """
@@ -421,12 +422,13 @@ class EpochIterator(ProcessBound, Iterator[Any]):
         stream: BatchStream,
         state: EpochState,
         steps: BatchSteps,
-        control: Control,
+        history: History,
+        gate: Gate,
         batch_timeout_s: float,
         check: Callable[[], None],
     ) -> None:
         self._owner, self._stream, self._state, self._steps = owner, stream, state, steps
-        self._control, self._timeout_s, self._check = control, batch_timeout_s, check
+        self._history, self._gate, self._timeout_s, self._check = history, gate, batch_timeout_s, check
         self._process = os.getpid()
         # Batches that were looked ahead for, or what that ended in; several threads may share the iterator, and each entry goes to one.
         self._ahead: deque[tuple[SampledSubgraph, Any, Any] | Exception] = deque()
@@ -447,7 +449,7 @@ class EpochIterator(ProcessBound, Iterator[Any]):
             return self._next(self._timeout_s, math.inf)
         except Exception as error:
             if not isinstance(error, StopIteration):
-                self._control.history.note(error)
+                self._history.note(error)
             raise
 
     def within(self, timeout_s: float) -> Any:
@@ -467,8 +469,10 @@ class EpochIterator(ProcessBound, Iterator[Any]):
         asked_s = time.monotonic()
         state.counters.consumer_s += asked_s - state.left
         try:
-            if self._control.gate.is_shut:
-                self._wait_while_paused(paused_s)
+            if self._gate.is_shut:
+                with _Timer(state.counters, "paused_s"):
+                    if not self._gate.wait(paused_s, self._check_current):
+                        raise BatchTimeout(f"no batch within {paused_s:g} s: the loader is paused", "call loader.unpause()")
             self._check()
             subgraph, data = self._advance(timeout_s)
             state.leave()  # booking it is counted with what comes next
@@ -479,11 +483,6 @@ class EpochIterator(ProcessBound, Iterator[Any]):
             if not isinstance(error, (StopIteration, BatchTimeout)):
                 state.end(error)
             raise
-
-    def _wait_while_paused(self, limit_s: float) -> None:
-        with _Timer(self._state.counters, "paused_s"):
-            if not self._control.gate.wait(limit_s, self._check_current):
-                raise BatchTimeout(f"no batch within {limit_s:g} s: the loader is paused", "call loader.unpause()")
 
     def _check_current(self) -> None:
         check_owner(self._process)

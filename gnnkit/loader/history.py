@@ -11,7 +11,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -125,13 +125,11 @@ class LastError:
         kind: The name of its class.
         message: What it says, its hint included.
         trace: The whole traceback, with its causes.
-        at_s: ``time.monotonic()`` when it was raised.
     """
 
     kind: str
     message: str
     trace: str
-    at_s: float
 
     @property
     def line(self) -> str:
@@ -142,17 +140,20 @@ class LastError:
 class History:
     """An ``EventSink`` that stands before another one and remembers what went through. May be used from any thread.
 
+    It does not know the loader, so that watching keeps none alive.
+
     Args:
         sink: Where events go on to.
 
     Attributes:
         sink: Where events go on to.
+        records: What became of the loader's batches.
         last_error: The last error that an iteration, a restart or a request of the loader raised; None before the first. Being closed or
             interrupted is none.
     """
 
     def __init__(self, sink: EventSink) -> None:
-        self.sink = sink
+        self.sink, self.records = sink, Records()
         self.last_error: LastError | None = None
         # Reentrant: the garbage collector may end a stage on a thread that holds it.
         self._lock = threading.RLock()
@@ -244,7 +245,7 @@ class History:
         """Remembers an error."""
         if not isinstance(error, LoaderClosed):
             trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-            self.last_error = LastError(type(error).__name__, str(error), trace, time.monotonic())
+            self.last_error = LastError(type(error).__name__, str(error), trace)
 
 
 # Longest time that a paused iteration goes without looking whether it is still wanted.
@@ -294,21 +295,6 @@ class Gate:
             if deadline.has_passed:
                 return False
         return True
-
-
-@dataclass(frozen=True)
-class Control:
-    """One loader's; it does not know the loader, so that watching keeps none alive.
-
-    Attributes:
-        history: What the loader reported.
-        records: What became of its batches.
-        gate: Holds them back.
-    """
-
-    history: History
-    records: Records = field(default_factory=Records)
-    gate: Gate = field(default_factory=Gate)
 
 
 # What the consumer does between two batches, in this order; each is a field of ``BatchRecord``.

@@ -24,11 +24,11 @@ from gnnkit.bounds import MOST_BATCHES, is_whole, shown, whole_number
 from gnnkit.callers import warn
 from gnnkit.errors import LoaderClosed, NoSuchAttribute, PlanError
 from gnnkit.events import EventSink, ignore_events
-from gnnkit.loader.advice.measuring import Gauge
+from gnnkit.loader.advice import Gauge
 from gnnkit.loader.building import BatchBuilder, check_paddable, with_shapes
 from gnnkit.loader.epoch import BatchSteps, EpochIterator, EpochState, EpochStats, check_same_epoch
 from gnnkit.loader.feature_cache import open_stream
-from gnnkit.loader.history import Control, History, Records
+from gnnkit.loader.history import Gate, History, Records
 from gnnkit.loader.inputs import (
     as_of,
     resolve_rank,
@@ -277,12 +277,12 @@ class Controls:
     @property
     def records(self) -> Records:
         """The records of the last batches: times, sizes and workers of each."""
-        return self.pipeline._control.records
+        return self.pipeline.history.records
 
     @property
     def history(self) -> History:
         """Stages, messages and the last error since the loader was made."""
-        return self._opened._control.history
+        return self._opened._history
 
     def pause(self) -> None:
         """Holds the next batch back until ``unpause``; workers fill their slots meanwhile, and then idle.
@@ -295,20 +295,20 @@ class Controls:
         """
         here = self.pipeline
         here.check_open()
-        here._control.gate.shut()
+        here._gate.shut()
 
     def before_next(self, errand: Callable[[], None]) -> None:
         """Has the thread that asks for the next batch call a function first."""
-        self.pipeline._control.gate.once(errand)
+        self.pipeline._gate.once(errand)
 
     def unpause(self) -> None:
         """Lets a paused loader go on."""
-        self.pipeline._control.gate.open()
+        self.pipeline._gate.open()
 
     @property
     def is_paused(self) -> bool:
         """Whether ``pause`` holds the next batch back."""
-        return self.pipeline._control.gate.is_shut
+        return self.pipeline._gate.is_shut
 
     def restart_workers(self) -> None:
         """Ends the threads or processes that sample and starts others; returns once they are there. Loaders that share them get them too.
@@ -449,7 +449,7 @@ class Pipeline(Controls):
         self._plan, self.finds_rank = plan, finds_rank
         self._epoch = -1
         history = events if isinstance(events, History) else History(events)
-        self._control = Control(history)
+        self._history, self._gate = history, Gate()
         self.graph, self.events = graph, history.sink  # pipelines beside this one have a history of their own
         self.transform = transform
         self.next_epoch = self._first_batch = 0
@@ -513,11 +513,11 @@ class Pipeline(Controls):
             self.stream.start_epoch(epoch, schedule)
             # Only now: an epoch that could not be started is still the next one.
             self._epoch, self.next_epoch, self._first_batch, self._moved = epoch, epoch + 1, 0, False
-            state = self._state = EpochState.begin(epoch, schedule, self._control)
+            state = self._state = EpochState.begin(epoch, schedule, self.history)
         if self._closed:  # by another thread meanwhile, which could not know of it
             state.give_up("closed")
         timeout_s = self.plan.runtime.batch_timeout_s
-        return EpochIterator(self, self.stream, state, steps, self._control, timeout_s, self.graph.check_unchanged)
+        return EpochIterator(self, self.stream, state, steps, self.history, self._gate, timeout_s, self.graph.check_unchanged)
 
     def sample_at(self, positions: NDArray[np.int64], index: int) -> Any:
         """Samples a batch of some of this loader's inputs in the calling thread; on ``InProcess``.

@@ -7,20 +7,17 @@ Arguments, defaults and attributes are those of ``torch_geometric``, and objects
 ``docs/coming-from.md``.
 """
 
-from gnnkit.pyg.loaders import HGTLoader as HGTLoader
-from gnnkit.pyg.loaders import LinkNeighborLoader as LinkNeighborLoader
-from gnnkit.pyg.loaders import NeighborLoader as NeighborLoader
-from gnnkit.pyg.loaders import ShaDowKHopSampler as ShaDowKHopSampler
-from gnnkit.pyg.samplers import HGTSampler as HGTSampler
-from gnnkit.pyg.samplers import NeighborSampler as NeighborSampler
-from gnnkit.pyg.subgraphs import ClusterData as ClusterData
-from gnnkit.pyg.subgraphs import ClusterLoader as ClusterLoader
-from gnnkit.pyg.subgraphs import GraphSAINTEdgeSampler as GraphSAINTEdgeSampler
-from gnnkit.pyg.subgraphs import GraphSAINTNodeSampler as GraphSAINTNodeSampler
-from gnnkit.pyg.subgraphs import GraphSAINTRandomWalkSampler as GraphSAINTRandomWalkSampler
-from gnnkit.pyg.subgraphs import GraphSAINTSampler as GraphSAINTSampler
-from gnnkit.pyg.walks import MetaPath2Vec as MetaPath2Vec
-from gnnkit.pyg.walks import Node2Vec as Node2Vec
+from gnnkit.pyg.loaders import HGTLoader, LinkNeighborLoader, NeighborLoader, ShaDowKHopSampler
+from gnnkit.pyg.samplers import HGTSampler, NeighborSampler
+from gnnkit.pyg.subgraphs import (
+    ClusterData,
+    ClusterLoader,
+    GraphSAINTEdgeSampler,
+    GraphSAINTNodeSampler,
+    GraphSAINTRandomWalkSampler,
+    GraphSAINTSampler,
+)
+from gnnkit.pyg.walks import MetaPath2Vec, Node2Vec
 
 __all__ = [
     "ClusterData",

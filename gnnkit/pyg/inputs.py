@@ -72,11 +72,6 @@ class PreparedGraph:
     device: torch.device | None
 
 
-def is_pair(data: Any) -> bool:
-    """Whether it is PyG's ``(FeatureStore, GraphStore)``."""
-    return isinstance(data, (tuple, list)) and len(data) == 2 and isinstance(data[0], FeatureStore) and isinstance(data[1], GraphStore)
-
-
 def attributes_of(data: Data | HeteroData) -> list[tuple[Any, str, Any]]:
     """``(type, name, value)`` of every attribute of a PyG object."""
     return [(store._key, name, value) for store in data.stores for name, value in store.items()]
@@ -90,7 +85,7 @@ def as_object(data: Any) -> Data | HeteroData:
     """
     if isinstance(data, (Data, HeteroData)):
         return data
-    if is_pair(data):
+    if isinstance(data, (tuple, list)) and len(data) == 2 and isinstance(data[0], FeatureStore) and isinstance(data[1], GraphStore):
         return _read_stores(*data)
     raise PlanError(
         f"data must be a Data, a HeteroData or a pair (FeatureStore, GraphStore), got {type(data).__name__}",

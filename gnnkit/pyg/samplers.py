@@ -194,11 +194,6 @@ class GraphSampler(BaseSampler):  # type: ignore[misc]
         """Arguments of ``NodeForm``, for what batches show."""
 
     @property
-    def edge_permutation(self) -> None:
-        """None: edges have the ids of the user's object."""
-        return
-
-    @property
     def is_temporal(self) -> bool:
         """Whether times play a part."""
         return self.build["time_attr"] is not None

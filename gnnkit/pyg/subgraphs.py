@@ -81,10 +81,10 @@ class _SubgraphSampler(GraphSampler):
         return {"num_hops": None, **self.shown}
 
 
-class _SubgraphLoader(_OverGraphLoader):
-    def _begin(self, graph: Data | HeteroData, sampler: _SubgraphSampler, count: int, kwargs: dict[str, Any]) -> None:
-        self._refuse(sampler=kwargs.pop("sampler", None), batch_sampler=kwargs.pop("batch_sampler", None))
-        self._start(graph, graph, node_inputs(graph, None), sampler, SubgraphForm, None, kwargs, dataset=range(count))
+def _begin(loader: _OverGraphLoader, graph: Data, sampler: _SubgraphSampler, count: int, kwargs: dict[str, Any]) -> None:
+    """Makes one of these loaders, which has ``count`` clusters or steps."""
+    loader._refuse(sampler=kwargs.pop("sampler", None), batch_sampler=kwargs.pop("batch_sampler", None))
+    loader._start(graph, graph, node_inputs(graph, None), sampler, SubgraphForm, None, kwargs, dataset=range(count))
 
 
 class ClusterData(theirs.ClusterData):  # type: ignore[misc]
@@ -151,7 +151,7 @@ class ClusterData(theirs.ClusterData):  # type: ignore[misc]
         return found
 
 
-class ClusterLoader(_SubgraphLoader, theirs.ClusterLoader):  # type: ignore[misc]
+class ClusterLoader(_OverGraphLoader, theirs.ClusterLoader):  # type: ignore[misc]
     """PyG's ``ClusterLoader``, over ``gnnkit.GraphLoader``.
 
     Args:
@@ -180,10 +180,10 @@ class ClusterLoader(_SubgraphLoader, theirs.ClusterLoader):  # type: ignore[misc
         per_batch = min(whole_number("batch_size", kwargs.get("batch_size", 1), 1), count)
         clusters, along = Clusters(count, per_batch, cluster_data.clusters), ("csr", "csc").index(cluster_data.sparse_format)
         sampler = _SubgraphSampler(cluster_data.graph, clusters, per_batch, along, False)
-        self._begin(cluster_data.graph, sampler, count, kwargs)
+        _begin(self, cluster_data.graph, sampler, count, kwargs)
 
 
-class GraphSAINTSampler(_SubgraphLoader, theirs.GraphSAINTSampler):  # type: ignore[misc]
+class GraphSAINTSampler(_OverGraphLoader, theirs.GraphSAINTSampler):  # type: ignore[misc]
     """PyG's base of the samplers of GraphSAINT, over ``gnnkit.GraphLoader``; ``edge_norm`` is that of the paper, of an edge's target.
 
     Args:
@@ -227,7 +227,7 @@ class GraphSAINTSampler(_SubgraphLoader, theirs.GraphSAINTSampler):  # type: ign
         self.num_steps, self.N, self.E = num_steps, graph.num_nodes, graph.num_edges
         sampler = _SubgraphSampler(graph, Saint(self._roots, self.walk_length, num_steps, sample_coverage), batch_size)
         self.__dict__.pop("batch_size")  # DataLoader's own is 1, as in PyG
-        self._begin(graph, sampler, num_steps, kwargs)
+        _begin(self, graph, sampler, num_steps, kwargs)
 
     def __len__(self) -> int:
         return int(self.num_steps)

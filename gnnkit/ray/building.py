@@ -331,16 +331,11 @@ def build_part(
         return PartInput(task, part, totals, own_edges, {key: _fetched(pieces) for key, pieces in nodes.items()}, folder)
 
     build_parts(task.job(open_input), [part], wait_timeout_s=_LOCK_WAIT_S)
-    return RangeFacts(_here(), 0 if task.assignment is not None else _own_bytes(task, part))
-
-
-def _own_bytes(task: BuildTask, part: int) -> int:
-    """Bytes of the rows of a part's nodes."""
-    total = 0
-    for node_type, nodes in task.source.schema.node_types.items():
+    nbytes = 0
+    for node_type, schema in task.source.schema.node_types.items() if task.assignment is None else ():
         low, high = task.range_of(node_type, part)
-        total += (high - low) * sum(spec.row_nbytes for spec in nodes.arrays.values())
-    return total
+        nbytes += (high - low) * sum(spec.row_nbytes for spec in schema.arrays.values())
+    return RangeFacts(_here(), nbytes)
 
 
 def _fetched(references: Sequence[Any]) -> Iterator[Any]:

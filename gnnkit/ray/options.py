@@ -15,10 +15,9 @@ from gnnkit.export.launchers.common import LAUNCH, instructions_of, render
 from gnnkit.export.proof.trial import Command, JobTrial
 from gnnkit.jobs.launching.engine import Engine
 from gnnkit.jobs.launching.job import LaunchSpec, PlanInputs, fair_threads
-from gnnkit.ray.child import RayTasks
+from gnnkit.ray.child import DriverChild, build_on_ray
 from gnnkit.ray.cluster import LOCAL, RayCluster
 from gnnkit.ray.job import RayJob
-from gnnkit.ray.partition import build_on_ray
 from gnnkit.source import GraphSource
 from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.store import Store
@@ -86,7 +85,7 @@ class Ray(RayCluster, Engine):
             )
         return RayJob(self, spec, inputs, events)
 
-    def tasks(self) -> RayTasks:
+    def tasks(self) -> DriverChild:
         """Joins the cluster, for a ``with`` block in which its nodes read tables; see ``gnnkit.tables``.
 
         Raises:
@@ -94,7 +93,7 @@ class Ray(RayCluster, Engine):
             StartTimeout: The cluster cannot be joined.
         """
         check_installed()
-        return RayTasks(self, "read the tables again")
+        return DriverChild(self, "read the tables again")
 
     def build(self, source: GraphSource, path: Path, options: BuildOptions, events: EventSink) -> Store:
         """Builds a store on the cluster, as ``gnnkit.partition`` does on one machine, byte for byte.

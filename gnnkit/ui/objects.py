@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gnnkit.backends.base import StreamStatus
 from gnnkit.cluster.hosts import describe
-from gnnkit.loader.advice.measuring import LoopMeasurement, workers
-from gnnkit.loader.advice.profiling import Profile
+from gnnkit.loader.advice import LoopMeasurement, Profile, workers
 from gnnkit.loader.epoch import EpochStats
 from gnnkit.loader.history import LastError
 from gnnkit.plan import InputAnchors, InputLinks, Inputs, LoaderPlan, NeighborSampling, Sampling, WalkSampling

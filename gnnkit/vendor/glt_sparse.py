@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 
 
-class _Storage:
-    """Edges sorted by row, then column; equal edges keep their order.
+class SparseTensor:
+    """Edges sorted by row, then column; equal edges keep their order. Arguments as in torch_sparse, of which it knows the compressed rows.
 
     Args:
         row: int64 ``[num_edges]``.
@@ -26,6 +26,11 @@ class _Storage:
         counts = torch.bincount(row, minlength=sparse_sizes[0])
         self._rowptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 
+    @property
+    def storage(self) -> SparseTensor:
+        """What is asked for rows, columns and values: the object itself."""
+        return self
+
     def rowptr(self) -> torch.Tensor:
         """int64 ``[num_rows + 1]``."""
         return self._rowptr
@@ -37,10 +42,3 @@ class _Storage:
     def value(self) -> torch.Tensor | None:
         """``[num_edges, ...]``, or None."""
         return self._value
-
-
-class SparseTensor:
-    """A sparse matrix that knows its compressed rows and nothing else; arguments as in torch_sparse."""
-
-    def __init__(self, row: torch.Tensor, col: torch.Tensor, value: torch.Tensor | None, sparse_sizes: tuple[int, int]) -> None:
-        self.storage = _Storage(row, col, value, sparse_sizes)

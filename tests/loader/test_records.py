@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from gnnkit.loader.epoch import EpochState
-from gnnkit.loader.history import BatchRecord, Control, History, Records
+from gnnkit.loader.history import BatchRecord, History, Records
 from tests.loader.graphs import make
 from tests.loader.test_stats_and_repr import busy
 
@@ -83,7 +83,7 @@ def test_booking_a_batch_costs_next_to_nothing() -> None:
     """A batch of OGBN-Products takes 40 ms; 0.2 % of these are 80 microseconds, on a machine that may be busy."""
     with make() as loader:
         subgraph = loader.pipeline.stream.sample_now(0, 0)
-        state = EpochState.begin(0, loader.pipeline.batches.schedule(), Control(History(lambda event: None)))
+        state = EpochState.begin(0, loader.pipeline.batches.schedule(), History(lambda event: None))
         costs = []
         for _ in range(20):
             started = time.thread_time()

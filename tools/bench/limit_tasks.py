@@ -440,7 +440,7 @@ def run(loader: Pipeline, seconds: float, body: Body) -> float:
 
 def _followed(slow: Pipeline, body: Body, advice: Advice, stack: contextlib.ExitStack) -> tuple[Pipeline, Body]:
     """The loop as the advice wants it."""
-    from gnnkit.loader.advice.profiling import beside
+    from gnnkit.loader.advice import beside
 
     if isinstance(body, Waiting):
         return slow, Waiting(body.seconds / 2)

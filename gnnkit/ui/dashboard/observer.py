@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gnnkit.events import StageState, rank_of_stage
-from gnnkit.loader.advice import advise, measure
-from gnnkit.loader.advice.measuring import PARTS
+from gnnkit.loader.advice import PARTS, advise, measure
 from gnnkit.printable import clean
 from gnnkit.runtime.runs import tail
 from gnnkit.ui.objects import sampled_on

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gnnkit.loader.advice import LoopMeasurement
-from gnnkit.loader.advice.measuring import PARTS, Work
+from gnnkit.loader.advice import PARTS, LoopMeasurement, Work
 
 IN_PROCESS = {"kind": "InProcess", "num_threads": "auto"}
 COLOCATED = {"kind": "Colocated", "num_workers": "auto", "threads_per_worker": 1, "worker_concurrency": 2, "channel_size": None}

@@ -13,8 +13,7 @@ import pytest
 
 import gnnkit
 from gnnkit import Colocated, GraphLoader, InProcess
-from gnnkit.loader.advice import advise, measure
-from gnnkit.loader.advice.measuring import Gauge, last_records, read_counters
+from gnnkit.loader.advice import Gauge, advise, last_records, measure, read_counters
 from gnnkit.loader.history import BatchRecord
 from tests.helpers.waiting import HANG_S, wait_until
 from tests.loader.graphs import make, plain, seeds

@@ -15,9 +15,7 @@ from gnnkit import Colocated, GraphLoader, GraphStore, InProcess, OnDevice, part
 from gnnkit.backends.base import Backend
 from gnnkit.errors import LoaderClosed, PlanError
 from gnnkit.host import available_cpus
-from gnnkit.loader.advice import advise
-from gnnkit.loader.advice.measuring import backend_options
-from gnnkit.loader.advice.profiling import Profile, call_for, profile
+from gnnkit.loader.advice import Profile, advise, backend_options, call_for, profile
 from tests.helpers.machine import in_time
 from tests.helpers.waiting import wait_until
 from tests.loader.advice.measurements import measured, shares

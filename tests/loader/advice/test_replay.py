@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from gnnkit.loader.advice.measuring import Work, fewest, replay_s
+from gnnkit.loader.advice import Work, fewest, replay_s
 
 
 def simulated_s(work: list[Work], threads: int, slots: int) -> float:

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from gnnkit import OnDevice
-from gnnkit.loader.advice import LoopMeasurement, advise
-from gnnkit.loader.advice.measuring import Work, in_words
+from gnnkit.loader.advice import LoopMeasurement, Work, advise, in_words
 from tests.loader.advice.measurements import COLOCATED, GLT, IN_PROCESS, SERVERS, measured, shares
 
 NO_ROOM: dict[str, Any] = {"idle_cpus": 0.1, "cpus": 2, "loop_cpus": 0.9}
