@@ -28,7 +28,7 @@ class SparseTensor:
 
     @property
     def storage(self) -> SparseTensor:
-        """What is asked for rows, columns and values: the object itself."""
+        """The object itself, which is asked for rows, columns and values under this name."""
         return self
 
     def rowptr(self) -> torch.Tensor:
