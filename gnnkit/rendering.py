@@ -1,28 +1,30 @@
-"""The registry of renderers: objects of lower packages show themselves by it, and reach what moves files to and from URLs by it."""
+"""The registry of what objects of lower packages have done by packages above them: show themselves, and move files to and from URLs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
-_RENDERERS: dict[str, Callable[..., Any]] = {}
+_RENDERERS: dict[str, str] = {}
 
 
-def register(**renderers: Callable[..., Any]) -> None:
-    """Registers functions that draw, and those for URLs.
+def register(**renderers: str) -> None:
+    """Registers functions that draw, and those for URLs, as "module:function"; a module is imported when it is first needed.
 
     Args:
-        **renderers: ``card`` makes the card of a ``Shown`` object, ``progress`` the receiver of events for a choice of progress,
-            ``traceback`` the lines that IPython shows of an error, ``store_plot`` a store's picture. ``open_url`` opens the store at a URL,
-            ``push`` puts a store there, ``fetch_tables`` fetches the files of a table, ``append`` writes a store with
-            further rows.
+        **renderers: ``card`` makes the card of a ``Shown`` object, ``traceback`` the lines that IPython shows of an error, ``store_plot`` a
+            store's picture. ``open_url`` opens the store at a URL, ``push`` puts a store there, ``fetch_tables`` fetches the files of a
+            table, ``append`` writes a store with further rows.
     """
     _RENDERERS.update(renderers)
 
 
 def renderer(what: str) -> Callable[..., Any]:
     """The function that draws or does ``what``; ``gnnkit/__init__.py`` registers them all."""
-    return _RENDERERS[what]
+    module, _, function = _RENDERERS[what].partition(":")
+    found: Callable[..., Any] = getattr(import_module(module), function)
+    return found
 
 
 class Shown:

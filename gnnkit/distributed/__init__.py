@@ -12,10 +12,10 @@ Nothing of it needs graphlearn-torch but that library's own samplers, channels a
 
 from __future__ import annotations
 
-import ast
 from importlib import import_module
-from pathlib import Path
 from typing import Any
+
+from gnnkit.stubs import homes_of
 
 # What graphlearn-torch's native library is behind: modules of graphlearn_torch, and the names that are taken from them as they are.
 _GLT_MODULES = {
@@ -32,10 +32,7 @@ _GLT_MODULES = {
     "sampler": "RemoteSamplerInput",
 }
 # Ours: names, and the modules they live in; importing this package imports none of them.
-_STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text())
-_HOMES = {
-    name.name: home.module for home in _STUB.body if isinstance(home, ast.ImportFrom) for name in home.names if home.module != "typing"
-}
+_HOMES = homes_of(__file__)
 _GLT_HOMES = {name: f"{module}.{name}" for module, names in _GLT_MODULES.items() for name in names.split()}
 
 __all__ = sorted(_HOMES)
@@ -43,7 +40,7 @@ __all__ = sorted(_HOMES)
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        value = getattr(import_module(str(_HOMES[name])), name)
+        value = getattr(import_module(_HOMES[name]), name)
         globals()[name] = value
         return value
     if name in _GLT_HOMES:

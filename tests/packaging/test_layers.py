@@ -38,6 +38,7 @@ ORDER = (
         "plugins",
         "errors",
         "rendering",
+        "stubs",
         "printable",
         "units",
         "version",

@@ -177,6 +177,15 @@ def tables_after(
     return TableSource(layout, options, name=store.name, folder=folder, memory_bytes=_memory(), events=events, after=store)
 
 
+def append_tables(store: Store, edges: Any, nodes: Any, *, fill: Mapping[str, Any] | None, path: Path | None, events: EventSink) -> Store:
+    """Writes a store with the rows of further tables, see ``Store.append``; ``path`` is where, None is the store's own place."""
+    from gnnkit.storage.append import append_to_store  # numba
+
+    rows = tables_after(store, edges, nodes, fill=fill, folder=store.path.parent, events=events)
+    return append_to_store(store, rows, rows.recoding, path, events)
+
+
+
 def _memory() -> int:
     return max(_MIN_MEMORY, min(_MAX_MEMORY, available_memory() // 16))
 

@@ -1,0 +1,41 @@
+"""The public names and the modules they live in: what type checkers read, and ``gnnkit`` itself when a name is first used."""
+
+from gnnkit import datasets as datasets
+from gnnkit import distributed as distributed
+from gnnkit import errors as errors
+from gnnkit import pyg as pyg
+from gnnkit.backends.colocated import Colocated as Colocated
+from gnnkit.backends.glt.options import Glt as Glt
+from gnnkit.backends.graph_store import GraphStore as GraphStore
+from gnnkit.backends.inprocess import InProcess as InProcess
+from gnnkit.backends.on_device import OnDevice as OnDevice
+from gnnkit.datasets.pyg import add_label_edges as add_label_edges
+from gnnkit.datasets.tables import tables as tables
+from gnnkit.export.verify import verify_export as verify_export
+from gnnkit.graph_loader import GraphLoader as GraphLoader
+from gnnkit.jobs.context import TrainContext as TrainContext
+from gnnkit.jobs.launching import launch as launch
+from gnnkit.jobs.launching.engine import RunHandle as RunHandle
+from gnnkit.loader.building import unpad as unpad
+from gnnkit.loader.inspection import check_leakage as check_leakage
+from gnnkit.partitioning import partition as partition
+from gnnkit.plan import LoaderPlan as LoaderPlan
+from gnnkit.ray.options import Ray as Ray
+from gnnkit.samplers import HGT as HGT
+from gnnkit.samplers import PPR as PPR
+from gnnkit.samplers import Clusters as Clusters
+from gnnkit.samplers import Labor as Labor
+from gnnkit.samplers import LayerWise as LayerWise
+from gnnkit.samplers import Saint as Saint
+from gnnkit.samplers import Walks as Walks
+from gnnkit.serving import GraphStoreServers as GraphStoreServers
+from gnnkit.serving import serve as serve
+from gnnkit.splitters import split_links as split_links
+from gnnkit.splitters import split_nodes as split_nodes
+from gnnkit.storage.layout import BuildOptions as BuildOptions
+from gnnkit.storage.store import Store as Store
+from gnnkit.ui.options import set_options as set_options
+from gnnkit.version import __version__ as __version__
+
+def load_ipython_extension(shell: object) -> None: ...
+def unload_ipython_extension(shell: object) -> None: ...
