@@ -47,7 +47,7 @@ def measure(backend: str, options: argparse.Namespace) -> dict[str, float]:
     """
     import gnnkit
 
-    made: dict[str, gnnkit.Backend] = {
+    made: dict[str, Any] = {
         "InProcess": gnnkit.InProcess(num_threads=2),
         "Colocated": gnnkit.Colocated(2),
         "GraphStore": gnnkit.GraphStore(num_servers=2),

@@ -173,10 +173,6 @@ class EpochStats:
     sample_s: float = 0.0
     gather_s: float = 0.0
 
-    def spent(self) -> tuple[float, float, float, float, float, float]:
-        """The consumer's time so far, in the order of ``BatchRecord``."""
-        return self.paused_s, self.wait_s, self.collate_s, self.transform_s, self.transfer_s, self.consumer_s
-
     @property
     def batches_per_s(self) -> float:
         """Batches delivered per second of wall time."""
@@ -291,9 +287,10 @@ class EpochState:
             counters.oversized += subgraph.is_oversized
             counters.sample_s += subgraph.sample_s
             counters.gather_s += subgraph.gather_s
-            before, now = self._booked, counters.spent()
-            self._booked = now
-            paused_s, wait_s, collate_s, transform_s, transfer_s, consumer_s = map(operator.sub, now, before)
+            # The consumer's time, in the order of ``BatchRecord``.
+            own = counters.paused_s, counters.wait_s, counters.collate_s, counters.transform_s, counters.transfer_s, counters.consumer_s
+            before, self._booked = self._booked, own
+            paused_s, wait_s, collate_s, transform_s, transfer_s, consumer_s = map(operator.sub, own, before)
             consumed = asked_s, paused_s, wait_s, collate_s, transform_s, transfer_s, consumer_s
             sampled = subgraph.worker, subgraph.began_s, subgraph.sample_s, subgraph.gather_s
             size = layout.num_seeds, nodes, edges, layout.nbytes, subgraph.ready, cached_nbytes

@@ -250,7 +250,12 @@ class FeatureCache:
         from gnnkit.sampling.device.numbers import DeviceNumbers  # which needs torch
 
         specs = feature_specs(schema)
-        _check_room(sum(specs[name].row_nbytes * len(ids) for name, ids in chosen.items()), device)
+        nbytes, free = sum(specs[name].row_nbytes * len(ids) for name, ids in chosen.items()), free_on(device)
+        if nbytes > free:
+            raise MemoryLimitError(
+                f"feature_cache: the features to be kept take {nbytes / 1e6:.0f} MB, {free / 1e6:.0f} MB are free on {device}",
+                "give a smaller feature_cache: the model and its batches need room too",
+            )
         words = {name: as_words(ids, schema.node_types[name].num_nodes) for name, ids in chosen.items()}
         rows = {}
         for name, ids in chosen.items():
@@ -291,15 +296,6 @@ class FeatureCache:
             store[FEATURE_NAME] = self.numbers[node_type](found) if node_type in self.numbers else found
             del store[SLOT], store[MISSING]
         return data
-
-
-def _check_room(nbytes: int, device: torch.device) -> None:
-    free = free_on(device)
-    if nbytes > free:
-        raise MemoryLimitError(
-            f"feature_cache: the features to be kept take {nbytes / 1e6:.0f} MB, {free / 1e6:.0f} MB are free on {device}",
-            "give a smaller feature_cache: the model and its batches need room too",
-        )
 
 
 def stored_rows(graph: GraphArrays, chosen: Mapping[NodeType, NDArray[np.int64]]) -> Iterator[PendingRows]:

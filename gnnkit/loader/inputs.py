@@ -606,8 +606,9 @@ def resolve_input_links(edge_label_index: Any, options: LinkOptions, sampling: S
     split = (find_split(which, graph.link_splits.get(edge_type, {})) or which) if isinstance(which, str) else None
     own = {} if split is None else _own_arrays(split, edge_type, graph)
     negatives = options.negatives(any(name in own for name in OWN_NEGATIVES))
-    if negatives is not None and negatives.mode == "official":
-        _check_official(own, split, edge_type)
+    if negatives is not None and negatives.mode == "official" and not any(name in own for name in OWN_NEGATIVES):
+        what = "links that are no split" if split is None else f"the split {split!r} of {edge_type}"
+        raise PlanError(f"neg_sampling='official', and {what} have no negatives of their own", "draw some: 'binary' or 'triplet'")
     links = None if which is None or split is not None else to_links(which, edge_type, graph.arrays.schema)
     if which is None and any(part.edge_id is None for part in graph.arrays.edges[edge_type]):
         raise missing_edge_ids(edge_type)
@@ -629,7 +630,9 @@ def resolve_input_links(edge_label_index: Any, options: LinkOptions, sampling: S
     if options.exclude_edges == "reverse" and find_reverse(edge_type, graph.arrays.schema.edge_types) is None:
         raise PlanError(f"exclude_edges='reverse', and no edge type holds the reverses of {edge_type}", "use exclude_edges='self'")
     if negatives is not None:
-        _check_weights(negatives, edge_type, graph.arrays.schema)
+        for node_type, what in ((edge_type[0], "src_weight"), (edge_type[2], "dst_weight")):
+            if (weight := getattr(negatives, what)) is not None:
+                integer_weights(weight, graph.arrays.schema.node_types[node_type].num_nodes, what)
         if sampling.time_attr is not None:
             _check_candidates(negatives, edge_type, own["edge_label_time"] if time is None else time, sampling.time_attr, graph)
     stream = f"link/{edge_type_name(edge_type)}/{split or ('all' if which is None else 'ids')}"
@@ -721,22 +724,10 @@ def _own_arrays(split: str, edge_type: EdgeType, graph: GraphHandle) -> Mapping[
     return splits[split]
 
 
-def _check_official(own: Mapping[str, Any], split: str | None, edge_type: EdgeType) -> None:
-    if not any(name in own for name in OWN_NEGATIVES):
-        what = "links that are no split" if split is None else f"the split {split!r} of {edge_type}"
-        raise PlanError(f"neg_sampling='official', and {what} have no negatives of their own", "draw some: 'binary' or 'triplet'")
-
-
 def _count(links: NDArray[np.int64] | None, own: Mapping[str, NDArray[Any]], edge_type: EdgeType, schema: GraphSchema) -> int:
     if links is not None:
         return int(links.shape[1])
     return int(own["edge_label_index"].shape[1]) if own else schema.edge_types[edge_type].num_edges
-
-
-def _check_weights(negatives: NegativeSampling, edge_type: EdgeType, schema: GraphSchema) -> None:
-    for weight, node_type, what in ((negatives.src_weight, edge_type[0], "src_weight"), (negatives.dst_weight, edge_type[2], "dst_weight")):
-        if weight is not None:
-            integer_weights(weight, schema.node_types[node_type].num_nodes, what)
 
 
 def _check_candidates(

@@ -41,7 +41,11 @@ class SharedInts:
     """
 
     def __init__(self, count: int) -> None:
-        self.fd = _anonymous_file()
+        if hasattr(os, "memfd_create"):
+            self.fd = os.memfd_create("gnnkit-metis", os.MFD_CLOEXEC)
+        else:
+            with tempfile.TemporaryFile() as file:
+                self.fd = os.dup(file.fileno())
         weakref.finalize(self, os.close, self.fd).atexit = False
         os.ftruncate(self.fd, 8 * max(count, 1))
         self.values = _mapped(self.fd)[:count]
@@ -126,7 +130,18 @@ def _cut_apart(fds: Sequence[int], *numbers: int) -> None:
         fds: Descriptors of the arrays, -1 for what is not there.
         *numbers: The other arguments of ``_cut``.
     """
-    with _start(fds, numbers) as process:
+    path = [os.getcwd() if entry == "" else entry for entry in sys.path]
+    with subprocess.Popen(
+        [sys.executable, "-m", __name__, *map(str, (os.getpid(), *fds, *numbers))],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"},
+        pass_fds=[fd for fd in fds if fd >= 0],
+        start_new_session=True,  # an interrupt is this process's affair
+    ) as process:
         try:
             said = process.communicate()[1]
         except BaseException:
@@ -139,28 +154,6 @@ def _cut_apart(fds: Sequence[int], *numbers: int) -> None:
             f"the process (pid {process.pid}) that METIS ran in {how}\n{said[-_LAST_WORDS:]}".rstrip(),
             'METIS needs several times the memory of the graph; take partition="ldg"',
         )
-
-
-def _start(fds: Sequence[int], numbers: Sequence[int]) -> subprocess.Popen[str]:
-    path = [os.getcwd() if entry == "" else entry for entry in sys.path]
-    return subprocess.Popen(
-        [sys.executable, "-m", __name__, *map(str, (os.getpid(), *fds, *numbers))],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"},
-        pass_fds=[fd for fd in fds if fd >= 0],
-        start_new_session=True,  # an interrupt is this process's affair
-    )
-
-
-def _anonymous_file() -> int:
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("gnnkit-metis", os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
 
 
 def _mapped(fd: int) -> NDArray[np.int64]:

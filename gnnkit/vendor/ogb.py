@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
 from gnnkit.errors import DatasetError
@@ -79,17 +78,14 @@ def evaluator(name: str, task: Literal["node", "link"]) -> Any:
     Raises:
         DatasetError: ``ogb`` is not installed or cannot be imported.
     """
-    return _import(f"ogb.{_FOLDERS[task]}").Evaluator(name)
-
-
-def _import(module: str) -> ModuleType:
     package_dir()
     with _import_lock, _quiet_import():
         try:
-            return importlib.import_module(module)
+            module = importlib.import_module(f"ogb.{_FOLDERS[task]}")
         except ImportError as error:
             message = f"the package 'ogb' is installed but cannot be imported: {error}"
             raise DatasetError(message, f"{_PIP_LINE} --force-reinstall") from error
+    return module.Evaluator(name)
 
 
 @contextmanager
