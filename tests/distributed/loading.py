@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,17 @@ from torch_geometric.data import Data, HeteroData
 import gnnkit
 from gnnkit import Store
 from gnnkit.datasets import PyGSource
-from gnnkit.distributed import DistDataset, message_passing_to_negative_label, message_passing_to_positive_label
+from gnnkit.distributed import (
+    DistDataset,
+    GraphStoreInfo,
+    RemoteDistDataset,
+    init_client,
+    message_passing_to_negative_label,
+    message_passing_to_positive_label,
+    shutdown_client,
+)
 
+DEADLINE_S = 120
 NUM_NODES = 40
 TO = ("node", "to", "node")
 POSITIVE, NEGATIVE = message_passing_to_positive_label(TO), message_passing_to_negative_label(TO)
@@ -56,6 +67,26 @@ def stored(data: Any, folder: Path, num_parts: int = 1, **options: Any) -> Store
 def dataset_of(data: Any, folder: Path, num_parts: int = 1, part: int = 0, **options: Any) -> DistDataset:
     """A dataset of a store of a graph."""
     return DistDataset.from_store(stored(data, folder, num_parts, **options), part)
+
+
+@contextmanager
+def serving(*stores: Store) -> Iterator[list[Any]]:
+    """Two servers of each store, which are there."""
+    with ExitStack() as stack:
+        running = [stack.enter_context(gnnkit.serve(store, 2, progress=False)) for store in stores]
+        for servers in running:
+            servers.wait(DEADLINE_S)
+        yield running
+
+
+@contextmanager
+def client(address: str) -> Iterator[RemoteDistDataset]:
+    """This process as the only client of two servers, with their graph."""
+    init_client(2, 1, 0, address, 0)
+    try:
+        yield RemoteDistDataset(GraphStoreInfo(2, 1), 0)
+    finally:
+        shutdown_client()
 
 
 def pygs_own(batch: Any) -> Any:

@@ -16,17 +16,14 @@ from gnnkit.distributed import (
     DistDataset,
     DistServer,
     FetchABLPInputRequest,
-    GraphStoreInfo,
     PPRSamplerOptions,
     RemoteDistDataset,
-    init_client,
     message_passing_to_negative_label,
     message_passing_to_positive_label,
     reverse_edge_type,
-    shutdown_client,
 )
 from gnnkit.errors import PlanError
-from tests.distributed.loading import NEGATIVE, POSITIVE, TO, dataset_of, ring, stored
+from tests.distributed.loading import NEGATIVE, POSITIVE, TO, client, dataset_of, ring, serving, stored
 from tests.distributed.social import NUM_USERS, TO_STORY, social
 
 pytestmark = [pytest.mark.filterwarnings("ignore:labels as a dict:FutureWarning")]
@@ -179,10 +176,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
         "toy": stored(toy("in"), tmp_path_factory.mktemp("toy"), 2),
         "social": stored(gnnkit_social(), tmp_path_factory.mktemp("social"), 2, edge_dir="out"),
     }
-    with gnnkit.serve(stores["toy"], 2, progress=False) as first, gnnkit.serve(stores["social"], 2, progress=False) as second:
-        first.wait(DEADLINE_S)
-        second.wait(DEADLINE_S)
-        yield {"toy": first, "social": second, "stores": stores}
+    with serving(*stores.values()) as running:
+        yield {**dict(zip(stores, running, strict=True)), "stores": stores}
 
 
 def gnnkit_social() -> HeteroData:
@@ -191,9 +186,8 @@ def gnnkit_social() -> HeteroData:
 
 @pytest.fixture
 def joined(served: dict[str, Any], request: pytest.FixtureRequest) -> Iterator[RemoteDistDataset]:
-    init_client(2, 1, 0, served[request.param].address, 0)
-    yield RemoteDistDataset(GraphStoreInfo(2, 1), 0)
-    shutdown_client()
+    with client(served[request.param].address) as dataset:
+        yield dataset
 
 
 def input_of(anchors: list[int], good: Any, bad: Any = None, node_type: str = "node", edge_type: Any = TO) -> ABLPInputNodes:

@@ -20,8 +20,8 @@ from gnnkit.distributed import glt_classes
 from gnnkit.errors import PlanError
 from tests.distributed.loading import ring, stored
 from tests.helpers.glt import is_native, needs_glt, of_glt
-from tests.helpers.machine import ROOT
 from tests.helpers.ports import free_port
+from tests.helpers.programs import started
 
 DEADLINE_S = 120
 ADDRESS: dict[str, Any] = {"master_addr": "10.0.0.1", "master_port": 7}
@@ -159,22 +159,14 @@ print(json.dumps(found))
 def test_calls_between_processes_are_graphlearn_torchs_own(glt_interpreter: Path) -> None:
     names = ["trainers_0", "trainers_1"]
     command, port = [str(glt_interpreter), "-W", "ignore", "-c", CALLS], str(free_port())
-    started = [
-        subprocess.Popen([*command, str(rank), port], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-        for rank in range(2)
-    ]
-    try:
-        for rank, process in enumerate(started):
-            out, err = process.communicate(timeout=DEADLINE_S)
-            assert process.returncode == 0, err[-3000:]
+    with started([[*command, str(rank), port] for rank in range(2)], [os.environ] * 2) as programs:
+        for rank, program in enumerate(programs):
+            out, err = program.communicate(timeout=DEADLINE_S)
+            assert program.returncode == 0, err[-3000:]
             initialized, found, parts, other, gathered, everywhere, total, later, own, groups = json.loads(out.splitlines()[-1])
             assert initialized and found == names and parts == [[name] for name in names] and other == names[1 - rank]
             assert gathered == {name: rank for rank, name in enumerate(names)} and everywhere == {names[0]: 5, names[1]: 6}
             assert (total, later, own, groups) == (3, 7, names[rank], [2])
-    finally:
-        for process in started:
-            process.kill()
-            process.communicate()
 
 
 SAMPLERS = """

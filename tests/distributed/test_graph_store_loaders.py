@@ -7,7 +7,6 @@ import itertools
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +30,10 @@ from gnnkit.distributed import (
     RemoteDistDataset,
     async_request_server,
     create_sampling_config,
-    init_client,
     request_server,
-    shutdown_client,
 )
 from gnnkit.errors import DatasetError, GnnkitError, LoaderClosed, PlanError, WorkerDied
-from tests.distributed.loading import NUM_NODES, TO, labelled, ring, seeds_of, stored
+from tests.distributed.loading import NUM_NODES, TO, client, labelled, ring, seeds_of, serving, stored
 from tests.helpers.batches import same
 from tests.helpers.waiting import wait_until
 
@@ -59,19 +56,8 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Store]:
 
 @pytest.fixture(scope="module")
 def servers(stores: dict[str, Store]) -> Iterator[dict[str, Any]]:
-    with gnnkit.serve(stores["plain"], 2, progress=False) as plain, gnnkit.serve(stores["labelled"], 2, progress=False) as typed:
-        plain.wait(DEADLINE_S)
-        typed.wait(DEADLINE_S)
-        yield {"plain": plain, "labelled": typed}
-
-
-@contextmanager
-def client(address: str) -> Iterator[RemoteDistDataset]:
-    init_client(2, 1, 0, address, 0)
-    try:
-        yield RemoteDistDataset(GraphStoreInfo(2, 1), 0)
-    finally:
-        shutdown_client()
+    with serving(*stores.values()) as running:
+        yield dict(zip(stores, running, strict=True))
 
 
 @pytest.fixture

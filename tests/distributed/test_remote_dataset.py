@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
-import gnnkit
 from gnnkit import Store
 from gnnkit.distributed import (
     ABLPInputNodes,
@@ -23,12 +22,10 @@ from gnnkit.distributed import (
     RemoteDistDataset,
     ServerSlice,
     get_graph_store_info,
-    init_client,
     request_server,
-    shutdown_client,
 )
 from gnnkit.errors import PlanError
-from tests.distributed.loading import NEGATIVE, POSITIVE, TO, labelled, ring, stored
+from tests.distributed.loading import NEGATIVE, POSITIVE, TO, client, labelled, ring, serving, stored
 from tests.distributed.social import TO_STORY, TO_USER, social
 from tests.distributed.standing_in import answer_requests
 
@@ -215,16 +212,14 @@ def test_get_graph_store_info_from_the_environment(monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture(scope="module")
 def servers(stores: dict[str, Store]) -> Iterator[Any]:
-    with gnnkit.serve(stores["typed"], 2, progress=False) as running:
-        running.wait(DEADLINE_S)
+    with serving(stores["typed"]) as (running,):
         yield running
 
 
 @pytest.fixture
 def joined(servers: Any) -> Iterator[RemoteDistDataset]:
-    init_client(2, 1, 0, servers.address, 0)
-    yield RemoteDistDataset(GraphStoreInfo(2, 1), 0)
-    shutdown_client()
+    with client(servers.address) as dataset:
+        yield dataset
 
 
 @pytest.mark.slow

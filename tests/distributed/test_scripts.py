@@ -20,6 +20,7 @@ from tests.distributed.ranks import TORCHRUN_VARIABLES
 from tests.helpers.batches import digest
 from tests.helpers.graphs import homogeneous_source, random_edges
 from tests.helpers.ports import free_port
+from tests.helpers.programs import started
 
 pytestmark = pytest.mark.slow
 
@@ -33,24 +34,13 @@ def environment() -> dict[str, str]:
 
 def run_ranks(folder: Path, world_size: int, python: str) -> list[list[dict[str, Any]]]:
     """What each rank printed, for each script."""
-    started: list[subprocess.Popen[str]] = []
-    try:
-        for rank in range(world_size):
-            command = [python, "-W", "ignore", str(HERE / "migrated.py"), str(folder), str(rank), str(world_size)]
-            started.append(
-                subprocess.Popen(
-                    command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-                )
-            )
-        results = [process.communicate(timeout=300) for process in started]
-        for process, (_, err) in zip(started, results, strict=True):
-            assert process.returncode == 0, err[-4000:]
+    script = [python, "-W", "ignore", str(HERE / "migrated.py"), str(folder)]
+    commands = [[*script, str(rank), str(world_size)] for rank in range(world_size)]
+    with started(commands, [environment()] * world_size) as programs:
+        results = [program.communicate(timeout=300) for program in programs]
+        for program, (_, err) in zip(programs, results, strict=True):
+            assert program.returncode == 0, err[-4000:]
         return [json.loads(out.splitlines()[-1]) for out, _ in results]
-    finally:
-        for process in started:
-            if process.poll() is None:
-                os.killpg(process.pid, 9)
-            process.communicate()
 
 
 def learnable() -> Any:
@@ -94,7 +84,7 @@ def test_they_do_so_beside_the_native_library(folder: Path, glt_interpreter: Pat
 def test_hosts_with_a_part_each_give_the_batches_of_one_with_both(tmp_path: Path) -> None:
     from gnnkit.distributed import DistDataset, DistNeighborLoader
 
-    store, started, wanted = stored(ring(), tmp_path, 2, partition="random"), [], []
+    store, wanted = stored(ring(), tmp_path, 2, partition="random"), []
     for part in range(2):
         dataset = DistDataset.from_store(store, part)
         loader = DistNeighborLoader(dataset, [3, 2], batch_size=8, shuffle=True, num_workers=0, seed=4)
@@ -102,23 +92,11 @@ def test_hosts_with_a_part_each_give_the_batches_of_one_with_both(tmp_path: Path
         loader.shutdown()
         shutil.copytree(store.path, tmp_path / f"host{part}")
         shutil.rmtree(tmp_path / f"host{part}" / f"part{1 - part}")
-    port = str(free_port())
-    try:
-        for rank in range(2):
-            own = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": str(rank)}
-            own |= {"GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-            command = [sys.executable, "-W", "ignore", str(HERE / "hosted.py"), str(tmp_path / f"host{rank}")]
-            started.append(
-                subprocess.Popen(
-                    command, env=environment() | own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-                )
-            )
-        results = [process.communicate(timeout=240) for process in started]
-    finally:
-        for process in started:
-            if process.poll() is None:
-                os.killpg(process.pid, 9)
-            process.communicate()
+    group = {"WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    group |= {"MASTER_PORT": str(free_port()), **environment()}
+    commands = [[sys.executable, "-W", "ignore", str(HERE / "hosted.py"), str(tmp_path / f"host{rank}")] for rank in range(2)]
+    with started(commands, [{**group, "RANK": str(rank), "GROUP_RANK": str(rank)} for rank in range(2)]) as programs:
+        results = [program.communicate(timeout=240) for program in programs]
     assert [out.splitlines()[-1:] for out, _ in results] == [[line] for line in wanted], [err[-3000:] for _, err in results]
 
 
@@ -132,19 +110,11 @@ def check_servers(tmp_path: Path, num_servers: int, num_clients: int, word: str,
     own = {"GNNKIT_TOKEN": "a token in the environment", "GNNKIT_HOME": str(tmp_path / "home")}
     numbers = {"--port": free_port(), "--num_servers": num_servers, "--num_clients": num_clients}
     arguments = [str(tmp_path), *(str(word) for pair in numbers.items() for word in pair), "--word", word]
-    started = []
-    try:
-        for role in ("server", "client"):
-            command = [python, "-W", "ignore", str(HERE / "migrated_servers.py"), role, *arguments]
-            started.append(subprocess.Popen(command, env=environment() | own, stderr=subprocess.PIPE, text=True, start_new_session=True))
-        errors = [process.communicate(timeout=300)[1] for process in reversed(started)]
+    commands = [[python, "-W", "ignore", str(HERE / "migrated_servers.py"), role, *arguments] for role in ("server", "client")]
+    with started(commands, [environment() | own] * 2) as programs:
+        errors = [program.communicate(timeout=300)[1] for program in reversed(programs)]
         # The programs look at the exit status of each process that they started.
-        assert [process.returncode for process in started] == [0, 0], errors
-    finally:
-        for process in started:
-            if process.poll() is None:
-                os.killpg(process.pid, 9)
-            process.communicate()
+        assert [program.returncode for program in programs] == [0, 0], errors
     clients = [torch.load(tmp_path / f"client{rank}.pt") for rank in range(num_clients)]
     for epoch in range(3):
         assert sorted(seed for client in clients for seed in client["train"][epoch]) == train.tolist()

@@ -31,7 +31,7 @@ from gnnkit.distributed import (
     wait_and_shutdown_server,
 )
 from gnnkit.errors import LoaderClosed, PlanError, StartTimeout, WorkerDied
-from tests.distributed.loading import ring, stored
+from tests.distributed.loading import ring, serving, stored
 from tests.helpers.leaks import descendants
 from tests.helpers.machine import ROOT
 from tests.helpers.waiting import wait_until
@@ -48,8 +48,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture(scope="module")
 def servers(store: Store) -> Iterator[Any]:
-    with gnnkit.serve(store, num_servers=2, progress=False) as running:
-        running.wait(DEADLINE_S)
+    with serving(store) as (running,):
         yield running
 
 
