@@ -2,7 +2,7 @@
 
 Names, types, defaults and sentences stand once, at the classes that hold the values (``LoaderOptions``, ``InputOptions``, ``LinkOptions``,
 ``BuildOptions``, ``TableOptions``); this module says in which order and groups they are shown. ``tools/write_options.py`` writes the static
-types (the stubs ``gnnkit.loader.option_types`` and ``gnnkit.datasets.table_types``) and ``docs/options.md`` from it.
+types (the stubs ``loader/option_types.pyi`` and ``datasets/table_types.pyi``) and ``docs/options.md`` from it.
 """
 
 from __future__ import annotations
