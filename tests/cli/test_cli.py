@@ -22,7 +22,7 @@ import gnnkit
 from gnnkit import BuildOptions, Store
 from gnnkit.datasets import products_like
 from tests.helpers.command import run_captured
-from tests.helpers.graphs import homogeneous_source, stored
+from tests.helpers.graphs import homogeneous_source, random_edges, stored
 from tests.helpers.kernels import compiled_kernels
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -276,6 +276,16 @@ def test_info_counts_classes_and_nodes_without_a_label(
     assert cli("partition", 2, *tables, *options, "--out", tmp_path / "store")[0] == 0
     assert re.search(rf"labels +{row} *\n", cli("info", tmp_path / "store")[1])
     assert list(json.loads(cli("info", tmp_path / "store", "--json")[1])["labels"]["node"].values()) == facts
+
+
+def test_partition_measures_by_one_of_several_splits(cli: Cli, tmp_path: Path) -> None:
+    masks = np.random.default_rng(0).random((60, 3)) < 0.5
+    splits = {f"train.{k}": np.flatnonzero(masks[:, k]) for k in range(3)}
+    stored(homogeneous_source(random_edges(np.random.default_rng(0), 60, 60, 200), 60, splits=splits), tmp_path / "store", BuildOptions(1))
+    words = ["partition", tmp_path / "store", 2, "--partition", "frequency", "--out", tmp_path / "two"]
+    code, _, err = cli(*words)
+    assert code == 2 and "split_index=0 chooses the first of several" in " ".join(err.split())
+    assert cli(*words, "--split-index", 1)[0] == 0 and Store.open(tmp_path / "two").options.input_nodes == "train.1"
 
 
 def test_partition_says_how_texts_are_read_and_is_told(cli: Cli, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from torch_geometric.data import Data, HeteroData
 
 import gnnkit
 from gnnkit import GraphLoader
+from gnnkit.datasets.pyg import PyGSource
 from gnnkit.errors import GnnkitError
 from gnnkit.pyg import NeighborLoader
 
@@ -102,6 +103,15 @@ def test_nodes_without_a_label_are_warned_of_once_for_several_splits(tmp_path: P
         "1 of 40 nodes of the split 'train.0' have no label in data.y, and are left out of it; so are those of the others"
     ]
     assert said[0].filename == __file__
+
+
+def test_inputs_of_pygs_loaders_are_taken_as_they_are() -> None:
+    data = graph(train_mask=FIRST, y=torch.where(torch.arange(NODES) % 2 == 0, -1, 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader = NeighborLoader(data, num_neighbors=[2], input_nodes=data.train_mask, batch_size=10)
+        found = [int(i) for batch in loader for i in batch.n_id[: batch.batch_size]]
+    assert sorted(found) == list(range(40))
 
 
 def test_a_mask_that_all_splits_share_belongs_to_each() -> None:
@@ -257,6 +267,45 @@ def test_classes_are_counted_for_each_type(tmp_path: Path) -> None:
     assert (loader.num_classes, loader.for_split(("item", None)).num_classes) == (2, 6)
 
 
+def read(**columns: Any) -> Any:
+    options = columns.pop("options", {})
+    return gnnkit.tables(LINKS, TABLE.drop(columns="fold").assign(**columns), keys="id", **options)
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "says"),
+    [
+        ({"s": [None] * 5}, {"split": "s"}, "split 's' of 'node' is null in all 5 rows"),
+        ({"s": [True, False, True, True, False]}, {"split": "s"}, r"holds \[0, 1\].*\n.*table\['s'\].astype\(int\).map\("),
+        ({"c": list("abcab")}, {"label": "c", "unlabelled": {"node": "a"}}, "unlabelled={'node': 'a'}"),
+        ({"c": list("abcab")}, {"unlabelled": "a"}, "unlabelled='a', and no label= is given"),
+        ({"c": [["x"], ["y", "x"], None, [], ["x"]]}, {"label": "c"}, r"lists of texts.*\n.*str.join\('\|'\).str.get_dummies\(\)"),
+        ({"c": [None, [1, 2], None, [1], [0, 1]]}, {"label": "c"}, "a list of 1 numbers in row 3, after lists of 2"),
+        ({"c": [1.5, 2, 3, 4, 5]}, {"label": "c", "types": {"c": "int64"}}, "'c' is double, and int64 was asked for"),
+    ],
+)
+def test_labels_and_splits_that_cannot_be_meant_are_said(columns: dict[str, Any], options: dict[str, Any], says: str) -> None:
+    with pytest.raises(GnnkitError, match=f"(?s){says}"):
+        read(**columns, options=options)
+
+
+def test_advice_on_labels_and_splits_is_followed_to_its_end() -> None:
+    made = read(s=pd.Series([True, False, True, True, False]).astype(int).map({1: "train", 0: "test"}), options={"split": "s"})
+    assert {name: list(own) for name, own in made.splits["node"].items()} == {"train": [0, 2, 3], "test": [1, 4]}
+    lists = pd.Series([["x"], ["y", "x"], None, [], ["x"]]).str.join("|").str.get_dummies().values.tolist()
+    assert np.concatenate(list(read(c=lists, options={"label": "c"}).node_array_chunks("node", "y"))).tolist()[1:3] == [[1, 1], [0, 0]]
+    texts = ["a", "nan", "b", "None", "a"]
+    with pytest.warns(UserWarning, match=r"the labels 'c' have the classes \['None', 'nan'\]: unlabelled=\['None', 'nan'\] says"):
+        assert read(c=texts, options={"label": "c"}).metadata["num_classes"] == 4
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for none in (["None", "nan"], {"None", "nan"}, np.array(["None", "nan"])):
+            assert read(c=texts, options={"label": "c", "unlabelled": none}).metadata["num_classes"] == 2
+        assert read(c=[None] * 5, options={"label": "c"}).metadata["tables"]["node"]["unlabelled"] == 5
+    masked = gnnkit.tables({"src": [0, 1], "dst": [1, 0]}, {"c": np.ma.array([1, 7], mask=[0, 1])}, label="c")
+    assert np.concatenate(list(masked.node_array_chunks("node", "y"))).tolist() == [1, -1]
+
+
 def test_several_columns_of_labels_may_lack_some(tmp_path: Path) -> None:
     table = TABLE.assign(l1=pd.array([1, 0, None, 1, 0], "Int64"), l2=[0.5, 1.0, np.nan, np.nan, 0.0])
     options = {**OPTIONS, "label": ["l1", "l2"]}
@@ -294,3 +343,53 @@ def test_labels_of_pyg_that_say_none(none: float, opened: str, tmp_path: Path) -
     with pytest.raises(GnnkitError, match="none of the 40 nodes of the split 'train' has a label"):
         OPENED[opened](graph(y=y, train_mask=FIRST), tmp_path / "other")
     assert len(GraphLoader.from_pyg(graph(y=y, train_mask=FIRST), input_nodes=None, **PLAIN))
+
+
+# Plans -------------------------------------------------------------------------------------------------------------------------
+
+RELATIONS = LINKS.assign(relation=["likes", "knows", "likes", "knows", "likes"])
+MATRIX = "%%MatrixMarket matrix coordinate pattern general\n5 5 4\n1 2\n2 3\n3 4\n5 1\n"
+
+
+def of_relations(folder: Path, **options: Any) -> GraphLoader:
+    table = TABLE.assign(label=["b", "a", None, "a", "?"])
+    nodes: Any = table if len(options) == 1 else {"node": table}
+    return GraphLoader.from_tables(RELATIONS, nodes, store_dir=folder, **OPTIONS, **options, unlabelled="?", **PLAIN)
+
+
+def of_matrix(folder: Path) -> GraphLoader:
+    (folder / "graph.mtx").write_text(MATRIX)
+    return GraphLoader.from_tables(folder / "graph.mtx", 5, store_dir=folder, **PLAIN)
+
+
+def of_links(folder: Path) -> GraphLoader:
+    source = PyGSource(graph())
+    ends = {"train": EDGES.numpy()[:, :40], "valid": EDGES.numpy()[:, 40:60]}
+    source.link_splits = {("node", "to", "node"): {split: {"edge_label_index": index} for split, index in ends.items()}}
+    store = gnnkit.partition(source, 2, out=folder / "store")
+    return GraphLoader.from_store(store, **PLAIN).for_links("val")
+
+
+PLANNED: dict[str, Callable[[Path], GraphLoader]] = {
+    "unlabelled": lambda folder: of_table(["b", "a", "unknown", "a", None], folder, unlabelled=["unknown"]),
+    "numbers with gaps": lambda folder: of_table([1.0, 0.0, np.nan, 0.0, np.nan], folder).for_split("val"),
+    "split_index": lambda folder: as_stored(graph(**SEVERAL), folder / "store", split_index=1),
+    "typed split_index": lambda folder: as_stored(typed(**SEVERAL), folder / "store", split_index=2).for_split("val"),
+    "edge_type": lambda folder: of_relations(folder, edge_type="relation"),
+    "categories": lambda folder: of_relations(folder, categories="relation"),
+    "matrix": of_matrix,
+    "links": of_links,
+}
+
+
+@pytest.mark.parametrize("name", PLANNED)
+@pytest.mark.filterwarnings("ignore:.*(no label|taken as classes)")
+def test_a_plan_and_a_job_give_the_batches_of_the_loader(name: str, tmp_path: Path) -> None:
+    loader = PLANNED[name](tmp_path)
+    loader.plan.save(tmp_path / "plan.json")
+    job = loader.export(tmp_path / "job", gpus_per_node=0, train="def train(loader, ctx):\n    pass\n")
+    own = [batch.to_dict() for batch in loader]
+    assert own
+    for path in (tmp_path / "plan.json", job.directory / "plan.json"):
+        found = [batch.to_dict() for batch in GraphLoader.from_plan(path, progress=False)]
+        assert str(found) == str(own)

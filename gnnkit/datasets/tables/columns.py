@@ -40,6 +40,8 @@ _LOOKED_AT = 100
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 _DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+")
 _ISO_DATE, _DATE = re.compile(r"\d{4}-\d\d-\d\d\b"), re.compile(r"\d{1,2}([./-])\d{1,2}\1\d{2,4}\b")
+# Texts that usually stand for a label that is missing.
+_NO_LABELS = {"", "?", "-", "na", "n/a", "<na>", "nan", "nat", "none", "null", "unknown", "unlabelled", "unlabeled", "missing"}
 _FIT_ROWS, _DAY_US = 1 << 20, 86_400_000_000
 
 
@@ -339,8 +341,8 @@ class Numbers(Column):
         self._widths: list[int] = []
         self._waiting: list[list[NDArray[Any]]] = []  # rows until there is a list of each column, which tells how long they are
         self._is_label = is_label
-        # Of labels that are no whole numbers: whether some are missing, and whether the others could be classes.
-        self._has_gaps, self._may_be_classes = False, flat and not set(columns) & set(options.types)
+        # Of labels that are no whole numbers: whether some are missing, whether some are there, and whether these could be classes.
+        self._has_gaps, self._has_some, self._may_be_classes = False, False, flat and not set(columns) & set(options.types)
         self._forms_before: tuple[bool, bool] | None = None
 
     @override
@@ -393,7 +395,7 @@ class Numbers(Column):
             converted = [np.where(rows < 0, np.nan, rows).astype(np.float32) if rows.dtype.kind == "i" else rows for rows in converted]
             for rows in converted:
                 gaps = np.isnan(rows)
-                self._has_gaps |= bool(gaps.any())
+                self._has_gaps, self._has_some = self._has_gaps or bool(gaps.any()), self._has_some or not gaps.all()
                 self._may_be_classes &= bool((gaps | ((rows >= 0) & (rows < _MOST_WHOLE) & (np.trunc(rows) == rows))).all())
             return converted
         are_whole = [rows.dtype.kind == "i" or bool((np.isnan(rows) | (np.trunc(rows) == rows)).all()) for rows in converted]
@@ -421,7 +423,7 @@ class Numbers(Column):
     def finish(self) -> ArraySpec:
         self._keep_waiting()
         assert self._dtype is not None
-        if self._are_classes:
+        if self._are_classes and self._has_some:
             (name,) = self.columns
             what = f"the labels {name!r} are whole numbers, and some are missing: they are taken as classes, and -1 as none"
             warn(f"{what}. Of numbers to predict, types={{{name!r}: 'double'}} says so")
@@ -513,29 +515,20 @@ class Numbers(Column):
             self._dtype, self._widths = other._dtype, other._widths
             self._kept = self._made()
         self._check_widths(other._widths)
-        self._has_gaps, self._may_be_classes = self._has_gaps or other._has_gaps, self._may_be_classes and other._may_be_classes
+        self._has_gaps, self._has_some = self._has_gaps or other._has_gaps, self._has_some or other._has_some
+        self._may_be_classes &= other._may_be_classes
         assert other._dtype == self._dtype, "columns of several types are read in one place"
         self._join(other)
 
     def _rows(self, piece: Piece, name: str) -> NDArray[Any]:
         array = column_of(piece, name, self._options.types)
-        width, is_there = 1, np.ones(len(array), np.bool_)
+        width: int | None = 1
+        is_there = np.ones(len(array), np.bool_)
         kind = array.type
         if is_list(kind):
-            if self._flat:
-                raise DatasetError(f"{piece.where}: column {name!r} has lists ({kind}), and one number a row is needed")
-            if not self._is_label and name not in self._options.fill:
-                array = without_nulls(array, name, piece, {})
-            is_there, array = np.asarray(array.is_valid()), array.drop_null()
-            if not (len(array) or pa.types.is_fixed_size_list(kind)):
+            array, is_there, width = self._lists(array, name, piece)
+            if width is None:
                 return np.empty((len(is_there), 0), np.bool_)  # other rows tell how long lists are
-            lengths = np.asarray(pc.list_value_length(array)) if len(array) else np.array([kind.list_size])
-            width = int(lengths[0])
-            if (lengths != width).any():
-                row = int(np.flatnonzero(lengths != width)[0])
-                what = f"a list of {lengths[row]} numbers in row {piece.first + row}, after lists of {width}"
-                raise DatasetError(f"{piece.where}: column {name!r} has {what}", "all rows of a feature have one length")
-            array = plain(array.flatten())
         array = self._filled(array, name, piece)
         if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
             hint = _way(array, name) or f"one_hot={name!r} makes a column of each text, and categories={name!r} keeps their numbers"
@@ -559,6 +552,25 @@ class Numbers(Column):
         out = np.full((len(is_there), width), self._in_place_of(name, NO_CATEGORY if rows.dtype.kind == "i" else np.nan), rows.dtype)
         out[is_there] = rows
         return out
+
+    def _lists(self, array: pa.Array, name: str, piece: Piece) -> tuple[pa.Array, NDArray[np.bool_], int | None]:
+        """The numbers of lists one after the other, which rows have a list, and the length of lists; None where nothing tells it."""
+        kind = array.type
+        if self._flat:
+            raise DatasetError(f"{piece.where}: column {name!r} has lists ({kind}), and one number a row is needed")
+        if is_text(plain_type(kind.value_type)):
+            hint = f"table[{name!r}] = table[{name!r}].str.join('|').str.get_dummies().values.tolist() of pandas has 0 or 1 for each"
+            raise DatasetError(f"{piece.where}: column {name!r} has lists of texts, and numbers are needed", hint)
+        if not self._is_label and name not in self._options.fill:
+            array = without_nulls(array, name, piece, {})
+        is_there, array = np.asarray(array.is_valid()), array.drop_null()
+        lengths = np.asarray(pc.list_value_length(array))
+        width = int(lengths[0]) if len(lengths) else int(kind.list_size) if pa.types.is_fixed_size_list(kind) else None
+        if (other := np.flatnonzero(lengths != width)).size:
+            row = piece.first + int(np.flatnonzero(is_there)[other[0]])
+            what = f"a list of {lengths[other[0]]} numbers in row {row}, after lists of {width}"
+            raise DatasetError(f"{piece.where}: column {name!r} has {what}", "all rows of a feature have one length")
+        return plain(array.flatten()), is_there, width
 
     def _filled(self, array: pa.Array, name: str, piece: Piece) -> pa.Array:
         """A column without nulls: with what ``fills`` says, or NaN where its mean will be; booleans, decimals and times as numbers."""
@@ -606,7 +618,7 @@ class Codes(Column):
     def __init__(self, column: str, options: ReadOptions, place: Place, *, optional: bool = False, is_label: bool = False) -> None:
         super().__init__([column], options, place)
         self.values: list[Any] = []
-        self._optional, self._unlabelled = optional or is_label, options.unlabelled if is_label else ()
+        self._optional, self._is_label, self._unlabelled = optional or is_label, is_label, options.unlabelled if is_label else ()
         self._known: dict[Any, int] = {}
         self._kept = self._made()
         self._num_before = 0
@@ -659,6 +671,8 @@ class Codes(Column):
     @override
     def finish(self) -> ArraySpec:
         self.values = sorted(self._known)
+        if self._is_label and (none := [value for value in self.values if str(value).strip().lower() in _NO_LABELS]):
+            warn(f"the labels {self.columns[0]!r} have the classes {none}: unlabelled={none} says that they mean none")
         self._map = np.empty(len(self.values) + 1, np.int64)
         self._map[[self._known[value] for value in self.values]] = np.arange(len(self.values))
         self._map[-1] = NO_CATEGORY

@@ -207,6 +207,19 @@ class Layout:
         # As a store's manifest can hold them.
         return {column: str(value) if isinstance(value, (date, np.datetime64)) else value for column, value in (fill or {}).items()}
 
+    def unlabelled(self, values: Any) -> tuple[Any, ...]:
+        """Returns the values of labels that mean none: of one, of several in any form, or none at all.
+
+        Raises:
+            PlanError: There are no labels, or values are by type.
+        """
+        if values is None:
+            return ()
+        if isinstance(values, Mapping) or not any("label" in owner.uses for owner in self.owners):
+            hint = "give values of label=, such as ['unknown'], which hold for the labels of all types"
+            raise PlanError(f"unlabelled={values!r}" + ("" if isinstance(values, Mapping) else ", and no label= is given"), hint)
+        return (values,) if isinstance(values, str) or not isinstance(values, Iterable) else tuple(values)
+
     def check_undirected(self) -> None:
         """Refuses arrays of edges that cannot be added up, where the edges between the same two nodes become one.
 

@@ -407,9 +407,9 @@ def _as_stream(table: SourceTable) -> Any:
         if isinstance(form, Mapping):
             return pa.table({str(name): _column_or_none(str(name), values, table.unreadable) for name, values in form.items()})
         if (isinstance(form, (tuple, list)) or hasattr(form, "shape")) and len(form) == 2:
-            ends = [np.asarray(end) for end in form]
+            ends = [np.asanyarray(end) for end in form]
             if all(end.ndim == 1 for end in ends) and len(ends[0]) == len(ends[1]):
-                return pa.table({"src": ends[0], "dst": ends[1]})
+                return pa.table({"src": pa.array(ends[0]), "dst": pa.array(ends[1])})
             raise PlanError(f"{what} are arrays of the shapes {[end.shape for end in ends]}", "give (src, dst), two arrays of one length")
     except (pa.ArrowException, ValueError, TypeError) as error:
         if isinstance(error, PlanError):
@@ -472,8 +472,10 @@ def _column(values: Any) -> Any:
         return pa.array(values, from_pandas=True)
     if isinstance(values, list) and not (values and hasattr(values[0], "shape")):
         return pa.array(values) if values else pa.array([], pa.int64())
-    rows = np.asarray(values)
+    rows = np.asanyarray(values)
     if rows.ndim == 2:
+        if np.ma.is_masked(rows):
+            raise ValueError("it is a masked array of two dimensions: filled(...) gives it all values")
         return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(rows).reshape(-1)), rows.shape[1])
     return pa.array(rows if rows.dtype != object else list(rows))
 

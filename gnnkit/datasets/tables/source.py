@@ -121,8 +121,7 @@ def tables(
     """
     own = TableOptions(**options)
     layout = Layout.of(edges, nodes, own, events)
-    unlabelled = own.unlabelled if isinstance(own.unlabelled, (list, tuple)) else () if own.unlabelled is None else (own.unlabelled,)
-    read = ReadOptions(layout.types, layout.fills(own.fill), own.time_unit, own.dangling == "drop", tuple(unlabelled))
+    read = ReadOptions(layout.types, layout.fills(own.fill), own.time_unit, own.dangling == "drop", layout.unlabelled(own.unlabelled))
     if own.undirected:
         layout.check_undirected()
     kind: Callable[..., TableSource] = TableSource
@@ -725,14 +724,17 @@ class TableSource(Shown):
             found = {split: [self._after.file(split_file(name, split))] for split in self._after.splits.get(name, ())}
         named = [value if value in found else split_name(str(value)) for value in codes.values]
         if unknown := [value for value, split in zip(codes.values, named, strict=True) if split not in (*SPLITS, *found)]:
-            raise DatasetError(
-                f"split {codes.columns[0]!r} of {name!r} holds {unknown[:_SHOWN]}, which names no split",
-                f"known, in any case: {list(SPLIT_WORDS)}; a null is in no split",
-            )
+            column, hint = codes.columns[0], f"known, in any case: {list(SPLIT_WORDS)}; a null is in no split"
+            if not isinstance(unknown[0], str):
+                hint = f"table[{column!r}].astype(int).map({{1: 'train', 0: 'test'}}), or whatever its numbers mean, makes words of them"
+            raise DatasetError(f"split {column!r} of {name!r} holds {unknown[:_SHOWN]}, which names no split", hint)
         for start in range(0, nodes.num_rows, _CHUNK_ROWS):
             rows = codes.rows(start, min(start + _CHUNK_ROWS, nodes.num_rows))
             for code, split in enumerate(named):
                 found.setdefault(split, []).append(np.flatnonzero(rows == code) + start + nodes.before)
+        if nodes.num_rows and not found:
+            hint = "it names splits for some rows at least; without split= there are none"
+            raise DatasetError(f"split {codes.columns[0]!r} of {name!r} is null in all {nodes.num_rows} rows", hint)
         splits = {split: np.sort(np.concatenate(ids)).astype(np.int64) for split, ids in sorted(found.items())}
         if TRAIN in splits and LABEL_NAME in nodes.columns:
             known = np.ones(nodes.num_nodes, np.bool_)  # those of the store are without the others already
