@@ -387,7 +387,8 @@ PLANNED: dict[str, Callable[[Path], GraphLoader]] = {
 def test_a_plan_and_a_job_give_the_batches_of_the_loader(name: str, tmp_path: Path) -> None:
     loader = PLANNED[name](tmp_path)
     loader.plan.save(tmp_path / "plan.json")
-    job = loader.export(tmp_path / "job", gpus_per_node=0, train="def train(loader, ctx):\n    pass\n")
+    (tmp_path / "program.py").write_text("def train(loader, ctx):\n    pass\n")
+    job = loader.export(tmp_path / "job", gpus_per_node=0, train=tmp_path / "program.py")
     own = [batch.to_dict() for batch in loader]
     assert own
     for path in (tmp_path / "plan.json", job.directory / "plan.json"):
