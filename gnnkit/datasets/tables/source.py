@@ -726,7 +726,7 @@ class TableSource(Shown):
         if unknown := [value for value, split in zip(codes.values, named, strict=True) if split not in (*SPLITS, *found)]:
             column, hint = codes.columns[0], f"known, in any case: {list(SPLIT_WORDS)}; a null is in no split"
             if not isinstance(unknown[0], str):
-                hint = f"table[{column!r}].astype(int).map({{1: 'train', 0: 'test'}}), or whatever its numbers mean, makes words of them"
+                hint = f"table[{column!r}].astype(int).map({{1: 'train', 0: 'test'}}), or what they mean, makes words of numbers; {hint}"
             raise DatasetError(f"split {column!r} of {name!r} holds {unknown[:_SHOWN]}, which names no split", hint)
         for start in range(0, nodes.num_rows, _CHUNK_ROWS):
             rows = codes.rows(start, min(start + _CHUNK_ROWS, nodes.num_rows))
