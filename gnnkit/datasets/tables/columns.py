@@ -522,13 +522,13 @@ class Numbers(Column):
 
     def _rows(self, piece: Piece, name: str) -> NDArray[Any]:
         array = column_of(piece, name, self._options.types)
-        width: int | None = 1
-        is_there = np.ones(len(array), np.bool_)
+        width, is_there = 1, np.ones(len(array), np.bool_)
         kind = array.type
         if is_list(kind):
-            array, is_there, width = self._lists(array, name, piece)
-            if width is None:
+            array, is_there, length = self._lists(array, name, piece)
+            if length is None:
                 return np.empty((len(is_there), 0), np.bool_)  # other rows tell how long lists are
+            width = length
         array = self._filled(array, name, piece)
         if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
             hint = _way(array, name) or f"one_hot={name!r} makes a column of each text, and categories={name!r} keeps their numbers"
