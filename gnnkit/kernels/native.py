@@ -16,6 +16,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import helper
+from gnnkit.kernels.keys import GOLDEN
 
 # The bodies below build LLVM IR: llvmlite has no type hints, and an intrinsic's signature is what it returns.
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,import-untyped"
@@ -25,49 +26,34 @@ _I8, _I32, _I64, _I128 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.IntTy
 _F32 = ir.FloatType()
 
 
-def _load(bits: int):
-    element = ir.IntType(bits)
-
-    def codegen(context, builder, signature, args):
-        value = builder.load(builder.inttoptr(args[0], element.as_pointer()))
-        value.align = bits // 8
-        return value if bits == 64 else builder.sext(value, _I64)
-
-    return codegen
-
-
-@intrinsic
-def load_i32(typing_context, address):
-    """The int32 at ``address``, widened to int64."""
-    return types.int64(types.int64), _load(32)
-
-
 @intrinsic
 def load_i64(typing_context, address):
     """The int64 at ``address``."""
-    return types.int64(types.int64), _load(64)
+
+    def codegen(context, builder, signature, args):
+        return builder.load(builder.inttoptr(args[0], _I64.as_pointer()), align=8)
+
+    return types.int64(types.int64), codegen
+
+
+def _store(kind):
+    def codegen(context, builder, signature, args):
+        builder.store(builder.trunc(args[1], kind) if kind is _I32 else args[1], builder.inttoptr(args[0], kind.as_pointer()))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
 
 
 @intrinsic
 def store_i64(typing_context, address, value):
     """Writes an int64 to ``address``."""
-
-    def codegen(context, builder, signature, args):
-        builder.store(args[1], builder.inttoptr(args[0], _I64.as_pointer()))
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), codegen
+    return _store(_I64)
 
 
 @intrinsic
 def store_i32(typing_context, address, value):
     """Writes the low half of an int64 to ``address``."""
-
-    def codegen(context, builder, signature, args):
-        builder.store(builder.trunc(args[1], _I32), builder.inttoptr(args[0], _I32.as_pointer()))
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), codegen
+    return _store(_I32)
 
 
 @intrinsic
@@ -196,24 +182,78 @@ def _element(builder, kind, base, index):
     return builder.gep(builder.inttoptr(base, kind.as_pointer()), [index])
 
 
+def _read_element(kind, result, widened=lambda builder, value: value):
+    """The signature and the code of an intrinsic ``(base, index)``."""
+
+    def codegen(context, builder, signature, args):
+        return widened(builder, builder.load(_element(builder, kind, *args)))
+
+    return result(types.int64, types.int64), codegen
+
+
 @intrinsic
 def byte_at(typing_context, base, index):
     """Byte ``index`` of those at the address ``base``, as int32."""
+    return _read_element(_I8, types.int32, lambda builder, value: builder.zext(value, _I32))
+
+
+@intrinsic
+def int32_at(typing_context, base, index):
+    """Element ``index`` of the int32 at the address ``base``, widened to int64."""
+    return _read_element(_I32, types.int64, lambda builder, value: builder.sext(value, _I64))
+
+
+def _repeated(builder, value, count):
+    """A vector of so many times an int64."""
+    none = ir.Constant(ir.VectorType(_I64, count), ir.Undefined)
+    return builder.shuffle_vector(builder.insert_element(none, value, _I32(0)), none, ir.Constant(ir.VectorType(_I32, count), None))
+
+
+@intrinsic
+def fold_16(typing_context, key, address):
+    """``keys.fold`` of a key and each of the 16 uint64 at ``address``, in their place."""
 
     def codegen(context, builder, signature, args):
-        return builder.zext(builder.load(_element(builder, _I8, *args)), _I32)
+        place = builder.inttoptr(args[1], ir.VectorType(_I64, 16).as_pointer())
+        golden = _repeated(builder, _I64(GOLDEN), 16)
+        values = builder.xor(_repeated(builder, args[0], 16), builder.mul(builder.load(place, align=8), golden))
+        values = builder.add(values, golden)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+            values = builder.xor(values, builder.lshr(values, _repeated(builder, _I64(shift), 16)))
+            values = builder.mul(values, _repeated(builder, _I64(factor), 16))
+        builder.store(values, place, align=8)
+        return context.get_dummy_value()
 
-    return types.int32(types.int64, types.int64), codegen
+    return types.void(types.uint64, types.int64), codegen
+
+
+@intrinsic
+def mask_below(typing_context, address, bound):
+    """A bit for each of the 64 uint64 at ``address``, from the lowest on: whether it is below ``bound``."""
+
+    def codegen(context, builder, signature, args):
+        values = builder.load(builder.inttoptr(args[0], ir.VectorType(_I64, 64).as_pointer()), align=8)
+        return builder.bitcast(builder.icmp_unsigned("<", values, _repeated(builder, args[1], 64)), _I64)
+
+    return types.uint64(types.int64, types.uint64), codegen
+
+
+@intrinsic
+def num_bits(typing_context, mask):
+    """The number of bits of a uint64 that are set."""
+    return types.int64(types.uint64), lambda context, builder, signature, args: builder.ctpop(args[0])
+
+
+@intrinsic
+def first_bit(typing_context, mask):
+    """The number of the lowest bit that is set; of none that is set, anything."""
+    return types.int64(types.uint64), lambda context, builder, signature, args: builder.cttz(args[0], ir.IntType(1)(1))
 
 
 @intrinsic
 def float_at(typing_context, base, index):
     """Element ``index`` of the float32 at the address ``base``."""
-
-    def codegen(context, builder, signature, args):
-        return builder.load(_element(builder, _F32, *args))
-
-    return types.float32(types.int64, types.int64), codegen
+    return _read_element(_F32, types.float32)
 
 
 @intrinsic

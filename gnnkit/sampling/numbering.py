@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import helper, kernel
 from gnnkit.kernels.keys import GOLDEN
-from gnnkit.kernels.native import load_i32, prefetch, store_i32, store_i64
+from gnnkit.kernels.native import int32_at, prefetch, store_i32, store_i64
 from gnnkit.kernels.stream import fold_u64
 from gnnkit.sampling.graph_access import NodeScratch
 from gnnkit.sampling.owners import NO_IDS
@@ -59,7 +59,7 @@ def number_nodes(ids: int, width: int, size: int, buffer: NDArray[np.int64], num
         if i + _AHEAD < count:
             prefetch(local_of + numbers[i + _AHEAD] * 4)
         u = numbers[i]
-        local = load_i32(local_of + u * 4) - base
+        local = int32_at(local_of, u) - base
         if local <= 0:
             store_i64(buffer[NODES] + num_nodes * 8, u)
             num_nodes += 1

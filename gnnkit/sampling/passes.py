@@ -11,7 +11,21 @@ from numba import uint64
 from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import allocating_helper, helper
-from gnnkit.kernels.native import WINDOW, ask, asks, load_i32, load_i64, prefetch, store_i32, store_i64, use
+from gnnkit.kernels.native import (
+    WINDOW,
+    ask,
+    asks,
+    first_bit,
+    fold_16,
+    int32_at,
+    load_i64,
+    mask_below,
+    num_bits,
+    prefetch,
+    store_i32,
+    store_i64,
+    use,
+)
 from gnnkit.kernels.stream import bounded, draw_u64, fold_u64
 from gnnkit.sampling.owners import NO_CHANGE
 
@@ -187,6 +201,8 @@ def pick(
 KEY, NEXT_KEY, LAST_HASH, HASH_KEY = range(4)
 # Steps by the average distance of ranks before what is left is halved: they may be spread unevenly.
 _STEPS = 12
+# Ranks that are compared at once.
+WORD = 64
 # Columns of ``ids`` [T, 2]: the address of the dataset's ids by store id, 0 where they are the same, and their width.
 IDS, IDS_WIDTH = range(2)
 
@@ -195,7 +211,7 @@ IDS, IDS_WIDTH = range(2)
 def load_id(address: int, index: int, width: int) -> int:
     """Element ``index`` of an int32 (``width`` 4) or int64 array."""
     if width == 4:
-        return load_i32(address + index * 4)
+        return int32_at(address, index)
     return load_i64(address + index * 8)
 
 
@@ -215,18 +231,19 @@ def _rank_chunk(
 ) -> None:
     """Writes the numbers by which neighbours ``first``, ..., ``last - 1`` compete, of which the smallest win; the largest without weight.
 
-    Three loops, so that the second one, which multiplies, becomes one of vector instructions.
+    Several loops, so that those that read and multiply become ones of vector instructions. Up to a multiple of ``WORD`` the largest number
+    follows.
     """
     count, table, table_width = last - first, ids[IDS], ids[IDS_WIDTH]
     for i in range(count):
-        node = load_id(neighbors, first + i, width)
-        if table != 0:  # an id that is none is found where it is numbered
-            node = load_id(table, node if uint64(node) < uint64(num_ids) else 0, table_width)
-        chunk[i] = uint64(node)
+        chunk[i] = uint64(load_id(neighbors, first + i, width))
+    if table != 0:
+        for i in range(count):  # an id that is none is found where it is numbered
+            chunk[i] = uint64(load_id(table, np.int64(chunk[i]) if chunk[i] < uint64(num_ids) else 0, table_width))
     key, next_key, last_hash, hash_key = variates[KEY], variates[NEXT_KEY], variates[LAST_HASH], variates[HASH_KEY]
     if last_hash == uint64(NO_CHANGE):
-        for i in range(count):
-            chunk[i] = fold_u64(key, chunk[i])
+        for i in range(0, count, 16):
+            fold_16(key, chunk.ctypes.data + i * 8)
     else:
         for i in range(count):
             chunk[i] = fold_u64(key if fold_u64(hash_key, chunk[i]) <= last_hash else next_key, chunk[i])
@@ -234,16 +251,30 @@ def _rank_chunk(
         for i in range(count):
             weight = _weight(prefix, base, first + i)
             chunk[i] = chunk[i] // weight if weight > uint64(0) else uint64(NO_CHANGE)
+    for i in range(count, -(-count // WORD) * WORD):
+        chunk[i] = uint64(NO_CHANGE)
+
+
+@helper
+def _places_below(ranks: int, first: int, bound: np.uint64, places: NDArray[np.int64], count: int) -> int:
+    """Appends the places of those of ``WORD`` ranks that are below a bound, in order, to ``count`` others; returns how many."""
+    found, mask = 0, mask_below(ranks + first * 8, bound)
+    while mask != uint64(0):
+        places[count + found] = first + first_bit(mask)
+        found += 1
+        mask &= mask - uint64(1)
+    return found
 
 
 @helper
 def _take_smallest(ranks: NDArray[np.uint64], found: int, count: int, bound: np.uint64, picks: NDArray[np.int64]) -> None:
     """Takes the places of the ``count`` smallest of ``found`` ranks, in order; of equal ones the first.
 
-    It looks for a limit that as many ranks are below, at first by their average distance, because they are spread evenly: a few passes of
-    vector instructions. One more pass takes them without a branch, for which ``picks`` has a place to spare. At least ``count`` ranks are
-    below ``bound``.
+    It looks for a limit that as many ranks are below, at first by their average distance, because they are spread evenly: a few passes
+    over masks of ``WORD`` ranks, and one more, which takes them. At least ``count`` ranks are below ``bound``. Up to a multiple of ``WORD``
+    the largest number follows the ranks.
     """
+    at = ranks.ctypes.data
     low, high, limit, below_low, below, passes = uint64(0), bound, bound, 0, found, 0
     step = max(bound // uint64(found), uint64(1))  # from one rank to the next, on average
     while below != count and high - low > uint64(1):
@@ -253,8 +284,8 @@ def _take_smallest(ranks: NDArray[np.uint64], found: int, count: int, bound: np.
         near = limit - away if below > count else limit + away
         limit = low + (high - low) // uint64(2) if away >= room or passes >= _STEPS else near
         below = 0
-        for i in range(found):
-            below += 1 if ranks[i] < limit else 0
+        for first in range(0, found, WORD):
+            below += num_bits(mask_below(at + first * 8, limit))
         if below > count:
             high = limit
         else:
@@ -262,9 +293,8 @@ def _take_smallest(ranks: NDArray[np.uint64], found: int, count: int, bound: np.
         passes += 1
     taken, equal = 0, count - below_low  # ranks of ``low`` that are taken where ranks are equal
     if below == count:
-        for i in range(found):
-            picks[taken] = i
-            taken += 1 if ranks[i] < limit else 0
+        for first in range(0, found, WORD):
+            taken += _places_below(at, first, limit, picks, taken)
         return
     for i in range(found):
         if ranks[i] < low or (ranks[i] == low and equal > 0):
@@ -273,24 +303,8 @@ def _take_smallest(ranks: NDArray[np.uint64], found: int, count: int, bound: np.
             taken += 1
 
 
-@helper
-def _insert(ranks: NDArray[np.uint64], places: NDArray[np.int64], last: int, rank: np.uint64, position: int) -> None:
-    """Puts a place behind those that are not larger; what is at ``last`` goes."""
-    place = last
-    while place > 0 and ranks[place - 1] > rank:
-        ranks[place], places[place] = ranks[place - 1], places[place - 1]
-        place -= 1
-    ranks[place], places[place] = rank, position
-
-
 @allocating_helper
-def _sort(values: NDArray[np.int64], count: int) -> None:
-    """Sorts the first ``count`` values."""
-    values[:count].sort()
-
-
-@helper
-def _pick_of_many(
+def _pick_of_all(
     variates: NDArray[np.uint64],
     ids: NDArray[np.int64],
     num_ids: int,
@@ -302,44 +316,11 @@ def _pick_of_many(
     count: int,
     weighted: bool,
     picks: NDArray[np.int64],
-    ranks: NDArray[np.uint64],
-    places: NDArray[np.int64],
-    chunk: NDArray[np.uint64],
 ) -> None:
-    """Does for more neighbours than fit ``chunk`` as ``pick_smallest`` says.
-
-    Those below a bound are noted first, under which a few more than ``count`` are expected. Where they are too few or too many, an exact
-    pass begins again.
-    """
-    total = np.float64(load_i64(prefix + (degree - 1) * 8) - base) if weighted else np.float64(degree)
-    share = (count + 2.5 * np.sqrt(np.float64(count)) + 2.0) / total
-    bound = uint64(NO_CHANGE) if share >= 0.999 else uint64(share * 18446744073709551616.0)
-    found = 0
-    for first in range(0, degree, chunk.size):
-        last = min(degree, first + chunk.size)
-        if found > ranks.size - chunk.size:
-            break
-        _rank_chunk(variates, ids, num_ids, neighbors, width, prefix, base, first, last, weighted, chunk)
-        for i in range(last - first):
-            ranks[found], places[found] = chunk[i], first + i
-            found += 1 if chunk[i] < bound else 0
-    if count <= found <= ranks.size - chunk.size:
-        _take_smallest(ranks, found, count, bound, picks)
-        for i in range(count):
-            picks[i] = places[picks[i]]
-        return
-    found = 0
-    for first in range(0, degree, chunk.size):
-        last = min(degree, first + chunk.size)
-        _rank_chunk(variates, ids, num_ids, neighbors, width, prefix, base, first, last, weighted, chunk)
-        for i in range(last - first):
-            has_weight = not weighted or _weight(prefix, base, first + i) > uint64(0)
-            if has_weight and (found < count or chunk[i] < ranks[found - 1]):
-                found = min(found + 1, count)
-                _insert(ranks, places, found - 1, chunk[i], first + i)
-    _sort(places, count)
-    for i in range(count):
-        picks[i] = places[i]
+    """Does as ``pick_smallest`` says, with room for the ranks of all neighbours."""
+    ranks = np.empty(degree + WORD, np.uint64)
+    _rank_chunk(variates, ids, num_ids, neighbors, width, prefix, base, 0, degree, weighted, ranks)
+    _take_smallest(ranks, degree, count, uint64(NO_CHANGE), picks)
 
 
 @helper
@@ -372,18 +353,39 @@ def pick_smallest(
         degree: Edges of the node; more than ``count`` of them have a weight.
         count: How many are taken.
         weighted: Whether edges have weights.
-        picks: int64, longer than ``count``, filled: positions, ascending.
+        picks: int64 ``[count or more]``, filled: positions, ascending.
         ranks: uint64 scratch, of ``count`` and more than two chunks.
         places: int64 scratch, as long.
-        chunk: uint64 scratch, of any length.
+        chunk: uint64 scratch, a multiple of ``WORD``.
     """
     if degree <= chunk.size:
         _rank_chunk(variates, ids, num_ids, neighbors, width, prefix, base, 0, degree, weighted, chunk)
         _take_smallest(chunk, degree, count, uint64(NO_CHANGE), picks)
         return
-    _pick_of_many(
-        variates, ids, num_ids, neighbors, width, prefix, base, degree, count, weighted, picks, ranks, places, chunk
-    )  # fmt: skip
+    # Those below a bound, under which a few more than ``count`` are expected. Where they are too few or too many, it begins again with all.
+    total = np.float64(load_i64(prefix + (degree - 1) * 8) - base) if weighted else np.float64(degree)
+    share = (count + 2.5 * np.sqrt(np.float64(count)) + 2.0) / total
+    bound = uint64(NO_CHANGE) if share >= 0.999 else uint64(share * 18446744073709551616.0)
+    found = 0
+    for first in range(0, degree, chunk.size):
+        last = min(degree, first + chunk.size)
+        if found > ranks.size - chunk.size:
+            break
+        _rank_chunk(variates, ids, num_ids, neighbors, width, prefix, base, first, last, weighted, chunk)
+        for begin in range(0, last - first, WORD):
+            below = _places_below(chunk.ctypes.data, begin, bound, places, found)
+            for i in range(found, found + below):
+                ranks[i] = chunk[places[i]]
+                places[i] += first
+            found += below
+    if count <= found <= ranks.size - chunk.size:
+        for i in range(found, found + WORD):
+            ranks[i] = uint64(NO_CHANGE)
+        _take_smallest(ranks, found, count, bound, picks)
+        for i in range(count):
+            picks[i] = places[picks[i]]
+        return
+    _pick_of_all(variates, ids, num_ids, neighbors, width, prefix, base, degree, count, weighted, picks)
 
 
 # Intrinsics have no type hints, so what they return is Any to mypy.
@@ -753,7 +755,7 @@ def relabel(row: int, begin: int, end: int, neighbor: NDArray[np.int64], num_nei
     local_of, nodes, base = neighbor[LOCAL_OF], neighbor[NODES], neighbor[BASE]
     for q in range(begin, end):
         u = load_i64(row + q * 8)
-        local = load_i32(local_of + u * 4) - base
+        local = int32_at(local_of, u) - base
         if local <= 0:
             store_i64(nodes + num_neighbors * 8, u)
             num_neighbors += 1
@@ -769,5 +771,5 @@ def mark_seeds(node_buffers: NDArray[np.int64], num_nodes: NDArray[np.int64]) ->
     for t in range(num_nodes.size):
         for i in range(num_nodes[t]):
             slot = node_buffers[t, LOCAL_OF] + load_i64(node_buffers[t, NODES] + i * 8) * 4
-            if load_i32(slot) <= node_buffers[t, BASE]:
+            if int32_at(slot, 0) <= node_buffers[t, BASE]:
                 store_i32(slot, node_buffers[t, BASE] + i + 1)

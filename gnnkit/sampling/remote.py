@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from gnnkit.errors import PlanError, SamplingError
 from gnnkit.kernels.jit import kernel
-from gnnkit.kernels.native import LINE, asks, copy_bytes, copy_row, load_i32, load_i64, prefetch, prefetch_bytes, store_i64
+from gnnkit.kernels.native import LINE, asks, copy_bytes, copy_row, int32_at, load_i64, prefetch, prefetch_bytes, store_i64
 from gnnkit.plan import Inputs, NeighborSampling, Sampling
 from gnnkit.sampling.batch_writer import COPY, KIND, LOOK_UP, TABLE, RowStep, RowWriter, ask_rows, row_gatherer, rows_ahead
 from gnnkit.sampling.graph_access import BaseGraphAccess, LocalGraphAccess, NodeScratch
@@ -172,7 +172,7 @@ def sort_by_owner(
     for i in range(begin, end):
         v = load_i64(node_buffer[NODES] + i * 8)
         if are_seeds:
-            first = load_i32(node_buffer[LOCAL_OF] + v * 4) - node_buffer[BASE] - 1
+            first = int32_at(node_buffer[LOCAL_OF], v) - node_buffer[BASE] - 1
             if first != i:
                 owner[i - begin], slot[i - begin] = owner[first - begin], slot[first - begin]
                 continue
@@ -269,7 +269,7 @@ def list_rows(
         v = load_i64(ids + i * 8)
         host = host_of_part[find_part(bounds, v)]
         if host != here:
-            row = load_i32(hot + v * 4) if hot != 0 else -1
+            row = int32_at(hot, v) if hot != 0 else -1
             if row < 0:
                 lists[host, counts[host]], places[host, counts[host]] = v, i
                 counts[host] += 1
