@@ -16,7 +16,8 @@ from gnnkit.host import without_collections
 def main() -> None:
     """Runs the command line of this process and exits with its code."""
     with without_collections():
-        from gnnkit.cli.app import run  # late: modules of verbs are run by themselves, too
+        from gnnkit.cli.app import name_no_place, run  # late: modules of verbs are run by themselves, too
 
     atexit.register(gc.freeze)  # what is there at the end goes with the process: looking for garbage among torch's modules takes 0.2 s
+    name_no_place()
     sys.exit(run(sys.argv[1:]))

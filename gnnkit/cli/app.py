@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
@@ -83,6 +84,16 @@ def _options(
     version: bool = typer.Option(False, "--version", help="Show the version.", callback=_version, is_eager=True),
 ) -> None:
     """From a dataset's name to PyG mini-batches."""
+
+
+def name_no_place() -> None:
+    """Has what gnnkit warns of on the command line written without a file and a line, which are typer's there; others keep theirs."""
+    written = warnings.formatwarning
+
+    def plain(message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None) -> str:
+        return f"warning: {message}\n" if filename == typer.main.__file__ else written(message, category, filename, lineno, line)
+
+    warnings.formatwarning = plain
 
 
 def run(arguments: Sequence[str]) -> int:

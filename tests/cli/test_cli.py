@@ -288,6 +288,15 @@ def test_partition_measures_by_one_of_several_splits(cli: Cli, tmp_path: Path) -
     assert cli(*words, "--split-index", 1)[0] == 0 and Store.open(tmp_path / "two").options.input_nodes == "train.1"
 
 
+def test_a_warning_is_a_line_without_a_place(tmp_path: Path) -> None:
+    (tmp_path / "nodes.csv").write_text("id,job,fold\n0,cook,train\n1,,train\n")
+    (tmp_path / "edges.csv").write_text("src,dst\n0,1\n")
+    words = ["--edges", "edges.csv", "--nodes", "nodes.csv", "--keys", "id", "--label", "job", "--split", "fold", "--out", "store"]
+    command = [sys.executable, "-m", "gnnkit", "partition", "1", *words]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True).stderr
+    assert re.search(r"(?m)^warning: .*no label", said) and ".py" not in said, said
+
+
 def test_partition_says_how_texts_are_read_and_is_told(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "edges.txt").write_text("0|1|0,5\n5|6|NA\n% 7\n")
     words = ["--decimal", ",", "--null", "NA", "--comment", "%", "--edge-dir", "in", "--out", tmp_path / "out"]
