@@ -52,13 +52,13 @@ _register(
 
 def load_ipython_extension(shell: _Any) -> None:
     """Called by ``%load_ext gnnkit``: makes ``%gnnkit`` known."""
-    from gnnkit.ui.ipython import load
+    from gnnkit.cli.magic import load
 
     load(shell)
 
 
 def unload_ipython_extension(shell: _Any) -> None:
     """Called by ``%unload_ext gnnkit``."""
-    from gnnkit.ui.ipython import unload
+    from gnnkit.cli.magic import unload
 
     unload(shell)

@@ -315,6 +315,26 @@ def fill(
     return inside
 
 
+class RowFiller:
+    """Fills rows of arrays that are on this host; one object per thread.
+
+    Args:
+        tables: The graph.
+    """
+
+    def __init__(self, tables: GraphTables) -> None:
+        self.tables = tables
+
+    def use(self, tables: GraphTables) -> None:
+        """Switches to another copy of the same graph."""
+        self.tables = tables
+
+    def fill(self, steps: NDArray[np.int64]) -> bool:
+        """Fills rows, see ``fill``; returns whether every id that was looked up is one that its type has."""
+        tables = self.tables
+        return bool(fill(tables.ahead, steps, tables.row_addresses, tables.row_bounds, tables.meanings))
+
+
 class BatchWriter(Protocol):
     """Lays batches out, and writes them once there are blocks for them. One object per thread."""
 
@@ -401,18 +421,26 @@ class _Gathered(NamedTuple):
 
 
 class RowWriter(BatchWriter):
-    """Writes batches whole: everything that nodes and edges carry is gathered from parts on this host.
+    """Writes batches whole: everything that nodes and edges carry.
 
     Args:
         tables: The graph.
         with_edge: Whether batches carry edge ids.
         cached: ``{node type: the nodes whose features are not gathered, because the trainer has them}``.
         unpacks: Whether quantised rows are gathered as numbers: where batches go nowhere else. What completes cached rows stays as it is.
+        rows: Fills the rows; None is for a graph all of which is here.
     """
 
     def __init__(
-        self, tables: GraphTables, with_edge: bool, cached: Mapping[NodeType, CachedNodes] | None = None, *, unpacks: bool = False
+        self,
+        tables: GraphTables,
+        with_edge: bool,
+        cached: Mapping[NodeType, CachedNodes] | None = None,
+        *,
+        unpacks: bool = False,
+        rows: RowFiller | None = None,
     ) -> None:
+        self._rows = RowFiller(tables) if rows is None else rows
         self._with_edge, self._cached, self._unpacks = with_edge, cached or {}, unpacks
         self._steps: list[int] = []  # of all batches, one behind the other
         self._num_steps: list[int] = []  # of each
@@ -422,6 +450,7 @@ class RowWriter(BatchWriter):
     @override
     def use(self, tables: GraphTables) -> None:
         self.tables = tables
+        self._rows.use(tables)
         self._node_arrays = [
             [
                 _Gathered.of(NodeKey(node_type, "n_id"), tables.node_ids[node_type]),
@@ -496,18 +525,14 @@ class RowWriter(BatchWriter):
         builder.add_bytes(key, dtype, (count, *row_shape), count * nbytes)
 
     def _gather_missing(self, builder: LayoutBuilder, node_type: NodeType, gathered: _Gathered, ids: int, count: int) -> None:
-        split = self._cached[node_type].split(ids, count)
-        self._gather(builder, gathered, self._address(split.missing), len(split.missing))
-        for name, array in (SLOT, split.slots), (MISSING, split.places):
+        slots, places, missing = self._cached[node_type].split(ids, count)
+        self._gather(builder, gathered, self._address(missing), len(missing))
+        for name, array in (SLOT, slots), (MISSING, places):
             self._copy(builder.add(NodeKey(node_type, name), "int32", array.shape), array)
 
     @override
     def fill(self, blocks: Sequence[NDArray[np.uint8]]) -> None:
         steps = np.array(self._steps, np.int64).reshape(-1, 7)
         steps[:, TARGET] += np.array([address_of(block) for block in blocks], np.int64).repeat(self._num_steps)
-        if not self._run(steps):
+        if not self._rows.fill(steps):
             raise damaged(STRANGE_ID)
-
-    def _run(self, steps: NDArray[np.int64]) -> bool:
-        """Whether every id that was looked up is one that its type has."""
-        return bool(fill(self.tables.ahead, steps, self.tables.row_addresses, self.tables.row_bounds, self.tables.meanings))

@@ -81,21 +81,6 @@ def as_words(store_ids: NDArray[np.int64], num_nodes: int) -> NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
-class CacheSplit:
-    """The nodes of one type in a batch, by where their features come from.
-
-    Attributes:
-        slots: int32 ``[nodes]``, see ``subgraph.SLOT``.
-        places: int32 ``[m]``, see ``subgraph.MISSING``.
-        missing: int64 ``[m]``, their store ids.
-    """
-
-    slots: NDArray[np.int32]
-    places: NDArray[np.int32]
-    missing: NDArray[np.int64]
-
-
-@dataclass(frozen=True)
 class CachedNodes:
     """The nodes of one type whose features are cached. May be shared by threads.
 
@@ -111,13 +96,16 @@ class CachedNodes:
         _rank_words(self.words, ranks)
         return ranks
 
-    def split(self, ids: int, count: int) -> CacheSplit:
-        """Sorts the nodes of a batch.
+    def split(self, ids: int, count: int) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:
+        """Divides the nodes of a batch by where their features come from.
 
         Args:
             ids: Address of int64 ``[count]``, store ids.
             count: How many.
+
+        Returns:
+            int32 ``[count]``, see ``subgraph.SLOT``; int32 ``[m]``, see ``subgraph.MISSING``; int64 ``[m]``, the store ids of those.
         """
         slots, places, missing = np.empty(count, np.int32), np.empty(count, np.int32), np.empty(count, np.int64)
         found = int(_split(ids, count, self.words, self._ranks, slots, places, missing))
-        return CacheSplit(slots, places[:found], missing[:found])
+        return slots, places[:found], missing[:found]

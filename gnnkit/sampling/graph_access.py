@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numba import uint64
@@ -23,7 +23,7 @@ from gnnkit.kernels.jit import helper, kernel
 from gnnkit.kernels.native import store_i32, store_i64
 from gnnkit.kernels.stream import fold_u64
 from gnnkit.plan import NeighborSampling
-from gnnkit.sampling.batch_writer import GATHER, RowStep, fill
+from gnnkit.sampling.batch_writer import GATHER, RowFiller
 from gnnkit.sampling.owners import NO_IDS, Answer, Expansion, Picks, Question, scatter, stitched
 from gnnkit.sampling.passes import (
     BASE,
@@ -389,8 +389,20 @@ def walk(
 _FIRST_CAPACITY = 1 << 22
 
 
-class GraphAccess(Protocol):
+def positions_wanted(tables: GraphTables, with_edge: bool) -> tuple[bool, ...]:
+    """For each edge type, whether batches carry rows of its edges."""
+    schema = tables.graph.schema
+    return tuple((with_edge and t in tables.edge_ids) or bool(schema.edge_types[t].arrays) for t in tables.edge_types)
+
+
+class GraphAccess(ABC):
     """One thread's way to a graph's edges. Answers are valid until the next question.
+
+    Args:
+        tables: The graph.
+        with_edge: Whether batches carry edge ids.
+        scratch: Memory that is shared with other samplers of the same thread and graph; None makes some.
+        rows: Fills rows; None is for a graph all of which is here.
 
     Attributes:
         tables: The graph's tables.
@@ -398,101 +410,30 @@ class GraphAccess(Protocol):
         walks_together: Whether ``walk`` samples several batches in one go.
     """
 
-    tables: GraphTables
-    wants_position: tuple[bool, ...]
     walks_together: bool
 
-    @property
-    def numbering(self) -> BatchNumbering:
-        """Numbers for the nodes of a batch, one batch at a time."""
-
-    def use(self, tables: GraphTables) -> None:
-        """Switches to another copy of the same graph."""
-
-    def shown_type(self, edge_type: EdgeType) -> EdgeType:
-        """The type under which a batch shows sampled edges: they always point from the neighbour to the seed side."""
-
-    def store_ids(self, t: int, ids: NDArray[Any]) -> NDArray[np.int64]:
-        """Dataset ids of nodes of type ``t`` as store ids, int64 of the same shape.
-
-        Raises:
-            StoreError: The graph is damaged: a node is numbered as one that does not exist.
-        """
-
-    def walk(self, seeds: Sequence[WalkSeeds], keys: Sequence[int], sampling: NeighborSampling) -> list[Walked]:
-        """Samples the neighbourhoods of the first of these batches, at least of one; each is shared by its batch's seeds."""
-
-    def expand(self, expansion: Expansion) -> dict[int, Picks]:
-        """The edges that nodes draw: ``{index of an edge type: Picks}`` for every type with a fan-out whose frontier has nodes."""
-
-    def induce(
-        self,
-        r: int,
-        nodes: NDArray[np.int64],
-        members: NDArray[np.int64],
-        node_roots: NDArray[np.int64] | None = None,
-        member_roots: NDArray[np.int64] | None = None,
-    ) -> Picks:
-        """Every edge of type ``r`` of each node whose other end is a member of the same root, in the stored order.
-
-        ``neighbors`` of the answer are places in ``members``: of equal members the first.
-
-        Args:
-            r: Index of the edge type.
-            nodes: int64 ``[n]`` store ids of its frontier's type.
-            members: int64 ``[m]`` store ids of its neighbours' type.
-            node_roots: int64 ``[n]``; None where roots play no part.
-            member_roots: int64 ``[m]``, likewise.
-        """
-
-    def rows(self, t: int, name: str, nodes: NDArray[np.int64]) -> NDArray[Any]:
-        """Rows ``[n, ...]`` of the array ``name`` of nodes of type ``t``."""
-
-    def degrees(self, t: int, nodes: NDArray[np.int64], relations: Sequence[int]) -> NDArray[np.int64]:
-        """int64 ``[n]``: how many edges of the given types, together, each node of type ``t`` owns."""
-
-    def weights(self, r: int, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """int64 ``[sum]``: the integer weights of nodes' edges of the weighted type ``r``, those of weight 0 left out, node after node."""
-
-    def has_edges(self, r: int, nodes: NDArray[np.int64], neighbors: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Bool ``[n]``: whether there is an edge of type ``r`` between frontier node ``nodes[i]`` and ``neighbors[i]``."""
-
-
-def positions_wanted(tables: GraphTables, with_edge: bool) -> tuple[bool, ...]:
-    """For each edge type, whether batches carry rows of its edges."""
-    schema = tables.graph.schema
-    return tuple((with_edge and t in tables.edge_ids) or bool(schema.edge_types[t].arrays) for t in tables.edge_types)
-
-
-class BaseGraphAccess(GraphAccess, ABC):
-    """The common base of every ``GraphAccess``.
-
-    Args:
-        tables: The graph.
-        with_edge: Whether batches carry edge ids.
-        scratch: Memory that is shared with other samplers of the same thread and graph; None makes some.
-    """
-
-    def __init__(self, tables: GraphTables, with_edge: bool, scratch: NodeScratch | None = None) -> None:
+    def __init__(self, tables: GraphTables, with_edge: bool, scratch: NodeScratch | None = None, rows: RowFiller | None = None) -> None:
         self.tables = tables
+        self._rows = RowFiller(tables) if rows is None else rows
         self.wants_position = positions_wanted(tables, with_edge)
         self.scratch = NodeScratch(tables) if scratch is None else scratch
         self.edges = EdgeBuffers(self.wants_position)
         self._fan_outs: tuple[NeighborSampling, NDArray[np.int64]] | None = None
         self._reserved: tuple[NDArray[np.int64] | None, int] = None, -1
 
-    @override
     def use(self, tables: GraphTables) -> None:
+        """Switches to another copy of the same graph."""
         assert tables.graph.schema is self.tables.graph.schema
         self.tables = tables
+        self._rows.use(tables)
         if "own" in self.__dict__:
             self.own.use(tables)
 
     # Kernels that walks of the usual kind do without are imported, and compiled, where they are used: see ``kinds.prepare``.
 
     @cached_property
-    @override
     def numbering(self) -> BatchNumbering:
+        """Numbers for the nodes of a batch, one batch at a time."""
         from gnnkit.sampling.numbering import BatchNumbering  # kernels
 
         return BatchNumbering(self.tables, self.scratch)
@@ -504,12 +445,16 @@ class BaseGraphAccess(GraphAccess, ABC):
 
         return PartOwner(self.tables, self.tables.graph.structure_parts)
 
-    @override
     def shown_type(self, edge_type: EdgeType) -> EdgeType:
+        """The type under which a batch shows sampled edges: they always point from the neighbour to the seed side."""
         return self.tables.shown_type(edge_type)
 
-    @override
     def store_ids(self, t: int, ids: NDArray[Any]) -> NDArray[np.int64]:
+        """Dataset ids of nodes of type ``t`` as store ids, int64 of the same shape.
+
+        Raises:
+            StoreError: The graph is damaged: a node is numbered as one that does not exist.
+        """
         table = self.tables.graph.store_id[self.tables.node_types[t]]
         found = np.ascontiguousarray(ids if table is None else table[ids], np.int64)
         # As unsigned numbers, so that one pass finds negative ones too.
@@ -517,8 +462,8 @@ class BaseGraphAccess(GraphAccess, ABC):
             raise damaged(STRANGE_SEED)
         return found
 
-    @override
     def rows(self, t: int, name: str, nodes: NDArray[np.int64]) -> NDArray[Any]:
+        """Rows ``[n, ...]`` of the array ``name`` of nodes of type ``t``."""
         table, nodes = self.tables.node_rows[self.tables.node_types[t], name], np.ascontiguousarray(nodes, np.int64)
         if len(nodes) and not 0 <= nodes.min() <= nodes.max() < self.tables.bounds[t, -1]:
             raise damaged(STRANGE_SEED)
@@ -529,10 +474,8 @@ class BaseGraphAccess(GraphAccess, ABC):
     def rows_into(self, t: int, name: str, nodes: NDArray[np.int64], found: NDArray[Any]) -> None:
         """Writes such rows into memory of the caller's; the nodes are known to be the graph's."""
         table = self.tables.node_rows[self.tables.node_types[t], name]
-        self._fill_rows([(GATHER, address_of(nodes), len(nodes), table.row_nbytes, address_of(found), table.index, table.bounds)])
-
-    def _fill_rows(self, steps: list[RowStep]) -> None:
-        fill(self.tables.ahead, np.array(steps, np.int64), self.tables.row_addresses, self.tables.row_bounds, self.tables.meanings)
+        step = GATHER, address_of(nodes), len(nodes), table.row_nbytes, address_of(found), table.index, table.bounds
+        self._rows.fill(np.array([step], np.int64))
 
     def fan_outs(self, sampling: NeighborSampling) -> NDArray[np.int64]:
         """int64 ``[R, H]``, edge types in canonical order."""
@@ -585,6 +528,14 @@ class BaseGraphAccess(GraphAccess, ABC):
             found.append(Walked(nodes, nodes_by_hop, edges, own))
         return found
 
+    @abstractmethod
+    def walk(self, seeds: Sequence[WalkSeeds], keys: Sequence[int], sampling: NeighborSampling) -> list[Walked]:
+        """Samples the neighbourhoods of the first of these batches, at least of one; each is shared by its batch's seeds."""
+
+    @abstractmethod
+    def expand(self, expansion: Expansion) -> dict[int, Picks]:
+        """The edges that nodes draw: ``{index of an edge type: Picks}`` for every type with a fan-out whose frontier has nodes."""
+
     # Questions about edges: each host answers for its own nodes.
 
     @abstractmethod
@@ -595,7 +546,6 @@ class BaseGraphAccess(GraphAccess, ABC):
     def _answers(self, shares: Mapping[int, NDArray[np.int64]], question: Callable[[NDArray[np.int64]], Question]) -> dict[int, Answer]:
         """Every host's answer to the question about the places of its nodes."""
 
-    @override
     def induce(
         self,
         r: int,
@@ -604,6 +554,17 @@ class BaseGraphAccess(GraphAccess, ABC):
         node_roots: NDArray[np.int64] | None = None,
         member_roots: NDArray[np.int64] | None = None,
     ) -> Picks:
+        """Every edge of type ``r`` of each node whose other end is a member of the same root, in the stored order.
+
+        ``neighbors`` of the answer are places in ``members``: of equal members the first.
+
+        Args:
+            r: Index of the edge type.
+            nodes: int64 ``[n]`` store ids of its frontier's type.
+            members: int64 ``[m]`` store ids of its neighbours' type.
+            node_roots: int64 ``[n]``; None where roots play no part.
+            member_roots: int64 ``[m]``, likewise.
+        """
         shares = self._shares(int(self.tables.relations[r, FRONTIER]), nodes)
         if node_roots is None or member_roots is None:
             node_roots = member_roots = NO_IDS
@@ -616,8 +577,8 @@ class BaseGraphAccess(GraphAccess, ABC):
         picks = {host: Picks(answer["counts"], answer["neighbors"], answer.get("positions")) for host, answer in answers.items()}
         return stitched(picks, shares, len(nodes), wants_position=self.wants_position[r])
 
-    @override
     def degrees(self, t: int, nodes: NDArray[np.int64], relations: Sequence[int]) -> NDArray[np.int64]:
+        """int64 ``[n]``: how many edges of the given types, together, each node of type ``t`` owns."""
         degrees = np.zeros(len(nodes), np.int64)
         if relations:
             shares = self._shares(t, nodes)
@@ -625,24 +586,24 @@ class BaseGraphAccess(GraphAccess, ABC):
             scatter(answers, "degrees", shares, degrees)
         return degrees
 
-    @override
     def weights(self, r: int, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """int64 ``[sum]``: the integer weights of nodes' edges of the weighted type ``r``, those of weight 0 left out, node after node."""
         shares = self._shares(int(self.tables.relations[r, FRONTIER]), nodes)
         answers = self._answers(shares, lambda places: Question("weights", (r,), nodes[places]))
         picks = {host: Picks(answer["counts"], answer["weights"], None) for host, answer in answers.items()}
         weights: NDArray[np.int64] = stitched(picks, shares, len(nodes), wants_position=False).neighbors
         return weights
 
-    @override
     def has_edges(self, r: int, nodes: NDArray[np.int64], neighbors: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Bool ``[n]``: whether there is an edge of type ``r`` between frontier node ``nodes[i]`` and ``neighbors[i]``."""
         found, shares = np.zeros(len(nodes), np.bool_), self._shares(int(self.tables.relations[r, FRONTIER]), nodes)
         answers = self._answers(shares, lambda places: Question("has_edges", (r,), nodes[places], neighbors[places]))
         scatter(answers, "found", shares, found)
         return found
 
 
-class LocalGraphAccess(BaseGraphAccess):
-    """A ``GraphAccess`` where every part is on this host."""
+class LocalGraphAccess(GraphAccess):
+    """A ``GraphAccess`` where every part is on this host, or all of them but for features."""
 
     walks_together = True
 

@@ -14,8 +14,8 @@ from gnnkit.errors import PlanError, SamplingError
 from gnnkit.kernels.jit import kernel
 from gnnkit.kernels.native import LINE, asks, copy_bytes, copy_row, int32_at, load_i64, prefetch, prefetch_bytes, store_i64
 from gnnkit.plan import Inputs, NeighborSampling, Sampling
-from gnnkit.sampling.batch_writer import COPY, KIND, LOOK_UP, TABLE, RowStep, RowWriter, ask_rows, row_gatherer, rows_ahead
-from gnnkit.sampling.graph_access import BaseGraphAccess, LocalGraphAccess, NodeScratch
+from gnnkit.sampling.batch_writer import COPY, KIND, LOOK_UP, TABLE, RowFiller, RowStep, RowWriter, ask_rows, row_gatherer, rows_ahead
+from gnnkit.sampling.graph_access import GraphAccess, LocalGraphAccess, NodeScratch
 from gnnkit.sampling.kinds import BatchSampler, StagedChooser, cached_nodes
 from gnnkit.sampling.numbering import enter_seeds
 from gnnkit.sampling.owners import Answer, Expansion, PartOwners, Picks, Question, RowsRequest, merge_sources, stitched
@@ -384,17 +384,18 @@ class _Listed:
         return cls(np.empty(size, np.int64), lists, places, np.zeros(num_hosts, np.int64))
 
 
-class RowFiller:
-    """Fills rows; one object per thread.
+class SpreadRowFiller(RowFiller):
+    """Fills rows of arrays whose parts are on several hosts.
 
     Args:
-        tables: The graph.
+        tables: The graph; parts of other hosts have no arrays.
         where: Where the parts are.
         owners: The other hosts.
     """
 
     def __init__(self, tables: GraphTables, where: PartMap, owners: PartOwners) -> None:
-        self._tables, self._where, self._owners = tables, where, owners
+        super().__init__(tables)
+        self._where, self._owners = where, owners
         self._scratch: list[_Listed] = []
         # Replicated features, by row of ``row_addresses``.
         self._hot: dict[int, HotRows] = {
@@ -403,21 +404,17 @@ class RowFiller:
             if name == FEATURE_NAME and node_type in where.hot
         }
 
-    def use(self, tables: GraphTables) -> None:
-        """Switches to another copy of the same graph."""
-        self._tables = tables
-
-    def fill(self, steps: Sequence[RowStep]) -> bool:
-        """Fills rows.
-
-        Returns:
-            Whether every id that was looked up is one that its type has.
+    @override
+    def fill(self, steps: NDArray[np.int64]) -> bool:
+        """See ``RowFiller.fill``.
 
         Raises:
             SamplingError: A host did not answer.
         """
+        are_here = (steps[:, KIND] == COPY) | self.tables.are_here[steps[:, TABLE]]
+        inside = super().fill(steps[are_here])
         groups: dict[tuple[int, int, int, int], list[RowStep]] = {}
-        for step in steps:
+        for step in map(tuple, steps[~are_here].tolist()):
             _, ids, count, width, _, table, bounds = step
             if count and width:
                 hot = self._hot.get(table)
@@ -437,7 +434,7 @@ class RowFiller:
 
         wait = self._owners.rows(requests, take)
         try:
-            inside = all([self._copy(step, rows) for rows, members in zip(listed, groups.values(), strict=True) for step in members])
+            inside &= all([self._copy(step, rows) for rows, members in zip(listed, groups.values(), strict=True) for step in members])
         finally:
             wait()
         return inside and not damaged
@@ -449,7 +446,7 @@ class RowFiller:
             self._scratch[number] = _Listed.of(self._where.num_hosts, count + count // 2)
         found = self._scratch[number]
         here, host_of_part = self._where.here, self._where.host_of_part
-        own = self._tables.row_bounds[bounds]
+        own = self.tables.row_bounds[bounds]
         list_rows(ids, count, own, host_of_part, here, hot, address_of(found.found), found.lists, found.places, found.counts)
         return found
 
@@ -467,7 +464,7 @@ class RowFiller:
                     continue
                 for kind, _, _, width, target, table, _ in members[number]:
                     sections.append((table, len(lists), width))
-                    places.append((target, number, kind == LOOK_UP, int(self._tables.row_bounds[bounds, -1])))
+                    places.append((target, number, kind == LOOK_UP, int(self.tables.row_bounds[bounds, -1])))
                 lists.append((bounds, listed[number].lists[host, :count]))
             if sections:
                 requests[host], targets[host] = RowsRequest(tuple(lists), tuple(sections)), places
@@ -475,7 +472,7 @@ class RowFiller:
 
     def _copy(self, step: RowStep, rows: _Listed) -> bool:
         kind, _, count, width, target, table, which = step
-        tables, hot = self._tables, self._hot.get(table)
+        tables, hot = self.tables, self._hot.get(table)
         parts, bounds = tables.row_addresses[table], tables.row_bounds[which]
         limit = int(bounds[-1])
         if hot is not None:
@@ -569,7 +566,7 @@ def _misfit(host: int) -> SamplingError:
     return SamplingError(f"host {host} sent an answer that does not fit the request", "all hosts must run the same gnnkit")
 
 
-class RemoteGraphAccess(BaseGraphAccess):
+class RemoteGraphAccess(GraphAccess):
     """A ``GraphAccess`` where parts are on several hosts; its answers are those of ``LocalGraphAccess`` on one.
 
     Args:
@@ -577,21 +574,15 @@ class RemoteGraphAccess(BaseGraphAccess):
         with_edge: Whether batches carry edge ids.
         where: Where the parts are.
         owners: The other hosts.
-        scratch: See ``BaseGraphAccess``.
+        scratch: See ``GraphAccess``.
     """
 
     def __init__(
         self, tables: GraphTables, with_edge: bool, where: PartMap, owners: PartOwners, scratch: NodeScratch | None = None
     ) -> None:
-        super().__init__(tables, with_edge, scratch)
+        super().__init__(tables, with_edge, scratch, SpreadRowFiller(tables, where, owners))
         self._where, self._owners = where, owners
-        self._rows = RowFiller(tables, where, owners)
         self._frontiers = [_Frontier.of(where.num_hosts, 0) for _ in tables.node_types]
-
-    @override
-    def use(self, tables: GraphTables) -> None:
-        super().use(tables)
-        self._rows.use(tables)
 
     # Walks --------------------------------------------------------------------------------------------------------------------
 
@@ -702,9 +693,6 @@ class RemoteGraphAccess(BaseGraphAccess):
                 found[r] = stitched(of_type, shares[t], len(expansion.nodes[t]), wants_position=self.wants_position[r])
         return found
 
-    def _fill_rows(self, steps: list[RowStep]) -> None:
-        self._rows.fill(steps)
-
     def _shares(self, t: int, nodes: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
         """``{host: places of its nodes}``, hosts with none left out."""
         owner = self._where.host_of_part[np.searchsorted(self.tables.bounds[t], nodes, side="right") - 1]
@@ -722,65 +710,6 @@ class RemoteGraphAccess(BaseGraphAccess):
         for host, answer in others.items():
             _check_answer(host, questions[host], answer, self.tables)
         return own | dict(others)
-
-
-class SpreadRowsAccess(LocalGraphAccess):
-    """A ``GraphAccess`` where the structure of every part is on this host, and features are on several.
-
-    Args:
-        tables: The graph; parts of other hosts have no features.
-        with_edge: Whether batches carry edge ids.
-        where: Where the parts' features are.
-        owners: The other hosts.
-        scratch: See ``BaseGraphAccess``.
-    """
-
-    def __init__(
-        self, tables: GraphTables, with_edge: bool, where: PartMap, owners: PartOwners, scratch: NodeScratch | None = None
-    ) -> None:
-        super().__init__(tables, with_edge, scratch)
-        self._rows = RowFiller(tables, where, owners)
-
-    @override
-    def use(self, tables: GraphTables) -> None:
-        super().use(tables)
-        self._rows.use(tables)
-
-    def _fill_rows(self, steps: list[RowStep]) -> None:
-        self._rows.fill(steps)
-
-
-class RemoteRowWriter(RowWriter):
-    """A ``RowWriter`` that asks other hosts for the rows of their parts.
-
-    Args:
-        tables: The graph; parts of other hosts have no arrays.
-        with_edge: See ``RowWriter``.
-        where: Where the parts are.
-        owners: The other hosts.
-        cached: ``LoaderPlan.cached``.
-    """
-
-    def __init__(
-        self,
-        tables: GraphTables,
-        with_edge: bool,
-        where: PartMap,
-        owners: PartOwners,
-        cached: Mapping[NodeType, NDArray[np.uint64]] | None = None,
-    ) -> None:
-        self._rows = RowFiller(tables, where, owners)
-        super().__init__(tables, with_edge, cached_nodes(cached))
-
-    @override
-    def use(self, tables: GraphTables) -> None:
-        super().use(tables)
-        self._rows.use(tables)
-
-    def _run(self, steps: NDArray[np.int64]) -> bool:
-        are_here = (steps[:, KIND] == COPY) | self.tables.are_here[steps[:, TABLE]]
-        inside = super()._run(steps[are_here])
-        return self._rows.fill([tuple(step) for step in steps[~are_here].tolist()]) and inside
 
 
 def spread_sampler(
@@ -806,9 +735,11 @@ def spread_sampler(
         walks_only: See ``local_sampler``.
         cached: See ``local_sampler``.
     """
-    access = SpreadRowsAccess if tables.graph.whole_structure else RemoteGraphAccess
-    reach = access(tables, sampling.with_edge, where, owners, scratch)
-    emitter = StructureWriter(tables) if walks_only else RemoteRowWriter(tables, sampling.with_edge, where, owners, cached)
+    rows, with_edge = SpreadRowFiller(tables, where, owners), sampling.with_edge
+    reach: GraphAccess = LocalGraphAccess(tables, with_edge, scratch, rows)
+    if not tables.graph.whole_structure:
+        reach = RemoteGraphAccess(tables, with_edge, where, owners, scratch)
+    emitter = StructureWriter(tables) if walks_only else RowWriter(tables, with_edge, cached_nodes(cached), rows=rows)
     return BatchSampler(tables, StagedChooser(inputs, sampling, reach), emitter)
 
 
@@ -828,4 +759,5 @@ def receiving_sampler(
         owners: Those who are.
         cached: See ``local_sampler``.
     """
-    return BatchSampler(tables, ReceivedChooser(tables), RemoteRowWriter(tables, sampling.with_edge, where, owners, cached))
+    rows = SpreadRowFiller(tables, where, owners)
+    return BatchSampler(tables, ReceivedChooser(tables), RowWriter(tables, sampling.with_edge, cached_nodes(cached), rows=rows))

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from gnnkit.cli import magic
 from gnnkit.errors import PlanError
 from gnnkit.runtime import runs
-from gnnkit.ui import ipython
 from gnnkit.ui.cards import Card
 from tests.helpers.runs import run_folder
 from tests.ui.budgets import MAX_HTML_BYTES
@@ -24,6 +24,7 @@ _SETUP = """
 %load_ext gnnkit
 import subprocess, sys
 from pathlib import Path
+from gnnkit.cli import magic
 from gnnkit.runtime import runs
 from gnnkit.runtime.runs import RunFolder
 root = Path({root!r})
@@ -90,7 +91,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def text_of(line: str) -> str:
-    card = ipython.run_line(line)
+    card = magic.run_line(line)
     assert isinstance(card, Card)
     return card.to_block()
 
@@ -98,16 +99,16 @@ def text_of(line: str) -> str:
 def test_without_runs(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no runs" in text_of("ps") and "no run has processes" in text_of("stop --all")
     assert "nothing to clean up" in text_of("cleanup --failed --elsewhere")
-    assert ipython.run_line("") is None and ipython.run_line("logs --help") is None
+    assert magic.run_line("") is None and magic.run_line("logs --help") is None
     assert "--lines" in capsys.readouterr().out
     with pytest.raises(PlanError, match="there are no runs with logs"):
-        ipython.run_line("logs")
+        magic.run_line("logs")
 
 
 def test_many_runs_fit_on_a_card(root: Path) -> None:
     """And say how many more there are."""
     made = [run_folder(root, {"store": "/a/long/path" * 10}) for _ in range(60)]
-    card = ipython.run_line("ps")
+    card = magic.run_line("ps")
     assert (
         card is not None
         and len(card.to_html().encode()) < MAX_HTML_BYTES
@@ -133,13 +134,13 @@ def test_what_was_left_behind(root: Path) -> None:
 )
 def test_lines_that_make_no_sense(root: Path, line: str) -> None:
     with pytest.raises(PlanError):
-        ipython.run_line(line)
+        magic.run_line(line)
 
 
 def test_completions(root: Path) -> None:
     run = run_folder(root, {})
-    assert ipython.completions("%gnnkit") == ipython.completions("%gnnkit lo") == ["ps", "logs", "stop", "cleanup"]
-    assert ipython.completions("%gnnkit logs ") == ["--rank", "--lines", run.path.name]
-    assert ipython.completions(f"%gnnkit stop {run.path.name} ") == ["--all"] and str(os.getpid()) in run.path.name
-    assert ipython.completions("%gnnkit nonsense ") == []
+    assert magic.completions("%gnnkit") == magic.completions("%gnnkit lo") == ["ps", "logs", "stop", "cleanup"]
+    assert magic.completions("%gnnkit logs ") == ["--rank", "--lines", run.path.name]
+    assert magic.completions(f"%gnnkit stop {run.path.name} ") == ["--all"] and str(os.getpid()) in run.path.name
+    assert magic.completions("%gnnkit nonsense ") == []
     run.close()
