@@ -26,7 +26,6 @@ from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling, PlacementWord
 from gnnkit.plan.config import CONFIG, check_config
 from gnnkit.plan.sampling import BatchSize, most
 from gnnkit.rendering import Shown
-from gnnkit.schema import EdgeType, GraphSchema
 from gnnkit.ui.cards import Card
 from gnnkit.ui.kernel import running_shell
 from gnnkit.urls import packages_for
@@ -222,17 +221,14 @@ def wants_gpus() -> bool:
     """Whether ranks train on GPUs where nothing says so: as here, or as the person says who exports where there is none, asked once."""
     import torch
 
-    if torch.cuda.is_available() or not is_attended():
+    # A question is seen and answered in a terminal, or in a notebook.
+    is_attended = running_shell() is not None or (sys.stdin is not None and sys.stdin.isatty())
+    if torch.cuda.is_available() or not is_attended:
         return torch.cuda.is_available()
     try:
         return input("This machine has no GPU. Shall the job ask for one for each rank? [y/N] ").strip().lower() in ("y", "yes")
     except (EOFError, OSError, RuntimeError):  # a notebook that runs by itself asks in vain
         return False
-
-
-def is_attended() -> bool:
-    """Whether a question would be seen and answered: in a terminal, or in a notebook."""
-    return running_shell() is not None or (sys.stdin is not None and sys.stdin.isatty())
 
 
 def _num_inputs(made: JobPlan) -> int:
@@ -256,21 +252,17 @@ def _batch_bytes(made: JobPlan) -> int:
         return min(most_bytes, _UNKNOWN_BATCH_BYTES)
     links = isinstance(plan.inputs, InputLinks)
     seed_type = plan.inputs.edge_type[0] if isinstance(plan.inputs, InputLinks) else plan.inputs.node_type
-    # All neighbours: as many as a node has on average.
-    fan_outs = {
-        edge_type: [_mean_degree(schema, edge_type) if count < 0 else count for count in fan]
-        for edge_type, fan in sampling.num_neighbors.items()
-    }
+    fan_outs = {}
+    for edge_type, fan in sampling.num_neighbors.items():
+        ends = min(schema.node_types[end].num_nodes for end in (edge_type[0], edge_type[2]))
+        # All neighbours: as many as a node has on average.
+        degree = -(-schema.edge_types[edge_type].num_edges // max(1, ends))
+        fan_outs[edge_type] = [degree if count < 0 else count for count in fan]
     size = most(schema, fan_outs, seed_type, seeds * (2 if links else 1), made.manifest.options.edge_dir)
     if sampling.has_roots:  # a node is there once for each seed that reaches it
         widest = max(schema.node_types, key=lambda node_type: sum(spec.row_nbytes for spec in schema.node_types[node_type].arrays.values()))
         return replace(size, nodes={**size.nodes, widest: seeds + size.num_edges}).nbytes(schema, seeds, sampling.with_edge)
     return min(most_bytes, size.nbytes(schema, seeds, sampling.with_edge))
-
-
-def _mean_degree(schema: GraphSchema, edge_type: EdgeType) -> int:
-    ends = min(schema.node_types[edge_type[0]].num_nodes, schema.node_types[edge_type[2]].num_nodes)
-    return -(-schema.edge_types[edge_type].num_edges // max(1, ends))
 
 
 def _source(train: Callable[..., Any] | str | Path | None, made: JobPlan) -> str:

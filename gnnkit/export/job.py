@@ -303,7 +303,7 @@ def job_plan(plan: LoaderPlan, nodes: int, storage_nodes: int, interface: str | 
         num_parts, options = hosts, _cut_options(manifest, hosts)
         target = store_path(path.parent, manifest.name, options, manifest.source_fingerprint)
         reference = StoreRef(str(target), store_fingerprint(manifest.source_fingerprint, options), plan.store.graph)
-        if not _is_there(reference):
+        if not (target / MANIFEST_NAME).is_file() or read_manifest(target).fingerprint != reference.fingerprint:
             cut = options
     else:
         reference = StoreRef(str(path), manifest.fingerprint, manifest.graph_fingerprint, url)
@@ -324,11 +324,6 @@ def _cut_options(manifest: Manifest, num_parts: int) -> BuildOptions:
     before, default = manifest.options, BuildOptions()
     method = before.partition if before.num_parts > 1 else _METHOD
     return replace(before, num_parts=num_parts, partition=method, num_neighbors=default.num_neighbors, seed=default.seed)
-
-
-def _is_there(reference: StoreRef) -> bool:
-    path = Path(reference.path)
-    return (path / MANIFEST_NAME).is_file() and read_manifest(path).fingerprint == reference.fingerprint
 
 
 def _job_backend(plan: LoaderPlan, storage_nodes: int, interface: str | None) -> dict[str, Any]:

@@ -66,10 +66,11 @@ def changed_attributes(value: Any, node: Any, unit: Unit) -> list[PlanError]:
     if not isinstance(value, type) or not isinstance(node, ast.ClassDef):
         return []
     problems: list[PlanError] = []
+    written = {getattr(statement, "name", None) for statement in node.body}
     for name, function in own_functions(value).items():
         # Methods that a base or a decorator has made are of an installed module, or of no file.
         generated = function.__code__.co_filename.startswith("<") or is_installed(function.__module__ or "builtins")
-        if not generated and not is_within(function.__code__, unit, node) and not _in_body(node, name):
+        if not generated and not is_within(function.__code__, unit, node) and name not in written:
             problems.append(PlanError(f"{value.__name__}.{name} was set after the class was made", "write it in the class"))
     for statement in node.body:
         targets = (
@@ -87,10 +88,6 @@ def changed_attributes(value: Any, node: Any, unit: Unit) -> list[PlanError]:
                 problem = f"{value.__name__}.{target.id} is {actual!r:.60}, and the class says {written!r:.60}"
                 problems.append(PlanError(problem, "write it in the class, and run its cell again"))
     return problems
-
-
-def _in_body(node: ast.ClassDef, name: str) -> bool:
-    return any(getattr(statement, "name", None) == name for statement in node.body)
 
 
 _OWN = "_sitebuiltins", "builtins", "io", "_io"
@@ -120,19 +117,16 @@ class Scope:
         return cls(function.__globals__, closure)
 
     def has(self, name: str) -> bool:
-        """Whether a name has a value that is not one of Python's own."""
-        return name in self.closure or name in self.namespace or (hasattr(builtins, name) and not _is_pythons_own(name))
+        """Whether a name has a value that is not one of Python's own; IPython adds some to ``builtins``."""
+        if name in self.closure or name in self.namespace:
+            return True
+        return hasattr(builtins, name) and (getattr(getattr(builtins, name), "__module__", None) or "builtins") not in _OWN
 
     def value(self, name: str) -> Any:
         """The value of a name that it ``has``."""
         if name in self.closure:
             return self.closure[name]
         return self.namespace[name] if name in self.namespace else getattr(builtins, name)
-
-
-def _is_pythons_own(name: str) -> bool:
-    """Whether a name of ``builtins`` is there everywhere; IPython adds some."""
-    return (getattr(getattr(builtins, name), "__module__", None) or "builtins") in _OWN
 
 
 def _other_name(name: str, value: Any, inner: Any, scope: Scope, library: Library) -> str:

@@ -197,7 +197,9 @@ def find_place(environment: Mapping[str, str] | None = None) -> JobPlace:
     if told.has("SLURM_PROCID") and told.has("SLURM_STEP_ID"):
         return _from_slurm(told)
     if told.has("JOB_COMPLETION_INDEX"):
-        return _from_kubernetes(told)
+        rank, nodes = told.number("JOB_COMPLETION_INDEX"), told.number("NNODES", least=1)
+        met = _meeting(told, nodes, "")
+        return JobPlace(rank, 0, rank, nodes, 1, nodes, restarts=told.number("GNNKIT_RESTARTS", 0), **met)
     return JobPlace()
 
 
@@ -303,21 +305,6 @@ def _hosts(names: str) -> Iterator[str]:
             first, _, last = item.partition("-")
             many = range(int(first), int(last) + 1) if first.isdigit() and last.isdigit() else ()
             yield from [f"{before}{number:0{len(first)}}{after}" for number in many] or [before + item + after]
-
-
-def _from_kubernetes(told: _Told) -> JobPlace:
-    rank = told.number("JOB_COMPLETION_INDEX")
-    nodes = told.number("NNODES", least=1)
-    return JobPlace(
-        rank,
-        0,
-        rank,
-        nodes,
-        1,
-        nodes,
-        restarts=told.number("GNNKIT_RESTARTS", 0),
-        **_meeting(told, nodes, ""),
-    )
 
 
 def _meeting(told: _Told, world_size: int, default: str, port: int = DEFAULT_PORT) -> dict[str, Any]:

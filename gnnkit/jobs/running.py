@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import inspect
 import os
 import sys
@@ -60,26 +58,19 @@ def load_train(path: Path) -> Train:
     return train
 
 
-class _FreshLoader(importlib.machinery.SourceFileLoader):
-    """Compiles the file as it is now: Python's cache takes a file of the same size, changed within a second, for the same."""
-
-    def path_stats(self, path: str) -> Mapping[str, Any]:
-        raise OSError(f"{path} is not cached")
-
-
 def _module(path: Path) -> ModuleType:
     if path.suffix != ".py":
         raise PlanError(f"{str(path)!r} is no Python file", "its name has to end in .py")
-    spec = importlib.util.spec_from_file_location(MODULE, path, loader=_FreshLoader(MODULE, str(path)))
-    assert spec is not None and spec.loader is not None, "it has a loader"
-    module = importlib.util.module_from_spec(spec)
+    module = ModuleType(MODULE)
+    module.__file__ = str(path)
     # What the file defines can be pickled and looked up by its module's name, as in any module.
     sys.modules[MODULE] = module
     folder = str(path.absolute().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
-        spec.loader.exec_module(module)
+        # As it is now: Python's cache takes a file of the same size, changed within a second, for the same.
+        exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), vars(module))
     except SyntaxError as error:
         where = f"{error.filename}, line {error.lineno}"
         raise PlanError(

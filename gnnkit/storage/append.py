@@ -6,8 +6,6 @@ the nodes that own them, at the places that a store of all tables has them at.
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -27,7 +25,7 @@ from gnnkit.storage.arrays import EdgePart
 from gnnkit.storage.build import put_in_place
 from gnnkit.storage.convert import convert_rows, unmeasured
 from gnnkit.storage.edge_values import TIME_NAME, as_times, check_weights, timed_edge_types, weight_exponent, weight_prefix
-from gnnkit.storage.files import ArrayWriter, FileSpec, StoreFiles, sync
+from gnnkit.storage.files import ArrayWriter, FileSpec, StoreFiles, link_or_copy
 from gnnkit.storage.inputs import EdgeBatch, RowReader, SourceInput, measured
 from gnnkit.storage.kernels import count_degrees, count_parts, insert_rows, places_by_time
 from gnnkit.storage.layout import (
@@ -212,7 +210,7 @@ class _AppendWriter:
                 continue
             entry = self.store.manifest.files[name]
             if (entry.dtype, entry.shape) == (spec.dtype.name, spec.shape):
-                _link(self.store.path / name, root / name)
+                link_or_copy(self.store.path / name, root / name)
                 self.files.entries[name] = entry
             else:
                 self._copy(name, spec)
@@ -479,13 +477,3 @@ def _inserted(old: NDArray[Any], places: NDArray[np.int64], rows: NDArray[Any]) 
 
     insert_rows(words(old), np.require(places, np.int64, ["C", "W"]), words(rows), words(out))
     return out
-
-
-def _link(source: Path, target: Path) -> None:
-    """Links a file, or copies it where it cannot be linked."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
-        sync(target)

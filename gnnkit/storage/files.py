@@ -12,6 +12,7 @@ import errno
 import itertools
 import mmap
 import os
+import shutil
 import tempfile
 import threading
 import tokenize
@@ -273,6 +274,16 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Gives a file another place as well, whose folder is made; a copy where the target is on another file system."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+        sync(target)
 
 
 class ArrayFile:

@@ -39,13 +39,14 @@ def loader_card(
     schema, batching, sampling = graph.arrays.schema, plan.batching, plan.sampling
     shuffled = "shuffled by part" if batching.is_by_part else "shuffled" if batching.shuffle else "in order"
     order = shuffled if plan.inputs.weights is None else "drawn by weight"
+    drawn_by = f", drawn by {status.details['drawn by']}" if "drawn by" in status.details else ""
     rows = [
         ("nodes", format_short(schema.num_nodes)),
         ("edges", format_short(schema.num_edges)),
         ("input", _inputs(plan.inputs, schema)),
         _sampling(sampling, schema),
         ("batches", f"{format_count(num_batches)} an epoch, {format_count(batching.batch_size)} {sampling.unit} each, {order}"),
-        ("backend", f"{sampled_on(plan, status)}{_drawn_by(status)}"),
+        ("backend", f"{sampled_on(plan, status)}{drawn_by}"),
     ]
     if error is not None:
         rows.append(("last error", error.line))
@@ -54,13 +55,15 @@ def loader_card(
     if batching.world_size > 1:
         rows.append(("rank", f"{batching.rank} of {batching.world_size}"))
     if stats.batches:
-        rows.append((_epoch_name(status, stats, num_batches), _speed(stats, num_batches)))
+        is_open = status.state in ("sampling", "paused") and stats.batches < num_batches
+        rows.append(("epoch" if is_open else "last epoch", _speed(stats, num_batches)))
     if stats.cached_nbytes:
         rows.append(("on the device", f"{format_bytes(stats.cached_nbytes)} of features, beside {format_bytes(stats.nbytes)} that came"))
     if stats.padding:
         rows.append(("padding", _padding(stats)))
     if "device_bytes" in status.details:
-        rows.append(("on the device", device_memory(status)))
+        used, predicted = (format_bytes(status.details[name]) for name in ("device_bytes", "predicted_bytes"))
+        rows.append(("on the device", f"{used} of the graph on {status.details['device']}, {predicted} were predicted"))
     rows.append(("memory", _memory(status)))
     if plan.placement is not None:
         rows.append(("placement", describe(plan.placement)))
@@ -90,10 +93,6 @@ def _padding(stats: EpochStats) -> str:
     return f"{share}; {format_count(stats.oversized)} batches larger than every planned shape" if stats.oversized else share
 
 
-def _epoch_name(status: StreamStatus, stats: EpochStats, num_batches: int) -> str:
-    return "epoch" if status.state in ("sampling", "paused") and stats.batches < num_batches else "last epoch"
-
-
 def _speed(stats: EpochStats, num_batches: int) -> str:
     there = f"{format_count(stats.batches)} batches" if stats.batches == num_batches else f"{stats.batches:,} of {num_batches:,} batches"
     return f"{stats.epoch}: {there}, {format_rate(stats.seeds_per_s, 'seeds')}, {format_rate(stats.batches_per_s, 'batches')}"
@@ -103,12 +102,6 @@ def _memory(status: StreamStatus) -> str:
     words = [f"buffers {format_bytes(status.buffer_bytes)}", f"graph copy {format_bytes(status.graph_bytes)}"]
     others = [process for process in status.processes if process.name != "trainer"]
     return ", ".join(words + ([cost_of(others)] if others else []))
-
-
-def device_memory(status: StreamStatus) -> str:
-    """The memory of a loader that samples on a device."""
-    used, predicted = (format_bytes(status.details[name]) for name in ("device_bytes", "predicted_bytes"))
-    return f"{used} of the graph on {status.details['device']}, {predicted} were predicted"
 
 
 def _inputs(inputs: Inputs, schema: GraphSchema) -> str:
@@ -151,10 +144,6 @@ def sampled_on(plan: LoaderPlan, status: StreamStatus) -> str:
     """A loader's backend in words: "InProcess, 2 threads"."""
     kind = plan.backend["kind"]
     return f"{kind}, {format_number(status.workers, 'thread' if kind in ('InProcess', 'OnDevice') else 'process')}"
-
-
-def _drawn_by(status: StreamStatus) -> str:
-    return f", drawn by {status.details['drawn by']}" if "drawn by" in status.details else ""
 
 
 def _types(graph: GraphHandle, plan: LoaderPlan) -> Table:

@@ -27,19 +27,18 @@ def runs_processes(runs: Sequence[Run]) -> Table:
 
 
 def runs_card(runs: Sequence[Run]) -> Card:
-    """All runs, a line each, and their processes."""
+    """All runs, a line each, and their processes.
+
+    A line is "running: servers of train.py (4711), 2 processes 121 MB, 2.1 kB on disk, ogbn-products, 12 s".
+    """
     states = Counter(run.state for run in runs)
     alive = [process for run in runs for process in run.alive]
     counts = ", ".join(f"{count} {state}" for state, count in states.items())
     lead = f"{counts}; {cost_of(alive)} of memory, {format_bytes(sum(run.nbytes for run in runs))} on disk" if runs else "no runs"
     sections = [("processes", runs_processes(runs))] if any(run.processes for run in runs) else []
     notes = "; ".join(note for note in (attention(runs), staying(runs)) if note) or None
-    return Card("gnnkit runs", "", [(run.id, _sentence(run)) for run in runs], notes, sections, lead)
-
-
-def _sentence(run: Run) -> str:
-    """A run in a line: "running: servers of train.py (4711), 2 processes 121 MB, 2.1 kB on disk, ogbn-products, 12 s"."""
-    return f"{run.state}: {', '.join(fact for fact in (_facts(run), _age(run)) if fact)}"
+    rows = [(run.id, f"{run.state}: {', '.join(filter(None, (_facts(run), _age(run))))}") for run in runs]
+    return Card("gnnkit runs", "", rows, notes, sections, lead)
 
 
 def _facts(run: Run) -> str:

@@ -30,6 +30,7 @@ from gnnkit.plan import Held, LoaderPlan, Placement
 from gnnkit.plan.files import read_plan_file
 from gnnkit.runtime.runs import tail
 from gnnkit.runtime.wire import Message, Wire
+from gnnkit.storage.files import link_or_copy
 from gnnkit.storage.layout import MANIFEST_NAME, is_held
 from gnnkit.storage.manifest import read_manifest
 from gnnkit.units import format_bytes
@@ -401,16 +402,7 @@ def _copy_files(directory: Path, target: Path) -> None:
 def _link_store(store: Path, target: Path, held: Held) -> None:
     """Links the files of a store that a node has."""
     for name in [MANIFEST_NAME, *(name for name in read_manifest(store).files if is_held(name, **held))]:
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        _link(str(store / name), str(target / name))
-
-
-def _link(source: str, target: str) -> None:
-    """The same file once more; a copy where the target is on another file system. A symbolic link would lead out of the store."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
+        link_or_copy(store / name, target / name)  # a symbolic link would lead out of the store
 
 
 def write_command(file: Path, module: str, *words: str) -> None:

@@ -77,17 +77,15 @@ class Liveness:
         self._fresh = self._fresh and asked_s < self._born_s
         if not running:
             self._began_s = None
-            self._live = self._stays(now)
+            if self._fresh:
+                self._live = now - self._born_s < _FRESH_S
+            else:
+                self._live = self._live and (self._in_cell or now - self._ran_s < _LINGERS_S)
             return self._live
         self._began_s = now if self._began_s is None else self._began_s
         self._live = self._live or now - self._began_s >= _WAKES_AFTER_S
         self._fresh, self._ran_s = False, now
         return self._live
-
-    def _stays(self, now: float) -> bool:
-        if self._fresh:
-            return now - self._born_s < _FRESH_S
-        return self._live and (self._in_cell or now - self._ran_s < _LINGERS_S)
 
 
 logger = logging.getLogger(__name__)

@@ -39,7 +39,9 @@ def line_points(values: Sequence[float], top: float) -> str:
         top: The value at the upper edge.
     """
     step = WIDTH / max(len(values) - 1, 1)
-    return " ".join(f"{round(i * step)},{_height(value, top)}" for i, value in enumerate(values))
+    shares = [min(max(value / top, 0.0), 1.0) if top > 0 else 0.0 for value in values]
+    # The line is drawn with a width: at the very edges it would be cut.
+    return " ".join(f"{round(i * step)},{round(HEIGHT - 1 - share * (HEIGHT - 3))}" for i, share in enumerate(shares))
 
 
 def area_path(values: Sequence[float], top: float) -> str:
@@ -63,12 +65,6 @@ def whole_percents(parts: Mapping[str, float]) -> list[tuple[str, int]]:
     for name in sorted(exact, key=lambda name: percents[name] - exact[name])[: max(missing, 0)]:
         percents[name] += 1
     return list(percents.items())
-
-
-def _height(value: float, top: float) -> int:
-    # The line is drawn with a width: at the very edges it would be cut.
-    share = min(max(value / top, 0.0), 1.0) if top > 0 else 0.0
-    return round(HEIGHT - 1 - share * (HEIGHT - 3))
 
 
 @dataclass(frozen=True, slots=True)
