@@ -229,3 +229,13 @@ def set_variables(variables: Mapping[str, str | None]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+
+
+def installed_version(package: str) -> str | None:
+    """The version of a package that is installed here; None where it is not."""
+    from importlib import metadata  # not what every process needs
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

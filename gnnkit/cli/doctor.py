@@ -5,27 +5,25 @@ from __future__ import annotations
 import json
 import os
 import platform
+import select
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from importlib import metadata
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import IO, Literal
 
 import psutil
 import typer
 
 from gnnkit.cli.output import ERROR, OK, WARNING, cell, console, show_json
-from gnnkit.host import available_cpus, available_memory
+from gnnkit.host import available_cpus, available_memory, installed_version
 from gnnkit.kernels.folder import kernel_cache_root
 from gnnkit.kernels.row_copies import processor, row_copies
 from gnnkit.runtime.limits import auto_threads, copy_budget
@@ -175,15 +173,8 @@ _GLT_MEANS = {
 }
 
 
-def _installed(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def _package(name: str, verdict: Verdict, fix: str) -> Check:
-    version = _installed(name)
+    version = installed_version(name)
     return Check(name, "not installed", verdict, fix) if version is None else Check(name, version)
 
 
@@ -209,7 +200,7 @@ ogb = partial(_package, "ogb", "warning", "needed for GraphLoader.from_ogb: pip 
 
 def kernels() -> Check:
     """Whether the sampling kernels are compiled, and where they are kept."""
-    version = _installed("numba")
+    version = installed_version("numba")
     if version is None:
         return Check("kernels", "numba is not installed", "error", "pip install numba")
     try:
@@ -234,7 +225,15 @@ def glt_library(*, timeout_s: float = PROBE_TIMEOUT_S) -> Check:
     Args:
         timeout_s: How long looking for it may take.
     """
-    return glt_row(_glt_status(timeout_s))
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _GLT_PROBE], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s
+        )
+    except subprocess.TimeoutExpired:
+        return glt_row(f"looking for it took more than {timeout_s:g} s")
+    if done.returncode == 0:
+        return glt_row(GltStatus(**json.loads(done.stdout)))
+    return glt_row((done.stderr.strip().splitlines() or [f"looking for it ended with code {done.returncode}"])[-1])
 
 
 def glt_row(found: GltStatus | str) -> Check:
@@ -247,22 +246,9 @@ def glt_row(found: GltStatus | str) -> Check:
     if isinstance(found, str):
         return Check(name, f"unknown: {found}", "warning", "pip install --force-reinstall --no-deps graphlearn-torch==0.2.4")
     what = f"{found.kind}: {_GLT_MEANS[found.kind]}"
-    version = f"; graphlearn-torch {found.version} on torch {_installed('torch') or 'none'}" if found.kind != "absent" else ""
+    version = f"; graphlearn-torch {found.version} on torch {installed_version('torch') or 'none'}" if found.kind != "absent" else ""
     reason = "" if found.kind == "native" else f" ({found.reason})"
     return Check(name, f"{what}{version}{reason}", "ok", found.fix)
-
-
-def _glt_status(timeout_s: float) -> GltStatus | str:
-    """``gnnkit.vendor.glt.status()``, or why it is not known."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", _GLT_PROBE], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s
-        )
-    except subprocess.TimeoutExpired:
-        return f"looking for it took more than {timeout_s:g} s"
-    if done.returncode == 0:
-        return GltStatus(**json.loads(done.stdout))
-    return (done.stderr.strip().splitlines() or [f"looking for it ended with code {done.returncode}"])[-1]
 
 
 def installation() -> Check:
@@ -320,29 +306,19 @@ def trials(names: Sequence[str], *, timeout_s: float = TRIAL_TIMEOUT_S, module: 
         # Its temporary files lie where they go with the folder, also when it is killed.
         environment = {**os.environ, "TMPDIR": folder}
         command = [sys.executable, "-m", module, *names]
-        lines = SimpleQueue[str | None]()
+        # Without a buffer, so that a line that was read with the one before it is not waited for.
         with subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
+            command, bufsize=0, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env=environment
         ) as process:
-
-            def read() -> None:
-                for line in process.stdout or ():
-                    lines.put(line)
-                for _ in names:  # there are no more lines for the rows that follow
-                    lines.put(None)
-
-            reader = threading.Thread(target=read, name="gnnkit-doctor", daemon=True)
-            reader.start()
+            lines = process.stdout
+            assert lines is not None
             try:
                 for name in names:
                     row = _title(name)
-                    try:
-                        line = lines.get(timeout=timeout_s)
-                    except Empty:
+                    if not select.select([lines], [], [], timeout_s)[0]:
                         process.kill()
                         yield Check(row, f"no: its trial did not end within {timeout_s:g} s", "error", _REPORT)
-                        continue
-                    if line is None:
+                    elif not (line := lines.readline()):  # there are none for the rows that follow, either
                         yield Check(row, f"no: its trial {_end(process.wait(timeout_s), errors)}", "error", _REPORT)
                     else:
                         outcome = json.loads(line)
@@ -350,7 +326,6 @@ def trials(names: Sequence[str], *, timeout_s: float = TRIAL_TIMEOUT_S, module: 
                         yield Check.judged(row, said, "ok" if outcome["ok"] else "error", _REPORT)
             finally:
                 process.kill()
-                reader.join()
 
 
 def _end(code: int, errors: IO[str]) -> str:

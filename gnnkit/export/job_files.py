@@ -21,6 +21,7 @@ from gnnkit.export.code import distributions_of
 from gnnkit.export.job import README, RECORD, ExportJob
 from gnnkit.export.launchers.base import Launcher
 from gnnkit.export.launchers.common import chapters_of, filled, render, steps_of
+from gnnkit.host import installed_version
 from gnnkit.plan import InputLinks, InputNodes, LoaderPlan, PPRSampling, WalkSampling
 from gnnkit.schema import NodeType
 from gnnkit.splits import find_split, split_index_of
@@ -115,8 +116,8 @@ def requirements_text(source: str, wheel: str, more: Iterable[str] = ()) -> str:
         more: What the job needs beside it, as far as it is installed here.
     """
     found: dict[str, Requirement | None] = {}
-    waiting: list[tuple[str, frozenset[str]]] = [(_OWN, frozenset()), *((name, frozenset()) for name in more if _version(name) is not None)]
-    waiting += [(name, frozenset()) for name in imported_distributions(source)]
+    names = [_OWN, *(name for name in more if installed_version(name) is not None), *imported_distributions(source)]
+    waiting: list[tuple[str, frozenset[str]]] = [(name, frozenset()) for name in names]
     seen: set[tuple[str, frozenset[str]]] = set()
     while waiting:
         name, extras = waiting.pop()
@@ -128,7 +129,7 @@ def requirements_text(source: str, wheel: str, more: Iterable[str] = ()) -> str:
             key = canonicalize_name(needed.name)
             if (name, key) == (_OWN, _OF_NOTEBOOKS):
                 continue
-            if _version(key) is not None:
+            if installed_version(key) is not None:
                 # Where it is needed on some systems only, others must be able to go without it.
                 found[key] = needed if key not in found and needed.marker is not None and name == _OWN else found.get(key)
                 waiting.append((key, frozenset(needed.extras)))
@@ -157,16 +158,9 @@ def _needs(name: str, extras: frozenset[str]) -> list[Requirement]:
     return [need for need in needs if need.marker is None or any(need.marker.evaluate(each) for each in environments)]
 
 
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def _pinned(name: str, needed: Requirement | None) -> list[str]:
     """Returns the line of a distribution, and above it what has to be said of that."""
-    version = _version(name) or ""
+    version = installed_version(name) or ""
     public, _, local = version.partition("+")
     marker = f"; {needed.marker}" if needed is not None and needed.marker is not None else ""
     line = f"{name}=={public}{marker}"

@@ -7,7 +7,7 @@ import builtins
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -336,35 +336,6 @@ def _check_imports(tree: ast.Module, folder: Path | None, who: str = NAME) -> No
                 )
 
 
-def laid_out(
-    header: str, imports: Iterable[str], constants: Mapping[str, str], pieces: Sequence[Definition], lazy_annotations: bool
-) -> str:
-    """The text of a file.
-
-    Args:
-        header: Its docstring.
-        imports: Lines that import.
-        constants: ``{name: literal}``.
-        pieces: Its definitions.
-        lazy_annotations: Whether it begins with ``from __future__ import annotations``.
-    """
-    groups = _grouped(set(imports))
-    if lazy_annotations:
-        groups = ["from __future__ import annotations", *groups]
-    blocks = [header, "\n\n".join(groups), "\n".join(f"{name} = {text}" for name, text in constants.items())]
-    head = "\n\n".join(block for block in blocks if block)
-    return "\n\n\n".join([head, *(piece.text.rstrip() for piece in in_order(pieces))]) + "\n"
-
-
-def _grouped(lines: set[str]) -> list[str]:
-    """Imports in three groups: Python's own, others, gnnkit's."""
-    groups: list[list[str]] = [[], [], []]
-    for line in sorted(lines, key=lambda line: (line.startswith("from "), line.lower())):
-        top = line.split()[1].partition(".")[0]
-        groups[0 if top in sys.stdlib_module_names else 2 if top == "gnnkit" else 1].append(line)
-    return ["\n".join(group) for group in groups if group]
-
-
 def in_order(pieces: Sequence[Definition]) -> list[Definition]:
     """Definitions so that each comes after what it needs to be executed, and otherwise after what it uses, ``train`` last."""
     by_name = {piece.name: piece for piece in pieces}
@@ -453,9 +424,7 @@ def function_source(function: Callable[..., Any], about: str) -> str:
         raise _joined(function.__name__, program.problems)
     if named != NAME:
         program.rename(named)
-    text = laid_out(
-        _HEADER.format(about), _lines(program.imports), program.constants, list(program.pieces.values()), program.has_lazy_annotations
-    )
+    text = program.text(about)
     check_source(text)
     return text
 
@@ -471,12 +440,6 @@ def _written_as(function: Any, inner: FunctionType, scope: Scope, library: Libra
         hint = f"decorate {inner.__name__}() with @ in its cell, or export that function itself"
         raise PlanError(f"train is what a call made of the function {inner.__name__}()", hint)
     return inner.__name__, None
-
-
-def _lines(imports: dict[str, str]) -> list[str]:
-    """Lines that import: ``import a.b`` does what ``import a`` does."""
-    implied = {f"import {name.partition('.')[0]}" for name, line in imports.items() if "." in name}
-    return [line for line in imports.values() if line not in implied]
 
 
 def _joined(name: str, problems: list[PlanError]) -> PlanError:
@@ -639,3 +602,17 @@ class _Program:
             self.pieces[NAME] = Definition(NAME, text, piece.names, piece.line)
         else:
             self.pieces[NAME] = _alias(NAME, own)
+
+    def text(self, about: str) -> str:
+        """The text of the file, whose first line says what it is: imports, constants, definitions."""
+        # ``import a.b`` does what ``import a`` does.
+        implied = {f"import {name.partition('.')[0]}" for name, line in self.imports.items() if "." in name}
+        lines = sorted({*self.imports.values()} - implied, key=lambda line: (line.startswith("from "), line.lower()))
+        # Python's own come before others', and gnnkit's last.
+        groups: list[list[str]] = [["from __future__ import annotations"] * self.has_lazy_annotations, [], [], []]
+        for line in lines:
+            top = line.split()[1].partition(".")[0]
+            groups[1 if top in sys.stdlib_module_names else 3 if top == "gnnkit" else 2].append(line)
+        constants = [f"{name} = {value}" for name, value in self.constants.items()]
+        head = [_HEADER.format(about), *("\n".join(group) for group in (*groups, constants) if group)]
+        return "\n\n\n".join(["\n\n".join(head), *(piece.text.rstrip() for piece in in_order(list(self.pieces.values())))]) + "\n"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -335,15 +336,25 @@ class RowFiller:
         return bool(fill(tables.ahead, steps, tables.row_addresses, tables.row_bounds, tables.meanings))
 
 
-class BatchWriter(Protocol):
-    """Lays batches out, and writes them once there are blocks for them. One object per thread."""
+class BatchWriter(ABC):
+    """Lays batches out, and writes them once there are blocks for them. One object per thread.
+
+    Args:
+        tables: The graph.
+    """
+
+    def __init__(self, tables: GraphTables) -> None:
+        self.use(tables)
 
     def use(self, tables: GraphTables) -> None:
         """Switches to another copy of the same graph."""
+        self.tables = tables
 
+    @abstractmethod
     def lay_out(self, walked: Sequence[Walked]) -> list[BatchLayout]:
         """Determines the place of every array of each batch; valid, like the walk, until the next one."""
 
+    @abstractmethod
     def fill(self, blocks: Sequence[NDArray[np.uint8]]) -> None:
         """Writes the batches that were laid out last into ``blocks``, which have at least ``layout.nbytes`` bytes each.
 
@@ -445,11 +456,11 @@ class RowWriter(BatchWriter):
         self._steps: list[int] = []  # of all batches, one behind the other
         self._num_steps: list[int] = []  # of each
         self._kept: list[NDArray[Any]] = []  # what the steps read
-        self.use(tables)
+        super().__init__(tables)
 
     @override
     def use(self, tables: GraphTables) -> None:
-        self.tables = tables
+        super().use(tables)
         self._rows.use(tables)
         self._node_arrays = [
             [

@@ -33,6 +33,7 @@ from gnnkit.schema import NodeType
 
 if TYPE_CHECKING:
     from gnnkit.sampling.cached import CachedNodes
+    from gnnkit.sampling.structure import ReceivedChooser
 
 
 class Seeder(Protocol):
@@ -188,18 +189,8 @@ def warm(events: EventSink = ignore_events) -> None:
     measure_once()
 
 
-class Chooser(Protocol):
-    """Chooses the nodes and edges of batches."""
-
-    def use(self, tables: GraphTables) -> None:
-        """Switches to another copy of the same graph."""
-
-    def choose(self, requests: Sequence[SampleRequest]) -> list[Walked]:
-        """The first of these batches, at least one and as many as go at once, valid until the next call."""
-
-
-class StagedChooser(Chooser):
-    """Chooses as the plan's inputs and sampling say.
+class StagedChooser:
+    """Chooses the nodes and edges of batches as the plan's inputs and sampling say.
 
     Args:
         inputs: What batches start from.
@@ -214,12 +205,12 @@ class StagedChooser(Chooser):
         # Numbers that are given to anchors' labels are gone with the next batch.
         self._together = reach.walks_together and isinstance(self._walker, NeighborWalker) and not isinstance(inputs, InputAnchors)
 
-    @override
     def use(self, tables: GraphTables) -> None:
+        """Switches to another copy of the same graph."""
         self._reach.use(tables)
 
-    @override
     def choose(self, requests: Sequence[SampleRequest]) -> list[Walked]:
+        """Returns the first of these batches, at least one and as many as go at once, valid until the next call."""
         seeds = []
         for request in requests if self._together else requests[:1]:
             seeds.append(self._seeder.seeds(request, self._reach))
@@ -276,7 +267,7 @@ class BatchSampler:
         emitter: Writes them.
     """
 
-    def __init__(self, tables: GraphTables, chooser: Chooser, emitter: BatchWriter) -> None:
+    def __init__(self, tables: GraphTables, chooser: StagedChooser | ReceivedChooser, emitter: BatchWriter) -> None:
         self.tables = tables
         self._chooser, self._emitter = chooser, emitter
 
@@ -293,10 +284,6 @@ class BatchSampler:
             The layout, valid until the next call.
         """
         return self._emitter.lay_out(self._chooser.choose([request]))[0]
-
-    def sample_into(self, request: SampleRequest, acquire: Callable[[int], NDArray[np.uint8]]) -> Sampled:
-        """Samples one batch; see ``sample_all``."""
-        return self.sample_all([request], acquire)[0]
 
     def sample_all(self, requests: Sequence[SampleRequest], acquire: Callable[[int], NDArray[np.uint8]]) -> list[Sampled]:
         """Samples batches, as many at once as their kind allows.

@@ -110,13 +110,7 @@ class StructureWriter(BatchWriter):
         tables: The graph.
     """
 
-    def __init__(self, tables: GraphTables) -> None:
-        self.tables = tables
-        self._batches: list[tuple[BatchLayout, Walked, list[CarriedArray]]] = []
-
-    @override
-    def use(self, tables: GraphTables) -> None:
-        self.tables = tables
+    _batches: list[tuple[BatchLayout, Walked, list[CarriedArray]]]
 
     @override
     def lay_out(self, walked: Sequence[Walked]) -> list[BatchLayout]:

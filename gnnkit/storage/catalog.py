@@ -194,7 +194,10 @@ def find_or_build(
     if not isinstance(graph, Store):
         folders = (store_dir, *shared) if options.partition != "given" else ()
         others = (store for folder in folders for store in stores_of_graph(graph, options, folder, but=path))
-        graph = next((store for store in others if _is_right(store, events)), graph)
+        for store in others:
+            with contextlib.suppress(StoreError):  # damaged
+                graph = store.checked(events=events)
+                break
     return opener(build_store(graph, path, options, events, wait_timeout_s=_WAIT_TIMEOUT_S).path)
 
 
@@ -295,15 +298,6 @@ def prune(store_dir: Path) -> list[Pruned]:
         with contextlib.suppress(StoreError), locked(file.with_name(file.name[1:].removesuffix(".lock")), 0.0, ignore_events):
             pass  # giving a lock up removes its file
     return pruned
-
-
-def _is_right(store: Store, events: EventSink) -> bool:
-    """Whether nothing in a store is damaged."""
-    try:
-        store.checked(events=events)
-    except StoreError:
-        return False
-    return True
 
 
 def _reason(path: Path, final: Path) -> str | None:

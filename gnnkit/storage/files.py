@@ -24,7 +24,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from isal.isal_zlib import crc32_combine
@@ -172,14 +172,8 @@ def as_count(value: Any) -> int:
     return value
 
 
-class FileIdentity(NamedTuple):
-    """Facts that tell a file, as it was when it was opened, from every other one, and from itself after a change."""
-
-    device: int
-    inode: int
-    size: int
-    mtime_ns: int
-    ctime_ns: int
+# What tells a file, as it was when it was opened, from every other one, and from itself after a change: device, inode, size, and times.
+FileIdentity: TypeAlias = tuple[int, int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,7 +417,7 @@ def open_array(root: Path, name: str, entry: FileEntry) -> tuple[NDArray[Any], F
             _make_room_for_files(file.fileno())
             header, found = os.pread(file.fileno(), len(spec.header), 0), os.fstat(file.fileno())
             size = found.st_size
-            identity = FileIdentity(found.st_dev, found.st_ino, size, found.st_mtime_ns, found.st_ctime_ns)
+            identity = found.st_dev, found.st_ino, size, found.st_mtime_ns, found.st_ctime_ns
             if size != entry.size or size != spec.file_nbytes:
                 raise damaged(root, f"{name} has {size} bytes instead of {spec.file_nbytes}")
             if header != spec.header:

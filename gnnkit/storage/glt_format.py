@@ -115,10 +115,6 @@ def _word(graph_type: NodeType | EdgeType) -> str:
     return graph_type if isinstance(graph_type, str) else edge_type_name(graph_type)
 
 
-def _load_storage(data: bytes) -> Any:
-    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-
-
 def damaged(path: Path, reason: object) -> DatasetError:
     """The error for a file that cannot be what the layout says it is."""
     return DatasetError(
@@ -191,7 +187,7 @@ def read_pickled_tensors(path: Path) -> Iterator[torch.Tensor]:
     """
     names = {
         "torch._utils._rebuild_tensor_v2": torch._utils._rebuild_tensor_v2,
-        "torch.storage._load_from_bytes": _load_storage,
+        "torch.storage._load_from_bytes": lambda data: torch.load(io.BytesIO(data), map_location="cpu", weights_only=True),
         "collections.OrderedDict": OrderedDict,
         "_codecs.encode": encode_latin1,
     }

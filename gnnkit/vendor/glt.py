@@ -13,12 +13,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
 from gnnkit.errors import PlanError
+from gnnkit.host import installed_version
 from gnnkit.vendor.packages import package_folder, undisturbed
 
 __all__ = ["GltStatus", "attribute", "imported", "load", "require_native", "status"]
@@ -55,10 +55,7 @@ def status() -> GltStatus:
     folder = package_folder(PACKAGE)
     if folder is None:
         return GltStatus("absent", None, "graphlearn-torch is not installed", NATIVE_FIX)
-    try:
-        version: str | None = metadata.version("graphlearn-torch")
-    except metadata.PackageNotFoundError:
-        version = None
+    version = installed_version("graphlearn-torch")
     problem = _native_problem(folder)
     if problem is None:
         return GltStatus("native", version, "the native library fits this torch")

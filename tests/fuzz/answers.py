@@ -222,7 +222,7 @@ def walks() -> Iterator[Case]:
         receiving = receiver(graph, sampling, {0: (0, 1)}, partial(Hosts, "walk"))
 
         def walk(request: SampleRequest) -> tuple[Any, np.ndarray, Sequence[Any]]:
-            layout, block, *_ = walker.sample_into(request, lambda nbytes: np.zeros(max(1, nbytes), np.uint8))
+            layout, block, *_ = walker.sample_all([request], lambda nbytes: np.zeros(max(1, nbytes), np.uint8))[0]
             return json.loads(json.dumps(layout_to_json(layout))), block, layout.fields
 
         def case(rng: random.Random) -> None:
