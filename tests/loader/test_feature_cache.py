@@ -70,11 +70,11 @@ def test_nodes_are_split_by_where_their_features_are(num_nodes: int) -> None:
     cached = np.flatnonzero(rng.random(num_nodes) < 0.4)
     nodes = CachedNodes(as_words(cached, num_nodes))
     ids = rng.integers(0, num_nodes, 300)
-    split = nodes.split(address_of(ids), len(ids))
+    slots, places, missing = nodes.split(address_of(ids), len(ids))
     place = {int(node): number for number, node in enumerate(cached)}
-    assert split.slots.tolist() == [place.get(int(node), 0) for node in ids]
-    assert split.places.tolist() == [number for number, node in enumerate(ids) if int(node) not in place]
-    assert split.missing.tolist() == [int(node) for node in ids if int(node) not in place]
+    assert slots.tolist() == [place.get(int(node), 0) for node in ids]
+    assert places.tolist() == [number for number, node in enumerate(ids) if int(node) not in place]
+    assert missing.tolist() == [int(node) for node in ids if int(node) not in place]
 
 
 # Batches ------------------------------------------------------------------------------------------------------------------

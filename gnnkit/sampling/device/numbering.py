@@ -5,11 +5,8 @@ Nothing here comes back to the host: how many nodes there are is a number on the
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 from torch import Tensor
-from typing_extensions import override
 
 _LAST = torch.iinfo(torch.int32).max
 _NONE = torch.iinfo(torch.int64).max
@@ -33,30 +30,8 @@ class Counted:
         return self.values[begin:end]
 
 
-class Numbering(Protocol):
-    """The numbers of the nodes of one type in one batch."""
-
-    def begin(self, ids: Tensor, roots: Tensor | None) -> None:
-        """Begins a batch with its seeds, store ids, which have the first numbers; a repeated one has one of its own."""
-
-    def meet(self, ids: Tensor, roots: Tensor | None) -> Tensor:
-        """int32 ``[e]``: how many of the neighbours up to each are met for the first time. The number of nodes stands for none."""
-
-    def settle(self, ids: Tensor, roots: Tensor | None, numbers: Tensor) -> None:
-        """Ends a hop: ``numbers``, int32, are those of the nodes that it has met first."""
-
-    def find(self, ids: Tensor, roots: Tensor | None) -> Tensor:
-        """int64 ``[e]``: the numbers that nodes have; -1 for those without one."""
-
-    def end(self, ids: Tensor) -> None:
-        """Ends the batch; ``ids`` are all of its nodes, and perhaps none among them."""
-
-    def lose(self) -> None:
-        """Ends a batch that was broken off."""
-
-
-class TableNumbering(Numbering):
-    """Numbers by a table of four bytes for each node of the type.
+class TableNumbering:
+    """The numbers of the nodes of one type in one batch, by a table of four bytes for each node of the type.
 
     Args:
         num_nodes: Nodes of the type.
@@ -70,8 +45,8 @@ class TableNumbering(Numbering):
         self._count = self._places = 0
         self._is_clean = True
 
-    @override
     def begin(self, ids: Tensor, roots: Tensor | None) -> None:
+        """Begins a batch with its seeds, store ids, which have the first numbers; a repeated one has one of its own."""
         if not self._is_clean:  # what broke the batch before off has left its numbers
             self.table[: self._size] = _LAST
         self._is_clean = False
@@ -79,39 +54,39 @@ class TableNumbering(Numbering):
         if len(ids):
             self.table.scatter_reduce_(0, ids, self._counted(0, len(ids)), "amin")
 
-    @override
     def meet(self, ids: Tensor, roots: Tensor | None) -> Tensor:
+        """int32 ``[e]``: how many of the neighbours up to each are met for the first time. The number of nodes stands for none."""
         # Until the hop ends a new node's entry is the first place at which it was met; places are above all numbers.
         place = self._counted(self._places, self._places + len(ids))
         self._places += len(ids)
         self.table.scatter_reduce_(0, ids, place, "amin")
         return (self.table[ids] == place).cumsum(0, dtype=torch.int32)
 
-    @override
     def settle(self, ids: Tensor, roots: Tensor | None, numbers: Tensor) -> None:
+        """Ends a hop: ``numbers``, int32, are those of the nodes that it has met first."""
         self._count += len(ids)
         self._places = self._count
         # Numbers are less than places, and not less than what stands for no node.
         self.table.scatter_reduce_(0, ids, numbers, "amin")
 
-    @override
     def find(self, ids: Tensor, roots: Tensor | None) -> Tensor:
+        """int64 ``[e]``: the numbers that nodes have; -1 for those without one."""
         found = self.table[ids].long()
         return found.masked_fill_(found == _LAST, -1)
 
-    @override
     def end(self, ids: Tensor) -> None:
+        """Ends the batch; ``ids`` are all of its nodes, and perhaps none among them."""
         self.table.index_fill_(0, ids, _LAST)
         self.table[self._size :].fill_(-1)
         self._is_clean = True
 
-    @override
     def lose(self) -> None:
+        """Ends a batch that was broken off."""
         self._is_clean = False
 
 
-class RootedNumbering(Numbering):
-    """Numbers of pairs of a root and a node, by sorting: ``docs/development/sampling.md``, "A neighbourhood for each root".
+class RootedNumbering:
+    """As ``TableNumbering``, of pairs of a root and a node, by sorting: ``docs/development/sampling.md``, "A neighbourhood for each root".
 
     Args:
         num_nodes: Nodes of the type.
@@ -120,16 +95,16 @@ class RootedNumbering(Numbering):
     def __init__(self, num_nodes: int) -> None:
         self._size = num_nodes
 
-    @override
     def begin(self, ids: Tensor, roots: Tensor | None) -> None:
+        """Begins a batch with its seeds."""
         self._numbered = self._met = self._key(ids, roots)
 
     def _key(self, ids: Tensor, roots: Tensor | None) -> Tensor:
         assert roots is not None
         return (roots * self._size + ids).masked_fill_(ids == self._size, _NONE)
 
-    @override
     def meet(self, ids: Tensor, roots: Tensor | None) -> Tensor:
+        """int32 ``[e]``: how many of the neighbours up to each are met for the first time."""
         known = len(self._met)
         self._met = torch.cat([self._met, self._key(ids, roots)])
         ordered, order = self._met.sort(stable=True)
@@ -137,12 +112,12 @@ class RootedNumbering(Numbering):
         begins[1:] &= ordered[1:] != ordered[:-1]
         return torch.empty_like(begins).scatter_(0, order, begins)[known:].cumsum(0, dtype=torch.int32)
 
-    @override
     def settle(self, ids: Tensor, roots: Tensor | None, numbers: Tensor) -> None:
+        """Ends a hop, in which these nodes were met first."""
         self._numbered = self._met = torch.cat([self._numbered, self._key(ids, roots)])
 
-    @override
     def find(self, ids: Tensor, roots: Tensor | None) -> Tensor:
+        """int64 ``[e]``: the numbers that nodes have; -1 for those without one."""
         own = self._key(ids, roots)
         ordered, order = self._numbered.sort(stable=True)
         place = torch.searchsorted(ordered, own).clamp_(max=len(ordered) - 1)
@@ -153,3 +128,6 @@ class RootedNumbering(Numbering):
 
     def lose(self) -> None:
         """As ``end``."""
+
+
+Numbering = TableNumbering | RootedNumbering
