@@ -18,14 +18,13 @@ from gnnkit.files import user_path
 from gnnkit.plan import StoreRef
 from gnnkit.printable import printable_line
 from gnnkit.rendering import Shown, renderer
-from gnnkit.schema import EdgeDir, EdgeType, GraphSchema, NodeType
+from gnnkit.schema import EdgeType, NodeType
 from gnnkit.storage.arrays import EdgePart, GraphArrays, NodePart, placeholder
 from gnnkit.storage.files import damaged, open_array
 from gnnkit.storage.keys import NodeKeys
 from gnnkit.storage.layout import (
     EDGE_FILES,
     FEATURE_NAME,
-    BuildOptions,
     book_file,
     cache_file,
     edge_file,
@@ -82,6 +81,14 @@ class Store(Shown):
         local_parts: The parts that are open.
         whole_structure: Whether the structure of the other parts is open, too.
         url: The URL that it was fetched from; None where it was built here.
+        name: Name of the dataset.
+        notice: A line to be shown wherever the dataset is, or None.
+        metadata: The dataset's facts ("num_classes", "task_type", ...).
+        schema: Types, sizes and arrays, with the dtypes in which they are stored.
+        options: The options that the store was built with, in canonical form.
+        edge_dir: Which end owns an edge: "in" for the target, "out" for the source.
+        num_parts: Number of parts.
+        fingerprint: Hex digest of the dataset's content, the options and the format.
 
     Example:
         >>> import gnnkit
@@ -94,6 +101,9 @@ class Store(Shown):
         self, path: Path, manifest: Manifest, parts: tuple[int, ...], url: str | None = None, *, whole_structure: bool = False
     ) -> None:
         self.path, self.manifest, self.local_parts, self.url, self.whole_structure = path, manifest, parts, url, whole_structure
+        self.name, self.notice, self.metadata, self.schema = manifest.name, manifest.notice, manifest.metadata, manifest.schema
+        self.options, self.edge_dir = manifest.options, manifest.options.edge_dir
+        self.num_parts, self.fingerprint = manifest.num_parts, manifest.fingerprint
         self._check_parts_are_there()
         self._is_outline = is_outline(path)
         held = {name for name in manifest.files if is_held(name, parts, whole_structure)}
@@ -126,46 +136,6 @@ class Store(Shown):
         path = user_path(path)
         manifest = read_manifest(path)
         return cls(path, manifest, chosen_parts(parts, manifest, str(path)), url, whole_structure=whole_structure)
-
-    @property
-    def name(self) -> str:
-        """Name of the dataset."""
-        return self.manifest.name
-
-    @property
-    def notice(self) -> str | None:
-        """A line to be shown wherever the dataset is, or None."""
-        return self.manifest.notice
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """The dataset's facts ("num_classes", "task_type", ...)."""
-        return self.manifest.metadata
-
-    @property
-    def schema(self) -> GraphSchema:
-        """Types, sizes and arrays, with the dtypes in which they are stored."""
-        return self.manifest.schema
-
-    @property
-    def options(self) -> BuildOptions:
-        """The options that the store was built with, in canonical form."""
-        return self.manifest.options
-
-    @property
-    def edge_dir(self) -> EdgeDir:
-        """Which end owns an edge: "in" for the target, "out" for the source."""
-        return self.manifest.options.edge_dir
-
-    @property
-    def num_parts(self) -> int:
-        """Number of parts."""
-        return self.manifest.num_parts
-
-    @property
-    def fingerprint(self) -> str:
-        """Hex digest of the dataset's content, the options and the format."""
-        return self.manifest.fingerprint
 
     @property
     def reference(self) -> StoreRef:

@@ -15,7 +15,7 @@ from tqdm.std import tqdm
 
 from gnnkit.events import StageState
 from gnnkit.printable import clean, encodable
-from gnnkit.ui.kernel import WIDGET_MIME, CellPort
+from gnnkit.ui.kernel import CellPort, close_widget, widget_view
 
 # Larger counts are written as "61.9M".
 _LARGE = 100_000
@@ -160,14 +160,14 @@ class NotebookBars:
                 else:
                     # First the text, which a saved notebook keeps: the view of a widget that is gone is an error message.
                     self._port.display({"text/plain": line_of(line)}, shown[1], update=True)
-                    _end(shown[0])
+                    tqdm.close(shown[0])
+                    close_widget(shown[0].container)  # with all models of it, which tqdm's own leaves in the kernel
             for key, bar in bars.items():
                 if key in self._bars:
                     self._bars[key][0].show(bar)
                 else:
                     widget, place = self._class(bar, display=False), uuid.uuid4().hex
-                    view = {"version_major": 2, "version_minor": 0, "model_id": widget.container.model_id}
-                    self._port.display({WIDGET_MIME: view, "text/plain": line_of(bar)}, place, update=False)
+                    self._port.display(widget_view(widget.container) | {"text/plain": line_of(bar)}, place, update=False)
                     self._bars[key] = widget, place
 
 
@@ -178,15 +178,6 @@ def widget_bars() -> Any:
     from tqdm.auto import tqdm as auto  # looks for the kernel
 
     return None if auto.display is tqdm.display else auto
-
-
-def _end(widget: Any) -> None:
-    """Ends a bar with all models of its widget, which tqdm's own ``close()`` leaves in the kernel."""
-    tqdm.close(widget)
-    for part in (widget.container, *widget.container.children):
-        for model in (part, part.layout, getattr(part, "style", None)):
-            if model is not None:
-                model.close()
 
 
 def _ours(base: Any) -> Any:

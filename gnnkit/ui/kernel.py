@@ -11,7 +11,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
+
+def widget_view(widget: Any) -> dict[str, Any]:
+    """The MIME bundle by which a front end shows a widget."""
+    view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
+    return {"application/vnd.jupyter.widget-view+json": view}
+
+
+def close_widget(widget: Any) -> None:
+    """Takes a widget from the front end, with everything that it is made of."""
+    for child in getattr(widget, "children", ()):
+        close_widget(child)
+    for part in (widget, getattr(widget, "layout", None), getattr(widget, "style", None)):
+        if part is not None:
+            part.close()
 
 
 def running_shell() -> Any | None:

@@ -25,7 +25,7 @@ from gnnkit.ui.dashboard.observer import (
     line_points,
     whole_percents,
 )
-from gnnkit.ui.kernel import WIDGET_MIME, CellPort
+from gnnkit.ui.kernel import CellPort, close_widget, widget_view
 from gnnkit.ui.options import get_options
 from gnnkit.units import format_bytes, format_duration, format_percent, format_quantity, format_rate, format_short
 
@@ -358,6 +358,9 @@ class Panel:
 
     Args:
         actions: What its buttons do.
+
+    Attributes:
+        root: The widget that has all others in it.
     """
 
     def __init__(self, actions: Actions) -> None:
@@ -374,13 +377,8 @@ class Panel:
         buttons.add_class("gk-buttons")
         self._logs = Accordion()
         self._log_names: tuple[str, ...] = ()
-        self._root = VBox([HTML(style(live=True)), self._board, buttons, self._logs])
-        self._root.add_class("gnnkit-dash")
-
-    @property
-    def model_id(self) -> str:
-        """The id under which a view asks for the widgets."""
-        return str(self._root.model_id)
+        self.root = VBox([HTML(style(live=True)), self._board, buttons, self._logs])
+        self.root.add_class("gnnkit-dash")
 
     def update(self, snapshot: Snapshot) -> None:
         """Shows a snapshot; sends what has changed."""
@@ -393,7 +391,7 @@ class Panel:
 
     def close(self) -> None:
         """Takes the widgets from the front end."""
-        _close(self._root)
+        close_widget(self.root)
 
     def _update_logs(self, snapshot: Snapshot) -> None:
         processes = logged(snapshot.processes)[:_MAX_LOGS]
@@ -404,7 +402,7 @@ class Panel:
             before, self._logs.children, self._log_names = self._logs.children, [HTML() for _ in names], names
             self._logs.titles = tuple(f"log of {name}" for name in names)
             for child in before:
-                _close(child)
+                close_widget(child)
         for process, child in zip(processes, self._logs.children, strict=True):
             child.value = log(process)
 
@@ -415,15 +413,6 @@ def _button(description: str, tooltip: str, act: Callable[[], None]) -> Any:
     button = Button(description=description, tooltip=tooltip)
     button.on_click(lambda _: act())
     return button
-
-
-def _close(widget: Any) -> None:
-    """Takes a widget from the front end, with everything that it is made of."""
-    for child in getattr(widget, "children", ()):
-        _close(child)
-    for part in (widget, getattr(widget, "layout", None), getattr(widget, "style", None)):
-        if part is not None:
-            part.close()
 
 
 _NO_BUTTONS = "Without widgets there are no buttons: loader.pause(), unpause(), restart_workers() and close() may be called from a thread."
@@ -513,8 +502,7 @@ class WidgetPlace(HtmlPlace):
         else:
             self._renew_after_s *= 2
         self._renewed_s = now
-        view = {"version_major": 2, "version_minor": 0, "model_id": self._panel.model_id}
-        self._show({WIDGET_MIME: view} | to_bundle(snapshot))
+        self._show(widget_view(self._panel.root) | to_bundle(snapshot))
 
 
 def to_bundle(snapshot: Snapshot, note: str = "") -> dict[str, Any]:
