@@ -41,7 +41,7 @@ def test_random_graphs(tmp_path: Path, case: dict[str, Any]) -> None:
     for request in requests(store, case["seed"]):
         wanted = reference_batch(source, sampling, request, inputs_of(store.arrays()).node_type)
         structure = received(walked(walker, request), 0.5)
-        layout, block, sample_s, *_ = receiving.sample_into(structure, lambda nbytes: np.zeros(max(1, nbytes), np.uint8))
+        layout, block, sample_s, *_ = receiving.sample_all([structure], lambda nbytes: np.zeros(max(1, nbytes), np.uint8))[0]
         got = batch_of(layout, block, source)
         same(got, wanted, any_order=True)
         assert sample_s >= 0.5

@@ -168,7 +168,7 @@ def receiver(graph: Any, sampling: Any, placement: Any = None, owners: Callable[
 
 def walked(sampler: Any, request: SampleRequest) -> Structure:
     """A structure as it arrives: at an odd address."""
-    layout, block, *_ = sampler.sample_into(request, lambda nbytes: np.zeros(nbytes + 1, np.uint8))
+    layout, block, *_ = sampler.sample_all([request], lambda nbytes: np.zeros(nbytes + 1, np.uint8))[0]
     unaligned = np.empty(len(block) + 1, np.uint8)[1:]
     unaligned[:] = block
     return Structure(layout, unaligned)
@@ -204,5 +204,5 @@ def lines(nbytes: int) -> NDArray[np.uint8]:
 
 def sampled(sampler: Any, request: SampleRequest) -> tuple[Any, dict[Any, bytes]]:
     """A batch's layout, and the bytes of its arrays."""
-    layout, block, *_ = sampler.sample_into(request, lines)
+    layout, block, *_ = sampler.sample_all([request], lines)[0]
     return layout, {field.key: block[field.offset : field.offset + field.nbytes].tobytes() for field in layout.fields}

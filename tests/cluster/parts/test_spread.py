@@ -89,7 +89,7 @@ def test_random_graphs_on_random_hosts(tmp_path: Path, case: dict[str, Any]) -> 
         wanted = reference_batch(source, sampling, request, inputs_of(store.arrays()).node_type)
         for sampler, _ in samplers.values():
             assert sampled(sampler, request) == sampled(one, request)
-        layout, block, *_ = samplers[0][0].sample_into(request, lambda nbytes: np.zeros(max(1, nbytes), np.uint8))
+        layout, block, *_ = samplers[0][0].sample_all([request], lambda nbytes: np.zeros(max(1, nbytes), np.uint8))[0]
         got = batch_of(layout, block, source)
         same(got, wanted, any_order=True)
 
