@@ -45,11 +45,6 @@ def train(loader: Any, ctx: Any) -> int:
     return 1
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_store(tmp_path_factory.mktemp("stores") / "tiny")
-
-
 @pytest.fixture
 def loader(store: Path) -> Iterator[GraphLoader]:
     with GraphLoader.from_store(store, num_neighbors=[3, 2], batch_size=16, backend="inprocess", progress=False) as made:

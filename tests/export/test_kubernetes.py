@@ -22,7 +22,6 @@ import yaml
 from gnnkit import GraphLoader
 from gnnkit.errors import PlanError
 from tests.distributed.ranks import TORCHRUN_VARIABLES
-from tests.export.graphs import make_store
 from tests.export.jobs import SERVED, STORE, VARIANTS, job, launcher_files, launcher_instructions, write_files
 from tests.export.pods import PODS, action, generated_names, jobs, objects, objects_of, pods, selected, validators
 from tests.helpers.machine import checkov
@@ -33,11 +32,6 @@ FETCHED = {"store": replace(STORE, path="s3://bucket/tiny"), "backend": "Colocat
 LARGE = {"file_bytes": {"plan.json": 2 << 20, "train.py": 3000}}
 ALL = {**VARIANTS, "fetched": FETCHED, "large": LARGE, "large-served": {**LARGE, **SERVED}}
 DEADLINE_S = 200
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_store(tmp_path_factory.mktemp("stores") / "tiny")
 
 
 @pytest.fixture

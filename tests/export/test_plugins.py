@@ -12,7 +12,7 @@ import pytest
 
 from gnnkit import GraphLoader, LoaderPlan, verify_export
 from gnnkit.errors import PlanError
-from tests.export.graphs import exported, make_store
+from tests.export.graphs import exported
 from tests.helpers.command import run as run_cli
 from tests.helpers.machine import ROOT
 from tests.helpers.plugins import install
@@ -21,8 +21,7 @@ PAGE = (ROOT / "docs/launchers.md").read_text()
 
 
 @pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> LoaderPlan:
-    store = make_store(tmp_path_factory.mktemp("stores") / "tiny")
+def plan(store: Path) -> LoaderPlan:
     with GraphLoader.from_store(store, num_neighbors=[3, 2], batch_size=16, backend="inprocess", progress=False) as loader:
         return loader.plan
 

@@ -43,7 +43,8 @@ def running_kernel(jupyter_home: Path) -> Iterator[Kernel]:
 
 
 @pytest.fixture
-def kernel(running_kernel: Kernel) -> Kernel:
-    """The kernel with an empty namespace and no messages so far."""
+def kernel(running_kernel: Kernel, request: pytest.FixtureRequest) -> Kernel:
+    """The kernel with an empty namespace and no messages so far, after a cell of the module's: ``SETUP``, where it has one."""
     running_kernel.reset()
+    running_kernel.run(getattr(request.module, "SETUP", ""))
     return running_kernel

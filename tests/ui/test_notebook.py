@@ -39,13 +39,6 @@ def only(items: Any) -> Any:
     return item
 
 
-@pytest.fixture(autouse=True)
-def helpers(request: pytest.FixtureRequest) -> None:
-    """Defines the helpers in the kernel of tests that use it."""
-    if "kernel" in request.fixturenames:
-        request.getfixturevalue("kernel").run(SETUP)
-
-
 def test_a_watched_notebook_gets_tqdms_widget_that_leaves_a_line(kernel: Kernel) -> None:
     cell = kernel.run("sink = make_sink()\nfake_run(sink)\nprint(sorted(thread.name for thread in threading.enumerate()))")
     assert "tqdm_monitor" not in cell.stdout and "gnnkit-progress" not in cell.stdout and cell.stderr == ""

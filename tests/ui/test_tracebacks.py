@@ -33,12 +33,6 @@ def fail(log="    line one\\n    Traceback of its own"):
 UNKNOWN = "GraphLoader.from_ogb('ogbn-prodcts', num_neighbors=[3], batch_size=10)"
 
 
-@pytest.fixture(autouse=True)
-def helpers(request: pytest.FixtureRequest) -> None:
-    if "kernel" in request.fixturenames:
-        request.getfixturevalue("kernel").run(SETUP)
-
-
 @pytest.mark.parametrize("watched", [True, False])
 def test_an_error_appears_once_in_a_few_lines(kernel: Kernel, watched: bool) -> None:
     cell = kernel.run(UNKNOWN, may_fail=True, watched=watched)
