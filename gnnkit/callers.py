@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dis
 import functools
+import itertools
 import os
 import sys
 import warnings
@@ -35,6 +37,13 @@ def name_of(value: object) -> str | None:
     frame, _ = _users_frame(sys._getframe())
     variables: dict[str, Any] = {**frame.f_globals, **frame.f_locals}
     return next((name for name, held in variables.items() if held is value and not name.startswith("_")), None)
+
+
+def unpacks_items() -> bool:
+    """Whether the iterator that is made is that of a loop such as ``for x, y in loader``: the operations that follow say so."""
+    frame, _ = _users_frame(sys._getframe())
+    operations = (step.opname for step in dis.get_instructions(frame.f_code) if step.offset >= frame.f_lasti)
+    return [*itertools.islice((name for name in operations if name != "EXTENDED_ARG"), 3)] == ["GET_ITER", "FOR_ITER", "UNPACK_SEQUENCE"]
 
 
 def _users_frame(frame: FrameType) -> tuple[FrameType, int]:

@@ -207,7 +207,7 @@ def warm(events: EventSink = ignore_events) -> None:
             compiles |= apart(partial(_compile_in_turn, dispatcher, signature))
             stage.advance(text=_ONCE if compiles else "")
         if compiles:
-            stage.summary = f"{len(pending)} kernels, {_ONCE},"
+            stage.summary = _ONCE
 
 
 def _compile_in_turn(dispatcher: Any, signature: str) -> bool:

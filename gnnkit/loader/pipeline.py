@@ -21,7 +21,7 @@ from gnnkit.backends.devices import cache_device, device_for, device_of
 from gnnkit.backends.inprocess import InProcessStream
 from gnnkit.backends.on_device import backend_for_data
 from gnnkit.bounds import MOST_BATCHES, is_whole, shown, whole_number
-from gnnkit.callers import warn
+from gnnkit.callers import unpacks_items, warn
 from gnnkit.errors import LoaderClosed, NoSuchAttribute, PlanError
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.loader.advice import Gauge
@@ -94,7 +94,15 @@ class Controls:
         return len(self._opened.schedule())
 
     def __iter__(self) -> Iterator[Data | HeteroData]:
-        """Starts the next epoch; an iteration that is under way ends."""
+        """Starts the next epoch; an iteration that is under way ends.
+
+        Raises:
+            PlanError: The loop unpacks batches, as in ``for x, y in loader``.
+        """
+        # A batch would give its attributes, one by one. What a user's own function makes of it may well be a pair.
+        if self.pipeline.transform is None and unpacks_items():
+            advice = "for batch in loader: x, y = batch.x, batch.y[: batch.batch_size]"
+            raise PlanError("a loader gives one PyG object a batch, and no tuple", f"{advice}; or transform= makes tuples of batches")
         return self.pipeline.begin(self.pipeline._steps)
 
     def resume(self) -> Iterator[Data | HeteroData]:

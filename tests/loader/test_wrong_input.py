@@ -195,3 +195,13 @@ def test_stores_and_plans_that_are_not_there(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text("[1]")
     refused(lambda: GraphLoader.from_plan(tmp_path / "plan.json"), "plan.json|version", "->")
     refused(lambda: GraphLoader.from_store(tmp_path, num_neighbours=[1]), "'num_neighbours'", "'num_neighbors'")
+
+
+def test_a_loop_that_takes_batches_apart_is_told_how() -> None:
+    with make() as loader, make(transform=lambda batch: (batch.x, batch.y)) as pairs:
+        with pytest.raises(PlanError, match=r"for batch in loader: x, y = batch\.x, batch\.y\[: batch\.batch_size\]"):
+            for _x, _y in loader:
+                pass
+        # Loops that only look alike.
+        assert [number for number, _ in enumerate(loader)] == [number for number, _ in zip(range(len(loader)), loader, strict=True)]
+        assert all(len(x) == len(y) for x, y in pairs)

@@ -184,7 +184,6 @@ def append_tables(store: Store, edges: Any, nodes: Any, *, fill: Mapping[str, An
     return append_to_store(store, rows, rows.recoding, path, events)
 
 
-
 def _memory() -> int:
     return max(_MIN_MEMORY, min(_MAX_MEMORY, available_memory() // 16))
 
