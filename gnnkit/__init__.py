@@ -11,6 +11,7 @@ from importlib import import_module as _import_module
 from typing import Any as _Any
 
 from gnnkit.rendering import register as _register
+from gnnkit.rendering import renderer as _renderer
 from gnnkit.stubs import homes_of as _homes_of
 from gnnkit.version import __version__ as __version__
 
@@ -47,18 +48,16 @@ _register(
     push="gnnkit.cluster.urls.stores:push",
     fetch_tables="gnnkit.cluster.urls.stores:fetch_tables",
     append="gnnkit.datasets.tables.source:append_tables",
+    load_magic="gnnkit.cli.magic:load",
+    unload_magic="gnnkit.cli.magic:unload",
 )
 
 
 def load_ipython_extension(shell: _Any) -> None:
     """Called by ``%load_ext gnnkit``: makes ``%gnnkit`` known."""
-    from gnnkit.cli.magic import load
-
-    load(shell)
+    _renderer("load_magic")(shell)
 
 
 def unload_ipython_extension(shell: _Any) -> None:
     """Called by ``%unload_ext gnnkit``."""
-    from gnnkit.cli.magic import unload
-
-    unload(shell)
+    _renderer("unload_magic")(shell)

@@ -15,7 +15,7 @@ def register(**renderers: str) -> None:
     Args:
         **renderers: ``card`` makes the card of a ``Shown`` object, ``traceback`` the lines that IPython shows of an error, ``store_plot`` a
             store's picture. ``open_url`` opens the store at a URL, ``push`` puts a store there, ``fetch_tables`` fetches the files of a
-            table, ``append`` writes a store with further rows.
+            table, ``append`` writes a store with further rows. ``load_magic`` makes ``%gnnkit`` known to a shell.
     """
     _RENDERERS.update(renderers)
 

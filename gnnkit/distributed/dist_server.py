@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -822,17 +822,9 @@ def _ask_all(method: str, requests: dict[int, Any]) -> dict[int, Any]:
     return {server: future.wait() for server, future in futures.items()}
 
 
-@dataclass
-class _Serving:
-    """The servers that ``init_server`` has started."""
-
-    servers: GraphStoreServers
-    dataset: Any
-    face: DistServer | None = None
-
-
 _lock = threading.Lock()
-_serving: _Serving | None = None
+# The servers that ``init_server`` has started, and what makes the calls to this process once they are asked for.
+_serving: tuple[GraphStoreServers, Callable[[], DistServer]] | None = None
 
 
 def init_server(  # noqa: PLR0913
@@ -883,7 +875,7 @@ def init_server(  # noqa: PLR0913
     try:
         servers = _start(store, num_servers, server_rank, address, is_dynamic or clients, token, options)
         with _lock:
-            _serving = _Serving(servers, dataset)
+            _serving = servers, cache(partial(_calls_of, dataset))
     except BaseException:
         graph_client.leave()
         raise
@@ -920,12 +912,11 @@ def get_server() -> DistServer | None:
     """Returns the object with the calls that clients may make to this process; None where ``init_server`` was not called."""
     with _lock:
         serving = _serving
-    if serving is None:
-        return None
-    if serving.face is None:
-        dataset = serving.dataset
-        serving.face = DistServer(dataset if isinstance(dataset, DistDataset) else DistDataset.from_store(dataset))
-    return serving.face
+    return None if serving is None else serving[1]()
+
+
+def _calls_of(dataset: Any) -> DistServer:
+    return DistServer(dataset if isinstance(dataset, DistDataset) else DistDataset.from_store(dataset))
 
 
 def wait_and_shutdown_server() -> None:
@@ -947,10 +938,10 @@ def wait_and_shutdown_server() -> None:
         _logger.warning("wait_and_shutdown_server: this process is no server")
         return
     try:
-        serving.servers.join()
+        serving[0].join()
     finally:
         try:
-            serving.servers.stop()
+            serving[0].stop()
         finally:
             graph_client.leave()
 
