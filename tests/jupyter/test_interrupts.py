@@ -78,7 +78,7 @@ print("result", loader.schema.num_edges, digest(loader))
 
 def test_partitioning(place: Workplace, kernel: Kernel, tmp_path: Path) -> None:
     cell = f"""
-options = {{"num_neighbors": [3, 2], "batch_size": 1024, "num_parts": 4, "store_dir": {str(tmp_path)!r}, "progress": "html"}}
+options = {{"num_neighbors": [3, 2], "batch_size": 1024, "num_parts": 4, "store_dir": {str(tmp_path)!r}, "progress": True}}
 print("result", digest(GraphLoader.from_source(products_like(0.02), partition=method, **options)))
 """
     kernel.run("method = 'ldg'")
