@@ -292,6 +292,12 @@ class GraphSchema:
         """Nodes over all types."""
         return sum(t.num_nodes for t in self.node_types.values())
 
+    @property
+    def counts(self) -> dict[NodeType | EdgeType, int]:
+        """Nodes of each node type, then edges of each edge type."""
+        nodes: dict[NodeType | EdgeType, int] = {name: t.num_nodes for name, t in self.node_types.items()}
+        return nodes | {name: t.num_edges for name, t in self.edge_types.items()}
+
     def arrays_of(self, owner: NodeType | EdgeType) -> Mapping[str, ArraySpec]:
         """The arrays of a node type or an edge type."""
         return self.edge_types[owner].arrays if isinstance(owner, tuple) else self.node_types[owner].arrays
@@ -304,8 +310,8 @@ class GraphSchema:
 
     def time_unit(self, name: str | None) -> str | None:
         """The unit of the arrays of times of a name, see ``ArraySpec``; None where they have none, or nothing has this name."""
-        arrays = [*(t.arrays for t in self.node_types.values()), *(t.arrays for t in self.edge_types.values())]
-        return next((own[name].unit for own in arrays if name is not None and name in own and own[name].unit), None)
+        found = (self.arrays_of(owner).get(name) for owner in self.counts) if name is not None else ()
+        return next((spec.unit for spec in found if spec is not None and spec.unit), None)
 
     @property
     def num_edges(self) -> int:

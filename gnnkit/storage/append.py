@@ -243,7 +243,7 @@ class _AppendWriter:
                     writer = self._copy(file, specs[file], recoding)
                     if part == last and file == files[0]:
                         row = len(self.store.file(file))
-                        for rows in self.graph.node_array_chunks(node_type, name):
+                        for rows in self.graph.array_chunks(node_type, name):
                             writer.write(row, convert_rows(rows, spec, stored, f"{name!r} of {node_type!r}"))
                             row += len(rows)
         if new and node_type in self.draft.renumbered:
@@ -438,7 +438,7 @@ class _EdgeTypeAppend:
         assert name is not None
         spec, count = self.graph.schema.node_types[node_type].arrays[name], self.writer.num_new_nodes(node_type)
         pieces = [as_times(self.store.file(node_file(part, node_type, name))) for part in range(self.store.num_parts)]
-        reader = RowReader(self.graph.node_array_chunks(node_type, name), spec, f"{name!r} of {node_type!r}", count)
+        reader = RowReader(self.graph.array_chunks(node_type, name), spec, f"{name!r} of {node_type!r}", count)
         return np.concatenate([*pieces, as_times(reader.take(count))])
 
     def _ends(self, batch: EdgeBatch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -130,7 +130,7 @@ class BuildInput(ABC):
         """Yields all edges with the rows of the named edge arrays."""
 
     @abstractmethod
-    def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
+    def array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
         """Yields rows of a node array in the dataset's node order."""
 
     def cheap_to_reread(self, edge_type: EdgeType, names: Sequence[str]) -> bool:
@@ -249,8 +249,7 @@ class SourceInput(BuildInput):
         schema, total = self.schema.edge_types[edge_type], self._num_edges[edge_type]
         edges = RowReader(self._transposed(edge_type), ArraySpec("int64", (2,)), f"the edge list of {edge_type}", total)
         readers = {
-            name: RowReader(self.edge_array_chunks(edge_type, name), schema.arrays[name], f"{name!r} of {edge_type}", total)
-            for name in names
+            name: RowReader(self.array_chunks(edge_type, name), schema.arrays[name], f"{name!r} of {edge_type}", total) for name in names
         }
         size = batch_rows(schema.arrays[name] for name in names)
         first = 0
@@ -264,17 +263,13 @@ class SourceInput(BuildInput):
         for reader in (edges, *readers.values()):
             reader.finish()
 
-    def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
-        """Yields rows of a node array of the source."""
-        return self._source.node_array_chunks(node_type, name)
-
     def edge_chunks(self, edge_type: EdgeType) -> Iterator[NDArray[Any]]:
         """Yields the edges of the source, ``[2, k]``."""
         return self._source.edge_chunks(edge_type)
 
-    def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
-        """Yields rows of an edge array of the source."""
-        return self._source.edge_array_chunks(edge_type, name)
+    def array_chunks(self, owner: NodeType | EdgeType, name: str) -> Iterator[NDArray[Any]]:
+        """Yields rows of an array of the source."""
+        return self._source.array_chunks(owner, name)
 
     def _transposed(self, edge_type: EdgeType) -> Iterator[NDArray[Any]]:
         for chunk in self.edge_chunks(edge_type):
@@ -333,7 +328,7 @@ class StoreInput(BuildInput):
                 yield EdgeBatch(first + low, source, target, ids, {name: edges.arrays[name][low:high] for name in names})
             first += len(edges.indices)
 
-    def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
+    def array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
         """Yields rows of a node array in the dataset's node order."""
         arrays = self.store.arrays()
         parts, book, bounds = arrays.nodes[node_type], arrays.store_id[node_type], arrays.node_bounds[node_type]
@@ -374,9 +369,9 @@ class SortedEdgesInput(StoreInput):
         """The fingerprint of the input."""
         return self._nodes.fingerprint()
 
-    def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
+    def array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
         """Yields rows of a node array of the input."""
-        return self._nodes.node_array_chunks(node_type, name)
+        return self._nodes.array_chunks(node_type, name)
 
 
 def edges_only(graph: BuildInput) -> BuildInput:
@@ -420,13 +415,13 @@ class KeptSourceInput(SourceInput):
         for chunk in self._once((edge_type, ""), super().edge_chunks(edge_type), spec, (2, -1)):
             yield chunk.astype(np.int64, copy=False)
 
-    def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
-        """Yields rows of an edge array, parsed once where it is kept."""
-        chunks = super().edge_array_chunks(edge_type, name)
-        if name not in self._kept:
+    def array_chunks(self, owner: NodeType | EdgeType, name: str) -> Iterator[NDArray[Any]]:
+        """Yields rows of an array, parsed once where it is one of edges that is kept."""
+        chunks = super().array_chunks(owner, name)
+        if not isinstance(owner, tuple) or name not in self._kept:
             return chunks
-        spec = self.schema.edge_types[edge_type].arrays[name]
-        return self._once((edge_type, name), chunks, spec, (-1, *spec.stored_shape))
+        spec = self.schema.edge_types[owner].arrays[name]
+        return self._once((owner, name), chunks, spec, (-1, *spec.stored_shape))
 
     def _once(
         self, key: tuple[EdgeType, str], chunks: Iterator[NDArray[Any]], spec: ArraySpec, shape: tuple[int, ...]
@@ -491,8 +486,7 @@ def with_quantizations(graph: BuildInput, schema: GraphSchema, events: EventSink
     Raises:
         PlanError: See ``ColumnRange.quantization``; names the column.
     """
-    counts: dict[NodeType | EdgeType, int] = {t: nodes.num_nodes for t, nodes in schema.node_types.items()}
-    counts |= {t: edges.num_edges for t, edges in schema.edge_types.items()}
+    counts = schema.counts
     pending = [(owner, name) for owner in counts for name in unmeasured(schema.arrays_of(owner))]
     if not pending:
         return schema
@@ -514,7 +508,7 @@ def measured(graph: BuildInput, owner: NodeType | EdgeType, name: str, stage: St
     if isinstance(owner, tuple):
         chunks: Iterator[NDArray[Any]] = (batch.rows[name] for batch in graph.edge_batches(owner, [name]))
     else:
-        chunks = graph.node_array_chunks(owner, name)
+        chunks = graph.array_chunks(owner, name)
     for chunk in chunks:
         found.add_rows(chunk, spec)
         if stage is not None:

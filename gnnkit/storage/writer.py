@@ -87,7 +87,7 @@ class BuildContext:
         """Times of a type's nodes by store id, int64 ``[num_nodes]``; read when first asked for, and kept."""
         if node_type not in self._times:
             nodes, store_id = self.graph.schema.node_types[node_type], self.numbering[node_type].store_id
-            chunks = self.graph.node_array_chunks(node_type, name)
+            chunks = self.graph.array_chunks(node_type, name)
             reader = RowReader(chunks, nodes.arrays[name], f"{name!r} of {node_type!r}", nodes.num_nodes)
             times = as_times(reader.take(nodes.num_nodes))
             by_store_id = np.empty_like(times)
@@ -130,7 +130,7 @@ def build_nodes(context: BuildContext, node_type: NodeType, hot: list[Mapping[No
     low, high = numbering.bounds[context.parts[0] :][:2] if context.parts else (0, 0)
     own = StoreNumbering(np.clip(numbering.bounds, low, high) - low)
     for name, spec in schema.arrays.items():
-        chunks = context.graph.node_array_chunks(node_type, name)
+        chunks = context.graph.array_chunks(node_type, name)
         stored = context.draft.schema.node_types[node_type].arrays[name]
         cached = _cached_rows(context, node_type, hot) if name == FEATURE_NAME else []
         _scatter(context, node_type, name, chunks, (spec, stored), numbering if context.graph.totals is None else own, cached)
