@@ -6,6 +6,7 @@ import typer
 
 from gnnkit.bench import BenchOptions, measure
 from gnnkit.cli.output import fan_outs, show_json, show_line, show_table
+from gnnkit.ui.cards import Table
 from gnnkit.ui.progress import make_sink
 
 
@@ -29,6 +30,6 @@ def bench(
     if as_json:
         show_json(report.to_json())
         return
-    show_table(report.COLUMNS, report.cells(), right=report.COLUMNS[1:])
+    show_table(Table(report.COLUMNS, report.cells()))
     for line in report.lines():
         show_line(line)

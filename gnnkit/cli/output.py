@@ -18,6 +18,8 @@ from gnnkit.printable import printable, printable_line
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from gnnkit.ui.cards import Card, Table
+
 OK, WARNING, ERROR, INTERRUPTED = 0, 1, 2, 130
 # Into a pipe or a file lines are not folded at 80 columns, which would cut paths.
 _PIPE_WIDTH = 200
@@ -95,31 +97,30 @@ def show_rows(title: str, rows: Iterable[tuple[str, str]]) -> None:
     console().print(table)
 
 
-def show_table(
-    columns: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    right: Sequence[str] = (),
-    whole: Sequence[str] = (),
-    styles: Mapping[str, str] | None = None,
-) -> None:
-    """Shows a table.
+def show_table(shown: Table, *, whole: Sequence[str] = (), styles: Mapping[str, str] | None = None) -> None:
+    """Shows a table, numbers to the right.
 
     Args:
-        columns: Headings.
-        rows: As many texts as headings in each.
-        right: Columns that are aligned to the right.
+        shown: The table.
         whole: Columns whose texts are never folded, so that they can be copied.
         styles: ``{text: style}`` of cells that hold just this text.
     """
     from rich.table import Table
 
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0))
-    for name in columns:
-        table.add_column(cell(name), justify="right" if name in right else "left", overflow="fold", no_wrap=name in whole)
-    for row in rows:
+    table, right = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0)), shown.right
+    for number, name in enumerate(shown.columns):
+        table.add_column(cell(name), justify="right" if number in right else "left", overflow="fold", no_wrap=name in whole)
+    for row in shown.rows:
         table.add_row(*(f"[{styles[text]}]{cell(text)}[/]" if styles and text in styles else cell(text) for text in row))
     console().print(table)
+
+
+def show_card(card: Card) -> None:
+    """Shows the names, values and tables of a card."""
+    show_rows(card.title, [*([("notice", card.notice)] if card.notice else []), *card.rows])
+    for _, table in card.sections:
+        show_line("")
+        show_table(table)
 
 
 def show_json(value: Any) -> None:

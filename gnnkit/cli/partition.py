@@ -10,8 +10,8 @@ from typing import Any
 
 import typer
 
-from gnnkit.cli.output import by_type, fan_outs, show_json, show_line
-from gnnkit.cli.stores import FEATURE_DTYPE, check_dataset, feature_dtypes, open_store, open_store_or_none, show_store, store_facts
+from gnnkit.cli.output import by_type, fan_outs, show_card, show_json, show_line
+from gnnkit.cli.stores import FEATURE_DTYPE, check_dataset, feature_dtypes, open_store, open_store_or_none, store_facts
 from gnnkit.cluster.hosts import fitting_placement, held_nbytes
 from gnnkit.datasets.ogb import open_ogb
 from gnnkit.datasets.tables.reading import is_table_file
@@ -22,6 +22,7 @@ from gnnkit.partitioning import find_engine, table_engine
 from gnnkit.partitioning import partition as cut
 from gnnkit.storage.build import missing_parts
 from gnnkit.storage.store import Store
+from gnnkit.ui.objects import card_of
 from gnnkit.ui.progress import make_sink
 from gnnkit.units import format_bytes
 
@@ -120,7 +121,7 @@ def partition(
     elif as_json:
         show_json(store_facts(made.manifest, made.path))
     else:
-        show_store(made.manifest, made.path)
+        show_card(card_of(made))
         if len(made.local_parts) < made.num_parts:
             show_line(f"the files of {_parts(made.local_parts)} are here, the others are on other hosts")
         if made.num_parts > 1:
@@ -205,7 +206,7 @@ def append(
     if as_json:
         show_json(store_facts(made.manifest, made.path))
     else:
-        show_store(made.manifest, made.path)
+        show_card(card_of(made))
 
 
 def _fills(values: list[str]) -> dict[str, float]:

@@ -49,12 +49,10 @@ def ps(
     elif not runs:
         show_line("no runs")
     else:
-        table = runs_table(runs)
-        show_table(table.columns, table.rows, right=("age",), styles=_STYLES)
+        show_table(runs_table(runs), styles=_STYLES)
         if processes:
-            table = runs_processes(runs)
             show_line("")
-            show_table(table.columns, table.rows, right=("pid", "processor", "memory"))
+            show_table(runs_processes(runs))
         if left:
             show_line(left, "yellow")
         if stays := staying(runs):

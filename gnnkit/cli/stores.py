@@ -10,24 +10,24 @@ from typing import Any, get_args
 
 import typer
 
-from gnnkit.cli.output import WARNING, VerbCommand, by_type, show_error, show_json, show_line, show_rows, show_table
+from gnnkit.cli.output import WARNING, VerbCommand, by_type, show_card, show_error, show_json, show_line, show_rows, show_table
 from gnnkit.cluster.urls.stores import open_url, url_manifest
 from gnnkit.datasets.ogb import ogb_info, ogb_names
 from gnnkit.errors import DatasetError, GnnkitError, PlanError, StoreError, near_matches
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.files import user_path
-from gnnkit.schema import NodeType, edge_type_name
-from gnnkit.splits import shown_splits
+from gnnkit.schema import NodeType, plain
 from gnnkit.storage.arrays import num_classes, num_unlabelled
 from gnnkit.storage.catalog import Pruned, StoreEntry, default_root, default_store_dir, default_store_dirs, list_stores, remove_store
 from gnnkit.storage.catalog import prune as prune_stores
 from gnnkit.storage.layout import LABEL_NAME, FeatureDtype
-from gnnkit.storage.link_splits import LINK_INDEX
 from gnnkit.storage.manifest import Manifest
 from gnnkit.storage.report import report_of
 from gnnkit.storage.store import Store
+from gnnkit.ui.cards import Table
+from gnnkit.ui.objects import store_card
 from gnnkit.ui.progress import make_sink
-from gnnkit.units import format_bytes, format_count, format_number, format_short
+from gnnkit.units import format_bytes, format_number, format_short
 from gnnkit.urls import is_url
 
 FEATURE_DTYPE = typer.Option(
@@ -73,7 +73,7 @@ def info(
         facts |= {} if store is None else {"labels": label_facts(store)}
         show_json({**facts, "verified": damage is None, "damage": damage} if verify else facts)
     else:
-        show_store(manifest, place, store)
+        show_card(store_card(manifest, place, () if store is None else store.local_parts, "" if store is None else _labels(store)))
         if verify and damage is None:
             show_line("verified: every array matches its checksum", "green")
     if damage is not None:
@@ -132,10 +132,7 @@ def store_facts(manifest: Manifest, place: str | Path) -> dict[str, Any]:
         "options": manifest.options.to_json(),
         "schema": manifest.schema.to_json(),
         "splits": {node_type: dict(splits) for node_type, splits in manifest.splits.items()},
-        "link_splits": {
-            edge_type_name(edge_type): {split: links[LINK_INDEX].shape[1] for split, links in by_split.items()}
-            for edge_type, by_split in manifest.link_splits.items()
-        },
+        "link_splits": plain(manifest.num_links),
         "metadata": dict(manifest.metadata),
         **report_of(manifest, place).to_json(),
     }
@@ -152,72 +149,15 @@ def label_facts(store: Store) -> dict[NodeType, dict[str, int | None]]:
     return facts
 
 
-def show_store(manifest: Manifest, place: str | Path, store: Store | None = None) -> None:
-    """Shows a store's facts and a line for each part; what its labels are where it is opened."""
-    report, schema, options = report_of(manifest, place), manifest.schema, manifest.options
-    rows = [("url" if is_url(place) else "path", str(place))]
-    rows += [("notice", manifest.notice)] if manifest.notice else []
-    rows += [
-        ("nodes", "; ".join(f"{_name(t)}{format_count(n.num_nodes)} ({_arrays(n)})" for t, n in schema.node_types.items())),
-        ("edges", "; ".join(f"{_name('-'.join(t))}{format_count(e.num_edges)} ({_arrays(e)})" for t, e in schema.edge_types.items())),
-        (
-            "splits",
-            "; ".join(f"{_name(t)}{', '.join(f'{k} {v:,}' for k, v in shown_splits(s).items())}" for t, s in manifest.splits.items())
-            or "none",
-        ),
-        *_link_rows(manifest),
-        *([] if store is None else _label_rows(store)),
-        ("size", format_bytes(manifest.nbytes)),
-        ("compressed by", "target (edge_dir='in')" if options.edge_dir == "in" else "source (edge_dir='out')"),
-        ("edge ids", "stored" if options.with_edge else "not stored"),
-        *([("weights", options.weight)] if options.weight else []),
-        *([("times", options.time_attr)] if options.time_attr else []),
-        ("parts", f"{manifest.num_parts} ({options.partition}), {report.total_edge_cut:.1%} of the edges cut"),
-        ("fingerprint", manifest.fingerprint[:16]),
-    ]
-    show_rows(manifest.name, rows)
-    if manifest.num_parts > 1:
-        parts = [
-            (
-                str(i),
-                format_count(sum(p.num_nodes.values())),
-                format_count(sum(p.num_edges.values())),
-                format_count(sum(p.num_cached.values())),
-                format_bytes(p.nbytes),
-            )
-            for i, p in enumerate(report.parts)
-        ]
-        columns = ("part", "nodes", "edges", "replicated", "size")
-        show_table(columns, parts, right=columns)
-
-
-def _link_rows(manifest: Manifest) -> list[tuple[str, str]]:
-    """A row on the official splits of links, where there are any."""
-    texts = []
-    for edge_type, by_split in manifest.link_splits.items():
-        counts = ", ".join(f"{split} {links[LINK_INDEX].shape[1]:,}" for split, links in by_split.items())
-        texts.append(f"{_name('-'.join(edge_type))}{counts}")
-    return [("links", "; ".join(texts))] if texts else []
-
-
-def _label_rows(store: Store) -> list[tuple[str, str]]:
-    """A row on the labels of nodes, where there are any."""
+def _labels(store: Store) -> str:
+    """What the labels of nodes are, in words; empty where there are none."""
     texts = []
     for node_type, facts in label_facts(store).items():
         classes = facts["num_classes"]
         what = "numbers to predict" if classes is None else format_number(classes, "class")
         missing = f", {format_number(facts['unlabelled'] or 0, 'node')} without" if facts["unlabelled"] else ""
-        texts.append(f"{_name(node_type)}{what}{missing}")
-    return [("labels", "; ".join(texts))] if texts else []
-
-
-def _name(type_name: str) -> str:
-    return "" if type_name in ("node", "node-to-node") else f"{type_name} "
-
-
-def _arrays(part: Any) -> str:
-    shapes = (f"{name} {spec}" for name, spec in part.arrays.items())
-    return ", ".join(shapes) or "no arrays"
+        texts.append(f"{'' if store.schema.is_homogeneous else f'{node_type} '}{what}{missing}")
+    return "; ".join(texts)
 
 
 def check_dataset(name: str, root: Path | None) -> None:
@@ -312,7 +252,7 @@ def list_(store_dir: Path | None = _FOLDER, as_json: bool = _JSON) -> None:
                 sizes = (str(entry.manifest.num_parts), format_short(schema.num_nodes), format_short(schema.num_edges))
             name = entry.path.name if entry.path.parent == folder else str(entry.path)
             rows.append((name, format_bytes(entry.nbytes), *sizes))
-        show_table(("store", "size", "parts", "nodes", "edges"), rows, right=("size", "parts", "nodes", "edges"), whole=("store",))
+        show_table(Table(("store", "size", "parts", "nodes", "edges"), rows), whole=("store",))
         for entry in entries:
             if notice := entry.problem or (entry.manifest and entry.manifest.notice):
                 show_line(f"{entry.path.name}: {notice}", "dim")

@@ -45,7 +45,7 @@ from gnnkit.storage.layout import (
     store_schema,
     weighted_edge_types,
 )
-from gnnkit.storage.link_splits import LinkSplitSpecs, link_split_files, specs_from_json
+from gnnkit.storage.link_splits import LINK_INDEX, LinkSplitSpecs, link_split_files, specs_from_json
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,11 @@ class Manifest:
     def num_parts(self) -> int:
         """Parts of every type."""
         return self.options.num_parts
+
+    @property
+    def num_links(self) -> dict[EdgeType, dict[str, int]]:
+        """``{edge type: {split: number of links}}``."""
+        return {t: {split: specs[LINK_INDEX].shape[1] for split, specs in own.items()} for t, own in self.link_splits.items()}
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from gnnkit.backends.base import StreamStatus
 from gnnkit.cluster.hosts import describe
@@ -15,12 +16,13 @@ from gnnkit.plan import InputAnchors, InputLinks, Inputs, LoaderPlan, NeighborSa
 from gnnkit.runtime.graph_memory import GraphHandle, graph_nbytes
 from gnnkit.schema import ArraySpec, GraphSchema, edge_type_name
 from gnnkit.splits import shown_splits
+from gnnkit.storage.layout import BuildOptions
+from gnnkit.storage.manifest import Manifest
+from gnnkit.storage.report import StoreReport, report_of
 from gnnkit.storage.store import Store
 from gnnkit.ui.cards import Card, Table, cost_of, process_table
 from gnnkit.units import format_bytes, format_count, format_duration, format_number, format_percent, format_rate, format_short
-
-if TYPE_CHECKING:
-    from gnnkit.storage.report import StoreReport
+from gnnkit.urls import is_url
 
 
 def loader_card(
@@ -175,7 +177,7 @@ def card_of(shown: Any) -> Card:
         shown: A ``Store``, a ``Profile`` or what ``gnnkit.tables`` returns; others make their cards themselves.
     """
     if isinstance(shown, Store):
-        return store_card(shown)
+        return store_card(shown.manifest, shown.path, shown.local_parts)
     if isinstance(shown, Profile):
         return profile_card(shown)
     return Card(f"Tables {shown.name}", "", shown.described, shown.notice)
@@ -245,46 +247,49 @@ def _times(measured: LoopMeasurement) -> Table:
     return Table(("", "share", "per batch"), rows)
 
 
-def store_card(store: Store) -> Card:
-    """Makes the card of a store: its contents, place, size and partitioning. Nothing but its manifest is read.
+def store_card(manifest: Manifest, place: str | Path, opened: Sequence[int] = (), labels: str = "") -> Card:
+    """Makes the card of a store: its contents, place, size and partitioning.
 
     Args:
-        store: The store.
+        manifest: Its manifest, of which alone all this is known.
+        place: Its folder or URL.
+        opened: The parts that are open.
+        labels: What is known of its labels, in words.
     """
-    schema, options, report = store.schema, store.options, store.report()
-    opened = "all open" if len(store.local_parts) == store.num_parts else f"{list(store.local_parts)} open"
+    schema, report = manifest.schema, report_of(manifest, place)
+    parts = "all" if len(opened) == manifest.num_parts else f"{list(opened)}" if opened else "none"
     rows = [
         ("nodes", format_short(schema.num_nodes)),
         ("edges", format_short(schema.num_edges)),
-        ("parts", f"{store.num_parts} ({options.partition}), {opened}"),
+        ("parts", f"{manifest.num_parts} ({report.partition}), {parts} open"),
         ("edges cut", format_percent(report.total_edge_cut)),
-        ("disk", f"{format_bytes(store.nbytes)}, mapped when it is read"),
-        ("splits", ", ".join(_splits(store)) or "none"),
-        ("built with", _built(store)),
-        ("fingerprint", store.fingerprint[:16]),
-        ("path", str(store.path)),
+        ("disk", f"{format_bytes(manifest.nbytes)}, mapped when it is read"),
+        ("splits", ", ".join(_splits(manifest)) or "none"),
+        *([("labels", labels)] if labels else []),
+        ("built with", _built(manifest.options)),
+        ("fingerprint", manifest.fingerprint[:16]),
+        ("url" if is_url(place) else "path", str(place)),
     ]
-    sections = [("arrays", _arrays(schema)), ("parts", _parts(report, store.local_parts))]
-    return Card(f"Store {store.name}", "open", rows, store.notice, sections)
+    sections = [("arrays", _arrays(schema)), ("parts", _parts(report, opened))]
+    return Card(f"Store {manifest.name}", "open" if opened else "", rows, manifest.notice, sections)
 
 
-def _splits(store: Store) -> list[str]:
+def _splits(manifest: Manifest) -> list[str]:
     found = [
-        f"{split} {format_short(count)}" + ("" if store.schema.is_homogeneous else f" {node_type}")
-        for node_type, splits in store.manifest.splits.items()
+        f"{split} {format_count(count)}" + ("" if manifest.schema.is_homogeneous else f" {node_type}")
+        for node_type, splits in manifest.splits.items()
         for split, count in shown_splits(splits).items()
     ]
     return found + [
-        f"links of {edge_type_name(edge_type)}: {', '.join(splits)}" for edge_type, splits in store.manifest.link_splits.items()
+        f"links of {edge_type_name(edge_type)}: {', '.join(f'{split} {format_count(count)}' for split, count in counts.items())}"
+        for edge_type, counts in manifest.num_links.items()
     ]
 
 
-def _built(store: Store) -> str:
-    options = store.options
-    words = [f"edge_dir={options.edge_dir!r}"]
-    words += [f"{name}={value!r}" for name in ("weight", "time_attr", "feature_dtype") if (value := getattr(options, name, None))]
-    words += ["with_edge=True"] if options.with_edge else []
-    return ", ".join(words)
+def _built(options: BuildOptions) -> str:
+    names = ("weight", "time_attr", "feature_dtype")
+    words = [f"{name}={value!r}" for name in names if (value := getattr(options, name))]
+    return ", ".join([f"edge_dir={options.edge_dir!r}", *words, f"with_edge={options.with_edge}"])
 
 
 def _arrays(schema: GraphSchema) -> Table:
@@ -297,7 +302,7 @@ def _described(arrays: Mapping[str, ArraySpec]) -> str:
     return ", ".join(f"{name} {spec}" for name, spec in arrays.items())
 
 
-def _parts(report: StoreReport, local_parts: tuple[int, ...]) -> Table:
+def _parts(report: StoreReport, opened: Sequence[int]) -> Table:
     rows = [
         [
             str(number),
@@ -305,7 +310,7 @@ def _parts(report: StoreReport, local_parts: tuple[int, ...]) -> Table:
             format_count(sum(part.num_edges.values())),
             format_count(sum(part.num_cached.values())),
             format_bytes(part.nbytes),
-            "open" if number in local_parts else "not open",
+            "open" if number in opened else "not open",
         ]
         for number, part in enumerate(report.parts)
     ]

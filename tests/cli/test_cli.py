@@ -139,7 +139,7 @@ def test_info_shows_a_store(cli: Cli, store_path: Path) -> None:
         "x float32[100]",
         "random",
         "not OGB's data",
-        "not stored",
+        "with_edge=False",
     ):
         assert wanted in out
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from gnnkit.cli.output import OK, WARNING, show_error, show_json, show_line, show_table
+from gnnkit.ui.cards import Table
 from gnnkit.ui.progress import make_sink
 from tools.bench.options import ROWS, BenchOptions
 from tools.bench.report import COLUMNS, cells, markdown, run_bench
@@ -52,7 +53,7 @@ def bench(
     elif as_markdown:
         show_line(markdown(report))
     else:
-        show_table(COLUMNS, [cells(result) for result in report.results], right=("gnnkit", "compared with", "ratio"))
+        show_table(Table(COLUMNS, [cells(result) for result in report.results]))
     for name, error in report.failed.items():
         show_error(f"{name} failed: {error}", None)
     raise typer.Exit(OK if report.ok else WARNING)

@@ -21,6 +21,7 @@ from gnnkit.graph_loader import GraphLoader
 from gnnkit.kernels.row_copies import row_copies
 from gnnkit.sampling.batch_writer import WIDEST_STREAMED
 from gnnkit.storage.store import Store
+from gnnkit.ui.cards import Table
 
 _LINE = 64
 _COLUMNS = ("step", "read", "fetched before it is written", "written", "least")
@@ -100,7 +101,7 @@ def main(
     for steps in zip(*counted, strict=True):
         figures = (statistics.median(step[i] for step in steps) / _MEGA for i in range(1, 5))
         rows.append((steps[0].step, *(f"{figure:.3g}" for figure in figures)))
-    show_table(_COLUMNS, rows, right=_COLUMNS[1:])
+    show_table(Table(_COLUMNS, rows))
 
 
 if __name__ == "__main__":
