@@ -76,11 +76,8 @@ class _PyGView:
     def _of(self, owner: Any) -> Any:
         return self._data[owner] if self._typed else self._data
 
-    def num_nodes(self, node_type: NodeType) -> int:
-        return int(self._of(node_type).num_nodes)
-
-    def num_edges(self, edge_type: EdgeType) -> int:
-        return int(self._of(edge_type).num_edges)
+    def count(self, owner: NodeType | EdgeType) -> int:
+        return int(self._of(owner).num_edges if isinstance(owner, tuple) else self._of(owner).num_nodes)
 
     def node_array(self, node_type: NodeType, name: str) -> NDArray[Any]:
         values = self._of(node_type)
@@ -101,11 +98,8 @@ class _StoreView:
         self._store = store
         self.node_types, self.edge_types = store.schema.node_types, store.schema.edge_types
 
-    def num_nodes(self, node_type: NodeType) -> int:
-        return self.node_types[node_type].num_nodes
-
-    def num_edges(self, edge_type: EdgeType) -> int:
-        return self.edge_types[edge_type].num_edges
+    def count(self, owner: NodeType | EdgeType) -> int:
+        return self._store.schema.counts[owner]
 
     def node_array(self, node_type: NodeType, name: str) -> NDArray[Any]:
         known = self.node_types[node_type].arrays
@@ -165,7 +159,7 @@ def split_nodes(
     graph = _view_of(nodes)
     if graph is not None:
         owner = _one_of(node_type, graph.node_types, "node")
-        ids = np.arange(graph.num_nodes(owner))
+        ids = np.arange(graph.count(owner))
         classes = graph.node_array(owner, stratify) if isinstance(stratify, str) else stratify
     else:
         if node_type is not None:
@@ -211,7 +205,7 @@ def split_links(
         chosen = _one_of(edge_type if edge_type is None else tuple(edge_type), graph.edge_types, "edge")
         if undirected and chosen[0] != chosen[2]:
             raise PlanError(f"undirected=True, and {chosen} leads from one node type to another", "leave it out: no two edges are reverses")
-        ends, num_edges = graph.edge_ends(chosen) if undirected else np.empty((2, 0), np.int64), graph.num_edges(chosen)
+        ends, num_edges = graph.edge_ends(chosen) if undirected else np.empty((2, 0), np.int64), graph.count(chosen)
     if not undirected:
         return cut(np.arange(num_edges), _draw(num_edges, seed, "split/links"), valid, test)
     pairs = np.unique(np.sort(ends, axis=0), axis=1, return_inverse=True)[1].reshape(-1)

@@ -83,6 +83,11 @@ class OgbInfo:
         """The folder that ``ogb`` reads the dataset from: "ogbn_products"."""
         return self.name.replace("-", "_")
 
+    @property
+    def label_shape(self) -> tuple[int, ...]:
+        """The shape of a node's labels."""
+        return () if self.num_tasks == 1 else (self.num_tasks,)
+
     def metadata(self) -> dict[str, Any]:
         """Returns the dataset's task, metric, split, version and number of classes, JSON-serialisable."""
         labels = {"num_classes": self.num_classes, "num_tasks": self.num_tasks} if self.kind == "node" else {}

@@ -38,10 +38,10 @@ from gnnkit.schema import (
     NodeTypeSchema,
 )
 from gnnkit.source import LazyMapping, LinkSplits, RangedSource
+from gnnkit.splits import SPLITS
 from gnnkit.storage.staging import check_memory
 
 logger = logging.getLogger(__name__)
-
 
 # Changes whenever the same files would be read as another graph.
 READER_VERSION = 1
@@ -185,7 +185,6 @@ def read_split(path: Path, num_nodes: int) -> NDArray[np.int64]:
     return np.concatenate(chunks) if chunks else np.empty(0, np.int64)
 
 
-SPLITS = ("train", "valid", "test")
 Links = Mapping[str, NDArray[Any]]
 # A link's ends: one array [n, 2], or one array [n] for each.
 _PAIRS = "edge"
@@ -444,8 +443,7 @@ class _CsvLayout:
         if table.num_columns != self.info.num_tasks:
             message = f"{path} has {table.num_columns} labels a row where {self.info.name} has {self.info.num_tasks}"
             raise DatasetError(message, RESTORE_HINT)
-        shape = () if self.info.num_tasks == 1 else (self.info.num_tasks,)
-        return OgbArray(ArraySpec("int64", shape), partial(_labels, table.rows, self.info.num_classes, path))
+        return OgbArray(ArraySpec("int64", self.info.label_shape), partial(_labels, table.rows, self.info.num_classes, path))
 
     def untyped(self) -> OgbSource:
         """The graph of ``raw/{edge,node-feat,node-label,num-node-list,num-edge-list}.csv.gz`` and more."""
@@ -635,10 +633,9 @@ def _labels_of(info: OgbInfo, path: Path, num_nodes: int) -> tuple[ArraySpec, Np
         raise DatasetError(f"{path} has no array 'node_label'", RESTORE_HINT)
     member = members["node_label"]
     _check_rows(member, num_nodes)
-    if member.shape[1:] not in ((info.num_tasks,), () if info.num_tasks == 1 else (info.num_tasks,)):
+    if member.shape[1:] not in ((info.num_tasks,), info.label_shape):
         raise DatasetError(f"{path}: node_label is {list(member.shape)} where {info.name} has {info.num_tasks} labels a node", RESTORE_HINT)
-    shape = () if info.num_tasks == 1 else (info.num_tasks,)
-    return ArraySpec("int64", shape), member
+    return ArraySpec("int64", info.label_shape), member
 
 
 def _label_range(member: NpzMember, info: OgbInfo, first: int, last: int) -> NDArray[np.int64]:

@@ -369,11 +369,8 @@ class PyGSource:
                 for start in range(0, len(rows), _ROWS_HASHED_AT_ONCE):
                     yield rows[start : start + _ROWS_HASHED_AT_ONCE]
         for node_type, splits in sorted(self.splits.items()):
-            masks = splits_of(
-                ((name, rows) for name, rows in self._nodes[node_type].arrays.items() if name in SPLIT_MASKS),
-                self._nodes[node_type].count,
-                "",
-            )
+            own = self._nodes[node_type]
+            masks = splits_of(((name, rows) for name, rows in own.arrays.items() if name in SPLIT_MASKS), own.count, "")
             for name, ids in sorted(splits.items()):
                 if not np.array_equal(ids, masks.get(name, ())) or split_index_of(name) is not None:  # masks are among the arrays
                     yield np.frombuffer(json.dumps([node_type, name, len(ids)]).encode(), np.uint8)
@@ -404,7 +401,8 @@ class PyGSource:
 
     def array_chunks(self, owner: NodeType | EdgeType, name: str) -> Iterator[NDArray[Any]]:
         """Yields rows of an array; see ``GraphSource``."""
-        return _row_chunks(self.array(owner, name))
+        rows = self.array(owner, name)
+        return (rows[start : start + CHUNK_ROWS] for start in range(0, len(rows), CHUNK_ROWS))
 
     def array(self, owner: NodeType | EdgeType, name: str) -> NDArray[Any]:
         """An array as a whole, ``[num_nodes or num_edges, *row_shape]``, in the graph's own order; the user's memory where possible."""
@@ -416,10 +414,8 @@ class PyGSource:
     def _scan_homogeneous(self, data: Any, edge_arrays: Collection[str | None]) -> None:
         store = data.stores[0]
         edge_index = edge_index_of(store, "data.")
-        nodes, edges = (
-            _TypeArrays(_num_nodes(store, "data."), "data.", _ALWAYS_NODE),
-            _TypeArrays(edge_index.shape[1], "data.", _ALWAYS_EDGE),
-        )
+        nodes = _TypeArrays(_num_nodes(store, "data."), "data.", _ALWAYS_NODE)
+        edges = _TypeArrays(edge_index.shape[1], "data.", _ALWAYS_EDGE)
         self._edge_index[HOMOGENEOUS_EDGE_TYPE] = edge_index
         self._nodes[HOMOGENEOUS_NODE_TYPE], self._edges[HOMOGENEOUS_EDGE_TYPE] = nodes, edges
         unclear = []
@@ -454,14 +450,13 @@ class PyGSource:
 
 def _num_nodes(store: Any, where: str) -> int:
     explicit = store.get("num_nodes")
-    if explicit is None and store._key is not None:
-        # PyG warns and gives None for a type without features; the error below says the same.
+    if explicit is None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+            # PyG warns and gives None for a type without features; the error below says the same. Its warning where the number of nodes
+            # of the only type is guessed from the edges is the user's to see.
+            if store._key is not None:
+                warnings.simplefilter("ignore")
             explicit = store.num_nodes
-    elif explicit is None:
-        # PyG's own warning, where the number of nodes is guessed from the edges, is the user's to see.
-        explicit = store.num_nodes
     if explicit is None:
         raise PlanError(f"the number of nodes of {where.rstrip('.')} is unknown", f"set {where}num_nodes")
     if int(explicit) < 0:
@@ -497,11 +492,6 @@ def _scan_type(data: Any, store: Any, found: _TypeArrays) -> _TypeArrays:
 
 def _sha256(piece: NDArray[Any]) -> bytes:
     return hashlib.sha256(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data).digest()
-
-
-def _row_chunks(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    for start in range(0, len(rows), CHUNK_ROWS):
-        yield rows[start : start + CHUNK_ROWS]
 
 
 def _known(table: Mapping[Any, Any], key: Any, what: str) -> Any:
@@ -569,10 +559,8 @@ def _structure_nbytes(schema: GraphSchema, edge_dir: EdgeDir) -> int:
     """Bytes that compressed edges take, with what is there while they are made: see ``_compress``."""
     kept, beside = 0, 0
     for edge_type, edges in schema.edge_types.items():
-        owners, rows = (
-            schema.node_types[edge_type[2 if edge_dir == "in" else 0]].num_nodes,
-            sum(s.row_nbytes for s in edges.arrays.values()),
-        )
+        owners = schema.node_types[edge_type[2 if edge_dir == "in" else 0]].num_nodes
+        rows = sum(spec.row_nbytes for spec in edges.arrays.values())
         kept += owners * index_dtype(edges.num_edges).itemsize + edges.num_edges * (4 + rows)
         beside = max(beside, 16 * owners)
     return kept + beside

@@ -228,8 +228,7 @@ class Unit:
 
     def segment(self, node: ast.AST) -> str:
         """The source of a node, from its first decorator on and without what its lines are indented by."""
-        first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))])  # type: ignore[attr-defined]
-        lines = self.text.splitlines()[first - 1 : node.end_lineno]  # type: ignore[attr-defined]
+        lines = self.text.splitlines()[_first_line(node) - 1 : node.end_lineno]  # type: ignore[attr-defined]
         indent = len(lines[0]) - len(lines[0].lstrip())
         text = "\n".join(line[indent:] if not line[:indent].strip() else line for line in lines)
         plain = ast.unparse(node)
@@ -238,6 +237,12 @@ class Unit:
         except SyntaxError:
             same = False
         return text if same else plain  # a text of several lines within it was indented, too
+
+
+def _first_line(node: Any) -> int:
+    """The first line of a definition, from its decorators on."""
+    lines: list[int] = [node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))]
+    return min(lines)
 
 
 # A statement that defines something, and where it is.
@@ -317,17 +322,10 @@ def function_node(unit: Unit, function: FunctionType) -> ast.FunctionDef | ast.A
     code = function.__code__
     found: list[ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda] = []
     for node in ast.walk(unit.tree) if _has_code(unit, code) else ():
-        if (
-            isinstance(node, ast.Lambda)
-            and code.co_name == "<lambda>"
-            and node.lineno == code.co_firstlineno
-            or (
-                isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-                and node.name == code.co_name
-                and min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]) == code.co_firstlineno
-            )
-        ):
-            found.append(node)
+        if isinstance(node, (ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef)):
+            name = "<lambda>" if isinstance(node, ast.Lambda) else node.name
+            if (name, _first_line(node)) == (code.co_name, code.co_firstlineno):
+                found.append(node)
     if len(found) > 1:
         raise PlanError(
             f"line {code.co_firstlineno} of {unit.filename} defines several functions", "write one of them on a line of its own"
@@ -354,12 +352,7 @@ def _has_code(unit: Unit, code: CodeType) -> bool:
 
 
 def _same(left: CodeType, right: CodeType) -> bool:
-    if (left.co_code, left.co_names, left.co_varnames, left.co_freevars) != (
-        right.co_code,
-        right.co_names,
-        right.co_varnames,
-        right.co_freevars,
-    ):
+    if any(getattr(left, name) != getattr(right, name) for name in ("co_code", "co_names", "co_varnames", "co_freevars")):
         return False
     pairs = list(zip(left.co_consts, right.co_consts, strict=False))
     return len(left.co_consts) == len(right.co_consts) and all(
@@ -385,16 +378,11 @@ def class_node(library: Library, cls: type) -> tuple[Unit, ast.ClassDef]:
         PlanError: It is not to be found, or has changed since.
     """
     for function in own_functions(cls).values():
-        if not function.__qualname__.startswith(f"{cls.__qualname__}."):
-            continue
         unit = library.named(function.__code__.co_filename, function.__globals__)
-        for node in [] if unit is None else ast.walk(unit.tree):
-            if (
-                isinstance(node, ast.ClassDef)
-                and node.name == cls.__name__
-                and unit is not None
-                and is_within(function.__code__, unit, node)
-            ):
+        if unit is None or not function.__qualname__.startswith(f"{cls.__qualname__}."):
+            continue
+        for node in ast.walk(unit.tree):
+            if isinstance(node, ast.ClassDef) and node.name == cls.__name__ and is_within(function.__code__, unit, node):
                 if not _has_code(unit, function.__code__):
                     raise PlanError(
                         f"the source of the class {cls.__qualname__} has changed since it was defined",

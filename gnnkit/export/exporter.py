@@ -136,9 +136,7 @@ def export_plan(
     }
     contents = {name: text.encode() for name, text in files.items()} | {wheel: wheel_bytes}
     write_directory(target, contents, record, overwrite=overwrite)
-    report = None
-    if verify:
-        report = verify_export(target)
+    report = verify_export(target) if verify else None
     instructions = launcher.instructions(job)
     commands = [] if made.cut is None else [f"./{STAGE}"]
     commands += [line for step in (*instructions.before_copies, *instructions.start) for line in step.commands]

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.bounds import check_text, shown
+from gnnkit.bounds import check_text, is_whole, shown
 from gnnkit.errors import PlanError
 from gnnkit.files import read_json, write_whole
 from gnnkit.host import available_memory
@@ -63,12 +63,7 @@ def _array_from(value: Mapping[str, Any]) -> NDArray[Any]:
     dtype, shape, data = np.dtype(str(value["dtype"])), value["shape"], value["data"]
     if dtype.kind not in "biuf":
         raise DamagedPart(f"an array of {dtype}")
-    if (
-        not isinstance(data, str)
-        or not isinstance(shape, list)
-        or any(type(n) is not int or n < 0 for n in shape)
-        or len(shape) > _MOST_AXES
-    ):
+    if not (isinstance(data, str) and isinstance(shape, list) and len(shape) <= _MOST_AXES and all(map(is_whole, shape))):
         raise DamagedPart(f"an array of shape {str(shape)[:100]}")
     nbytes, limit = math.prod(shape) * dtype.itemsize, available_memory() // 4
     if nbytes > limit:

@@ -166,14 +166,8 @@ class LabelLists(Record):
         found = super().from_json(value)
         counts, nodes = found.counts, found.nodes
         # Arrays may be null in JSON.
-        if (
-            counts is None
-            or nodes is None
-            or counts.ndim != 1
-            or nodes.ndim != 1
-            or counts.min(initial=0) < 0
-            or counts.sum() != len(nodes)
-        ):
+        are_lists = counts is not None and nodes is not None and counts.ndim == nodes.ndim == 1
+        if not are_lists or counts.min(initial=0) < 0 or counts.sum() != len(nodes):
             raise PlanError("the plan's labels of anchors are damaged: their counts are not those of their nodes")
         return cls(counts.astype(np.int64), nodes.astype(np.int64))
 

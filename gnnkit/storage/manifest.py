@@ -402,9 +402,8 @@ def _check_edge_counts(manifest: Manifest) -> None:
     schema, parts = manifest.schema, manifest.num_parts
     for edge_type, edges in schema.edge_types.items():
         counts, cut = manifest.edge_counts[edge_type], manifest.cuts[edge_type]
-        if len(counts) != parts or sum(counts) != edges.num_edges:
-            raise ValueError(f"edge counts of {edge_type}")
-        if tuple(map(sum, cut)) != counts or any(len(row) != parts for row in cut):
+        is_square = len(counts) == parts and all(len(row) == parts for row in cut)
+        if not is_square or sum(counts) != edges.num_edges or tuple(map(sum, cut)) != counts:
             raise ValueError(f"edge counts of {edge_type}")
 
 

@@ -851,12 +851,9 @@ class Times(Column):
             array = array.cast(pa.int64()) if is_number else array.cast(pa.timestamp(self._unit, getattr(array.type, "tz", None)))
         except pa.ArrowException as error:
             what = f"{piece.where}: column {name!r} does not fit the unit {self._unit!r}: {error}"
-            hint = (
-                "int64 holds times from 1677 to 2262 in nanoseconds: time_unit='us'"
-                if self._unit == "ns"
-                else "a finer one: time_unit='ns'"
-            )
-            raise DatasetError(what, "times are whole numbers below 2**63" if is_number else hint) from error
+            wide = "int64 holds times from 1677 to 2262 in nanoseconds: time_unit='us'"
+            hint = "times are whole numbers below 2**63" if is_number else wide if self._unit == "ns" else "a finer one: time_unit='ns'"
+            raise DatasetError(what, hint) from error
         return np.asarray(array.cast(pa.int64())), is_number
 
     @override

@@ -76,13 +76,10 @@ def expected_visits(
     Returns:
         ``{node type: int64 [num_nodes]}`` by store id, in a unit that depends on the number of seeds and the fan-out.
     """
-    visits: dict[NodeType, NDArray[np.int64]] = {}
+    visits = {name: np.zeros(t.num_nodes, np.int64) for name, t in graph.schema.node_types.items()}
     for _, frontier in expected_frontiers(graph, seeds, num_neighbors):
-        if not visits:
-            visits = {name: values.copy() for name, values in frontier.items()}
-        else:
-            for name, values in frontier.items():
-                np.minimum(visits[name] + values, _LIMIT, out=visits[name])
+        for name, values in frontier.items():
+            np.minimum(visits[name] + values, _LIMIT, out=visits[name])
     return visits
 
 

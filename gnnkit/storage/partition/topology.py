@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -129,11 +130,8 @@ def to_dataset_order(graph: GraphArrays, node_type: NodeType, values: NDArray[An
 
 def first_vertices(schema: GraphSchema) -> dict[NodeType, int]:
     """The vertex of each type's first node."""
-    first, bounds = 0, {}
-    for name, node_type in schema.node_types.items():
-        bounds[name] = first
-        first += node_type.num_nodes
-    return bounds
+    counts = (node_type.num_nodes for node_type in schema.node_types.values())
+    return dict(zip(schema.node_types, accumulate(counts, initial=0), strict=False))
 
 
 @dataclass(frozen=True)
