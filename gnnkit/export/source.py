@@ -203,11 +203,8 @@ def _imports_in(statement: ast.stmt) -> Iterator[tuple[str, str | None, str]]:
 
 def submodules(scope: Scope, library: Library) -> set[str]:
     """Returns the submodules that the ``import a.b`` statements of a module name."""
-    found = set()
-    for _, statement in library.statements(scope.namespace):
-        if isinstance(statement, ast.Import):
-            found |= {alias.name for alias in statement.names if "." in alias.name and not alias.asname}
-    return found
+    imports = (statement for _, statement in library.statements(scope.namespace) if isinstance(statement, ast.Import))
+    return {alias.name for statement in imports for alias in statement.names if "." in alias.name and not alias.asname}
 
 
 def _what(value: Any) -> str:

@@ -75,9 +75,7 @@ def compare(wanted: Sequence[RecordedBatch], found: Iterable[RecordedBatch]) -> 
     came = {(batch.rank, batch.step): batch for batch in found}
     # Of equal ones the first.
     places = {frozenset(batch.values.items()): batch.batch_index for batch in reversed(wanted)}
-    differences: list[Difference] = []
-    for batch in wanted:
-        differences += _differences(batch, came.pop((batch.rank, batch.step), None), places)
+    differences = [each for batch in wanted for each in _differences(batch, came.pop((batch.rank, batch.step), None), places)]
     differences += [Difference(batch.batch_index, batch.rank, batch.step, "", "more than the epoch has") for batch in came.values()]
     differences.sort(key=lambda one: (one.batch_index, one.rank, one.step))
     return tuple(differences)

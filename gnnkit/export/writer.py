@@ -82,12 +82,9 @@ def check_target(directory: Path, files: Mapping[str, bytes], *, overwrite: bool
         raise PlanError(f"{str(directory)!r} holds something else than an exported job", "name a new directory, or empty this one")
     known: dict[str, str] = read_record(directory)["files"]
     written = {name: digest_of(content) for name, content in files.items()}
-    changed = []
-    for name in sorted({*known, *written} - {RECORD}):
-        digest = _digest_at(directory / name)
-        # What is as it will be is fine, too: an earlier attempt was broken off.
-        if digest is not None and digest not in (known.get(name), written.get(name)):
-            changed.append(name)
+    # What is as it will be is fine, too: an earlier attempt was broken off.
+    found = {name: _digest_at(directory / name) for name in sorted({*known, *written} - {RECORD})}
+    changed = [name for name, digest in found.items() if digest not in (None, known.get(name), written.get(name))]
     if changed and not overwrite:
         raise PlanError(
             f"{', '.join(changed)} in {str(directory)!r} {'has' if len(changed) == 1 else 'have'} been changed since the export",

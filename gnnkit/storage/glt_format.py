@@ -568,10 +568,7 @@ def _read_meta(path: Path) -> dict[str, Any]:
 def _types(meta: Mapping[str, Any]) -> tuple[list[NodeType], list[EdgeType]]:
     if meta["data_cls"] == HOMOGENEOUS:
         return [HOMOGENEOUS_NODE_TYPE], [HOMOGENEOUS_EDGE_TYPE]
-    edge_types = []
-    for edge_type in meta["edge_types"]:
-        source, relation, target = (str(word) for word in edge_type)
-        edge_types.append((source, relation, target))
+    edge_types = [(str(source), str(relation), str(target)) for source, relation, target in meta["edge_types"]]
     words = [str(t) for t in meta["node_types"]] + [word for edge_type in edge_types for word in edge_type]
     for word in words:
         if not word or "/" in word or word.startswith("."):

@@ -195,10 +195,8 @@ def read_nodes(job: tuple[NodeTable, ReadOptions, Path], groups: Sequence[RowGro
     more = split_of(node, options, place), ids_of(node, options, place)
     columns: list[Column] = [*columns_of(node, options, place).values(), *(column for column in more if column is not None)]
     reader = NodeReader(node, columns, options)
-    keys: list[list[RangeRows]] = []
-    for kind in reader.kinds.values():
-        specs = [ArraySpec("int64")] if kind == INTEGER else [ArraySpec("int64"), ArraySpec("uint8")]
-        keys.append([place(spec) for spec in specs])
+    dtypes = (("int64",) if kind == INTEGER else ("int64", "uint8") for kind in reader.kinds.values())
+    keys = [[place(ArraySpec(dtype)) for dtype in own] for own in dtypes]
     words = place(ArraySpec("uint64", (1 if [*reader.kinds.values()] == [INTEGER] else 2,))) if keys else None
     count = 0
     for piece in reader.table.pieces(reader.names, groups, first):

@@ -360,14 +360,10 @@ class KeyTable:
         if self._spool.num_before:
             _refuse_keys_of_before(self._spool, self._what)
 
-    def find(self, words: NDArray[np.uint64], part: int, out: NDArray[Any]) -> None:
-        """Writes the rows of the keys of a part to ``out``, integers ``[n]``; others stay as they are."""
-        find_keys(words, self.parts, part, self.slots, self.rows, out)
-
     def ids(self, words: NDArray[np.uint64]) -> NDArray[Any]:
         """The ids of keys, also of nodes before these, in a table of one part: integers ``[n]``, -1 where no node has the key."""
         rows = np.full(len(words), -1, self.rows.dtype)
-        self.find(words, 0, rows)
+        find_keys(words, self.parts, 0, self.slots, self.rows, rows)
         return self.with_those_before(rows, words)
 
     def with_those_before(self, rows: NDArray[Any], words: NDArray[np.uint64]) -> NDArray[Any]:
@@ -404,5 +400,5 @@ def _slots(count: int, parts: int) -> int:
 def _find(source: ArrayFile, target: ArrayFile, start: int, part: int, table: KeyTable) -> None:
     stop = min(start + _STEP, source.num_rows)
     out, words = target.read(start, stop) if part else np.full(stop - start, -1, target.spec.numpy_dtype), source.read(start, stop)
-    table.find(words, part, out)
+    find_keys(words, table.parts, part, table.slots, table.rows, out)
     target.put(start, table.with_those_before(out, words) if part == table.parts - 1 else out)

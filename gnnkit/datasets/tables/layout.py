@@ -171,14 +171,9 @@ class Layout:
         by_type = _ByType(node_types, edge_types, typed)
         for option, value in {"keys": keys, "src": src, "dst": dst, "standardize": options.standardize, **given}.items():
             by_type.check(option, value)
-        made = {}
-        for node_type in node_types:
-            own = by_type.one("keys", keys, node_type)
-            made[node_type] = _node_table(node_type, (nodes or {}).get(node_type), own, types, events, _text_of(given, node_type))
-        rows = {}
-        for edge_type in edge_types:
-            table = open_table(edges[edge_type], _what("edges", edge_type, typed), types, events, _text_of(given, edge_type))
-            rows[edge_type] = EdgeTable(edge_type, table)
+        named = {t: by_type.one("keys", keys, t) for t in node_types}
+        made = {t: _node_table(t, (nodes or {}).get(t), own, types, events, _text_of(given, t)) for t, own in named.items()}
+        rows = {t: EdgeTable(t, open_table(edges[t], _what("edges", t, typed), types, events, _text_of(given, t))) for t in edge_types}
         layout = cls(made, rows, types, not typed)
         for option, value in given.items():
             layout._use(option, value, by_type)
