@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
@@ -98,6 +98,14 @@ class RangedSource(Protocol):
     def array_rows(self, owner: NodeType | EdgeType, name: str, first: int, last: int) -> NDArray[Any]:
         """Returns rows ``[first, last)`` of an array of a node type or an edge type."""
         ...
+
+
+def numbered(chunks: Iterable[NDArray[Any]], axis: int = 0) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yields each chunk of what lies along an axis, with the number of its first element."""
+    first = 0
+    for chunk in chunks:
+        yield first, chunk
+        first += chunk.shape[axis]
 
 
 class LazyMapping(Mapping[K, V], Generic[K, V]):

@@ -37,7 +37,7 @@ from gnnkit.schema import (
     NodeType,
     NodeTypeSchema,
 )
-from gnnkit.source import LazyMapping, LinkSplits, RangedSource
+from gnnkit.source import LazyMapping, LinkSplits, RangedSource, numbered
 from gnnkit.splits import SPLITS
 from gnnkit.storage.staging import check_memory
 
@@ -177,11 +177,9 @@ def read_split(path: Path, num_nodes: int) -> NDArray[np.int64]:
             "restore the .csv.gz files of OGB's archive",
         )
     chunks: list[NDArray[np.int64]] = []
-    done = 0
-    for (ids,) in CsvTable(path, 1, np.dtype(np.int64)).rows(transposed=True):
-        check_ids(ids, num_nodes, path, first_row=done, what="node id")
+    for first, (ids,) in numbered(CsvTable(path, 1, np.dtype(np.int64)).rows(transposed=True), axis=1):
+        check_ids(ids, num_nodes, path, first_row=first, what="node id")
         chunks.append(ids)
-        done += len(ids)
     return np.concatenate(chunks) if chunks else np.empty(0, np.int64)
 
 
@@ -518,10 +516,8 @@ class _CsvLayout:
 
 
 def _edges(table: CsvTable, num_sources: int, num_targets: int, *, inverse: bool) -> Iterator[NDArray[np.int64]]:
-    done = 0
-    for columns in table.rows(transposed=True):
-        _check_ends(columns, (num_sources, num_targets), table.path, done)
-        done += columns.shape[1]
+    for first, columns in numbered(table.rows(transposed=True), axis=1):
+        _check_ends(columns, (num_sources, num_targets), table.path, first)
         yield with_inverses(columns[0], columns[1]) if inverse else columns
 
 
@@ -554,10 +550,8 @@ def _twice(chunks: Chunks) -> Iterator[NDArray[Any]]:
 
 
 def _labels(chunks: Chunks, num_classes: int, path: Path) -> Iterator[NDArray[np.int64]]:
-    done = 0
-    for rows in chunks():
-        yield class_ids(rows.reshape(len(rows), -1), num_classes, path, first_row=done)
-        done += len(rows)
+    for first, rows in numbered(chunks()):
+        yield class_ids(rows.reshape(len(rows), -1), num_classes, path, first_row=first)
 
 
 _COUNTS = ("num_nodes_list", "num_edges_list")
@@ -654,9 +648,6 @@ def _edge_range(member: NpzMember, num_nodes: int, first: int, last: int) -> NDA
 
 
 def _edges_of_ogb_npz(member: NpzMember, num_nodes: int) -> Iterator[NDArray[np.int64]]:
-    done = 0
-    for source, target in member.pairs():
-        edges = np.stack([source, target])
-        _check_ends(edges, (num_nodes, num_nodes), member.path, done)
-        done += len(source)
+    for first, edges in numbered(map(np.stack, member.pairs()), axis=1):
+        _check_ends(edges, (num_nodes, num_nodes), member.path, first)
         yield edges.astype(np.int64, copy=False)

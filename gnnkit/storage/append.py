@@ -20,7 +20,7 @@ from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, Stage
 from gnnkit.files import user_path
 from gnnkit.schema import ArraySpec, EdgeType, NodeType
-from gnnkit.source import GraphSource
+from gnnkit.source import GraphSource, numbered
 from gnnkit.storage.arrays import EdgePart
 from gnnkit.storage.build import put_in_place
 from gnnkit.storage.convert import convert_rows, unmeasured
@@ -242,10 +242,9 @@ class _AppendWriter:
                         continue
                     writer = self._copy(file, specs[file], recoding)
                     if part == last and file == files[0]:
-                        row = len(self.store.file(file))
-                        for rows in self.graph.array_chunks(node_type, name):
-                            writer.write(row, convert_rows(rows, spec, stored, f"{name!r} of {node_type!r}"))
-                            row += len(rows)
+                        before = len(self.store.file(file))
+                        for first, rows in numbered(self.graph.array_chunks(node_type, name)):
+                            writer.write(before + first, convert_rows(rows, spec, stored, f"{name!r} of {node_type!r}"))
         if new and node_type in self.draft.renumbered:
             for file in (node_file(last, node_type, "global_id"), book_file(node_type)):
                 writer = self._copy(file, specs[file])

@@ -280,12 +280,9 @@ def read_records(folder: Path) -> dict[int | None, PartRecord]:
     Raises:
         StoreError: One of them is damaged, or of another format.
     """
-    found = {}
-    for path in sorted((folder / _RECORDS).glob("*.json")):
-        if not path.name.startswith("."):  # one that is being written
-            record = _read(path)
-            found[record.part] = record
-    return found
+    paths = sorted((folder / _RECORDS).glob("*.json"))
+    records = [_read(path) for path in paths if not path.name.startswith(".")]  # one that is being written
+    return {record.part: record for record in records}
 
 
 def _read(path: Path) -> PartRecord:

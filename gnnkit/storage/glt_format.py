@@ -14,7 +14,7 @@ import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -472,23 +472,17 @@ class GltPartitionSource:
         return [_MappedEdges(self._layout.graph(part, edge_type), self._edges_layout) for part in range(self.num_parts)]
 
     def _find_schema(self, node_types: list[NodeType], about: Mapping[str, Any]) -> GraphSchema:
-        nodes = {}
-        for node_type in node_types:
-            count = len(read_ids(self._layout.book(node_type)))
-            nodes[node_type] = NodeTypeSchema(count, self._node_arrays(node_type, count))
-        edges = {}
-        for edge_type, parts in self._edges.items():
-            edges[edge_type] = EdgeTypeSchema(sum(len(e.ids) for e in parts), self._edge_arrays(edge_type, parts))
+        counts = {t: len(read_ids(self._layout.book(t))) for t in node_types}
+        nodes = {t: NodeTypeSchema(count, self._node_arrays(t, count)) for t, count in counts.items()}
+        edges = {t: EdgeTypeSchema(sum(len(e.ids) for e in parts), self._edge_arrays(t, parts)) for t, parts in self._edges.items()}
         found = GraphSchema(nodes, edges, is_homogeneous=not self._layout.typed)
         if not about:
             return found
-        schema = GraphSchema.from_json(about["schema"])
-        nodes = dict(schema.node_types)
-        for node_type, path in self._labels.items():
-            if path != self._layout.labels(node_type) and node_type in nodes:  # a user's file stands before what the folder has
-                label = {LABEL_NAME: found.node_types[node_type].arrays[LABEL_NAME]}
-                nodes[node_type] = replace(nodes[node_type], arrays={**nodes[node_type].arrays, **label})
-        schema = replace(schema, node_types=nodes)
+        # A user's file of labels stands before what the folder has.
+        own = {t for t, path in self._labels.items() if path != self._layout.labels(t)}
+        schema = GraphSchema.from_json(about["schema"]).with_arrays(
+            lambda t, arrays: dict(arrays) | ({LABEL_NAME: found.arrays_of(t)[LABEL_NAME]} if t in own else {})
+        )
         for what, old, new in (("node", schema.node_types, found.node_types), ("edge", schema.edge_types, found.edge_types)):
             if list(old) != list(new) or any(schema.counts[t] != found.counts[t] for t in old):
                 raise damaged(self._layout.about, f"its {what} types do not agree with the partition books")

@@ -129,10 +129,8 @@ class Manifest:
     def file_specs(self) -> dict[str, FileSpec]:
         """Returns the dtype, shape and content of every file of the store, by path."""
         specs: dict[str, FileSpec] = {}
-        for node_type in self.schema.node_types:
-            specs.update(self.node_specs(node_type))
-        for edge_type in self.schema.edge_types:
-            specs.update(self.edge_specs(edge_type))
+        for owner in self.schema.counts:
+            specs |= self.edge_specs(owner) if isinstance(owner, tuple) else self.node_specs(owner)
         for node_type, splits in self.splits.items():
             ids = "ids", self.schema.node_types[node_type].num_nodes
             for split, count in splits.items():

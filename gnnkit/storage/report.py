@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gnnkit.printable import printable_line
 from gnnkit.schema import EdgeType, NodeType, plain
+from gnnkit.storage.layout import part_of
 from gnnkit.storage.manifest import Manifest
 from gnnkit.units import format_bytes
 
@@ -88,17 +89,15 @@ class StoreReport:
 def report_of(manifest: Manifest, path: str | Path) -> StoreReport:
     """The report of a store, from its manifest alone."""
     bounds = {t: np.diff(np.array(b, np.int64)) for t, b in manifest.node_bounds.items()}
-    parts = []
-    for part in range(manifest.num_parts):
-        folder = f"part{part}/"
-        parts.append(
-            PartReport(
-                {t: int(sizes[part]) for t, sizes in bounds.items()},
-                {t: counts[part] for t, counts in manifest.edge_counts.items()},
-                {t: counts[part] for t, counts in manifest.cached.items()},
-                sum(entry.size for name, entry in manifest.files.items() if name.startswith(folder)),
-            )
+    parts = [
+        PartReport(
+            {t: int(sizes[part]) for t, sizes in bounds.items()},
+            {t: counts[part] for t, counts in manifest.edge_counts.items()},
+            {t: counts[part] for t, counts in manifest.cached.items()},
+            sum(entry.size for name, entry in manifest.files.items() if part_of(name) == part),
         )
+        for part in range(manifest.num_parts)
+    ]
     return StoreReport(
         path,
         manifest.name,

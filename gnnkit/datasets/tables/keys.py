@@ -23,6 +23,7 @@ from gnnkit.datasets.tables.reading import Piece, SourceTable
 from gnnkit.datasets.tables.rows import KeptRows
 from gnnkit.errors import DatasetError, MemoryLimitError, PlanError
 from gnnkit.schema import ArraySpec, NodeType
+from gnnkit.source import numbered
 from gnnkit.storage.files import ArrayFile
 from gnnkit.storage.key_kernels import find_keys, insert_keys
 from gnnkit.storage.keys import INTEGER, TEXT, NodeKeys, key_index
@@ -337,13 +338,12 @@ class KeyTable:
             MemoryLimitError: Many more keys than others belong to this part.
         """
         self.rows.fill(-1)
-        self._counts[0], first = 0, 0
-        for chunk in self._spool.words.chunks(_STEP):
+        self._counts[0] = 0
+        for first, chunk in numbered(self._spool.words.chunks(_STEP)):
             # Only keys made for the purpose fill a part beyond its share.
             if not insert_keys(chunk, first, self.parts, part, self.slots, self.rows, self._counts, self._doubles):
                 size = len(self.rows)
                 raise MemoryLimitError(f"the keys of {self._what} do not spread: {size} places for part {part} of {self.parts} are full")
-            first += len(chunk)
 
     def refuse_doubles(self) -> None:
         """Refuses keys that are there twice, or in nodes before these.
@@ -380,13 +380,12 @@ def _refuse_keys_of_before(spool: KeySpool, what: str) -> None:
     Raises:
         DatasetError: There are some; names the first ten.
     """
-    doubled, named, first = 0, list[str](), 0
-    for words in spool.words.chunks(_STEP):
+    doubled, named = 0, list[str]()
+    for first, words in numbered(spool.words.chunks(_STEP)):
         earlier = spool.find_before(words)
         rows = np.flatnonzero(earlier >= 0)
         doubled += len(rows)
         named += [f"{spool.key(int(row + first))!r} (row {row + first}, node {earlier[row]})" for row in rows[: _SHOWN - len(named)]]
-        first += len(words)
     if doubled:
         raise DatasetError(f"{what}: {doubled} keys are those of nodes that are there already: {', '.join(named)}", "append new nodes only")
 

@@ -60,15 +60,11 @@ class SkyPilot(Launcher):
             PlanError: The file cannot be used.
         """
         script, envs = _run_of(trial.nodes[0].folder / SKY_YAML)
-        addresses = "\n".join(node.address for node in trial.nodes)
-        made = []
-        for node in trial.nodes:
-            variables = {"SKYPILOT_NODE_RANK": str(node.rank), "SKYPILOT_NODE_IPS": addresses, "SKYPILOT_NUM_NODES": str(len(trial.nodes))}
-            own = {name: value for name, value in envs.items() if name not in trial.environment}
-            made.append(
-                trial.command(node, f"`run` of {SKY_YAML}", ["bash", "-c", script], {**own, **variables, "JOB_DIR": str(node.folder)})
-            )
-        return made
+        told = {name: value for name, value in envs.items() if name not in trial.environment}
+        told |= {"SKYPILOT_NODE_IPS": "\n".join(node.address for node in trial.nodes), "SKYPILOT_NUM_NODES": str(len(trial.nodes))}
+        own = [{"SKYPILOT_NODE_RANK": str(node.rank), "JOB_DIR": str(node.folder)} for node in trial.nodes]
+        what, words = f"`run` of {SKY_YAML}", ["bash", "-c", script]
+        return [trial.command(node, what, words, told | each) for node, each in zip(trial.nodes, own, strict=True)]
 
 
 def _sky_yaml(job: ExportJob) -> str:
