@@ -16,9 +16,10 @@ import shutil
 import time
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -496,19 +497,16 @@ class _Fetch:
     def _locked(self) -> Iterator[None]:
         """Only one process at a time; the system takes the lock from a process that dies."""
         path = self._root / f".{self._info.folder}.lock"
-        held = None
-        seen, deadline = self._progress(), Deadline(self._patience.lock_s)
-        waiting = False
+        held, seen, deadline = None, self._progress(), Deadline(self._patience.lock_s)
         try:
-            while True:
+            for tries in count():
                 try:
                     held = take_lock(path)
                 except OSError as error:
                     raise DatasetError(f"cannot write in {self._root}: {error.strerror}", _WRITABLE_HINT) from error
                 if held is not None:
                     break
-                if not waiting:
-                    waiting = True
+                if not tries:
                     text = f"waiting for another process that downloads {self._info.name}"
                     Stage(self._events, "download", label=self._info.name).message(text)
                 if (now := self._progress()) != seen:
@@ -528,10 +526,8 @@ class _Fetch:
         files = [self._part, *(self._incomplete.rglob("*") if self._incomplete.exists() else ())]
         total = 0
         for path in files:
-            try:
+            with suppress(FileNotFoundError):
                 total += 1 + path.stat().st_size
-            except FileNotFoundError:
-                continue
         return total
 
 

@@ -8,6 +8,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -110,10 +111,8 @@ class Scope:
         """That of a function."""
         closure = {}
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            try:
+            with suppress(ValueError):  # not assigned yet
                 closure[name] = cell.cell_contents
-            except ValueError:  # not assigned yet
-                continue
         return cls(function.__globals__, closure)
 
     def has(self, name: str) -> bool:

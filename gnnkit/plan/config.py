@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +72,8 @@ def with_settings(config: Mapping[str, Any], settings: Iterable[str]) -> dict[st
 
 def _value(text: str) -> Any:
     for read in (json.loads, float):  # ".01" is no JSON
-        try:
+        with suppress(ValueError):
             return read(text)
-        except ValueError:
-            continue
     return text
 
 

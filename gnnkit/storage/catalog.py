@@ -307,12 +307,10 @@ def _reason(path: Path, final: Path) -> str | None:
         return "parts that several hosts built, not touched for a week" if time.time() - _last_touched(path) > _PARTS_KEPT_S else None
     if path != final:
         return "a store that was being replaced"
-    try:
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
         value = read_json(path / MANIFEST_NAME, root=path)
         if value["format"] == FORMAT and value["format_version"] < FORMAT_VERSION:
             return f"a store of the old format {value['format_version']}"
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        pass
     return None
 
 

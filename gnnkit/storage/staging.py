@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 from gnnkit.errors import MemoryLimitError, StoreError
@@ -111,10 +112,9 @@ def locked(path: Path, wait_timeout_s: float, events: EventSink, work: str = "bu
     Raises:
         StoreError: Another process holds it; names the process.
     """
-    file, held, told = path.with_name(f".{path.name}.lock"), None, False
-    deadline = Deadline(wait_timeout_s)
+    file, held, deadline = path.with_name(f".{path.name}.lock"), None, Deadline(wait_timeout_s)
     try:
-        while held is None:
+        for tries in count():
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)  # the last owner of the lock may have removed it
                 held = take_lock(file)
@@ -125,9 +125,8 @@ def locked(path: Path, wait_timeout_s: float, events: EventSink, work: str = "bu
                 break
             if deadline.has_passed:
                 raise _busy(path, wait_timeout_s, work)
-            if not told:
+            if not tries:
                 events(Event("message", "ingest", path.name, text=f"waiting: {path.name} is being {work} by {_owner(path)}"))
-                told = True
             time.sleep(deadline.within(_POLL_S))
         yield
     finally:
