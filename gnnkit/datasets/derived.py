@@ -107,11 +107,7 @@ def _starts(ordered: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _both_directions(source: GraphSource, edge_type: EdgeType, num_nodes: int, stage: Stage) -> Iterator[dict[str, NDArray[Any]]]:
     """Yields edges and their inverses as keys, with their arrays."""
-    edges_of_type = source.schema.edge_types[edge_type]
-    arrays = {
-        name: RowReader(source.array_chunks(edge_type, name), spec, f"{name!r} of {edge_type}", edges_of_type.num_edges)
-        for name, spec in edges_of_type.arrays.items()
-    }
+    arrays = {name: RowReader.of(source, edge_type, name) for name in source.schema.edge_types[edge_type].arrays}
     for edges in source.edge_chunks(edge_type):
         count = edges.shape[1]
         keys = np.concatenate([edges[0] * num_nodes + edges[1], edges[1] * num_nodes + edges[0]])
@@ -355,9 +351,8 @@ def copy_source(source: GraphSource, folder: Path, events: EventSink) -> CopiedS
         for node_type, types in schema.node_types.items():
             place = _place(partial, node_type)
             place.mkdir()
-            for name, spec in types.arrays.items():
-                chunks = graph.array_chunks(node_type, name)
-                reader = RowReader(chunks, spec, f"{name!r} of {node_type!r}", types.num_nodes)
+            for name in types.arrays:
+                reader = RowReader.of(graph, node_type, name)
                 for first, last in _steps(types.num_nodes):
                     values = reader.take(last - first)
                     append_rows(place / file_name(f"array.{name}"), values)

@@ -435,10 +435,9 @@ class _EdgeTypeAppend:
         """Times of the nodes at the far ends, by store id."""
         name, node_type = self.options.time_attr, self.other_type
         assert name is not None
-        spec, count = self.graph.schema.node_types[node_type].arrays[name], self.writer.num_new_nodes(node_type)
+        count = self.writer.num_new_nodes(node_type)
         pieces = [as_times(self.store.file(node_file(part, node_type, name))) for part in range(self.store.num_parts)]
-        reader = RowReader(self.graph.array_chunks(node_type, name), spec, f"{name!r} of {node_type!r}", count)
-        return np.concatenate([*pieces, as_times(reader.take(count))])
+        return np.concatenate([*pieces, as_times(RowReader.of(self.graph, node_type, name, count).take(count))])
 
     def _ends(self, batch: EdgeBatch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Store ids of owners and others, int64 ``[k]``."""

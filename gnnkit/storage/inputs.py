@@ -161,6 +161,12 @@ class RowReader:
         self._num_rows = num_rows
         self._pending: NDArray[Any] = np.empty((0, *spec.stored_shape), spec.numpy_dtype)
 
+    @classmethod
+    def of(cls, graph: GraphSource | BuildInput, owner: Any, name: str, num_rows: int | None = None) -> RowReader:
+        """Reads an array of a type: as many rows as the type has nodes or edges, where nothing else is said."""
+        spec, count = graph.schema.arrays_of(owner)[name], graph.schema.counts[owner] if num_rows is None else num_rows
+        return cls(graph.array_chunks(owner, name), spec, f"{name!r} of {owner!r}", count)
+
     def take(self, count: int) -> NDArray[Any]:
         """The next ``count`` rows; a view wherever they lie in one chunk.
 
@@ -248,9 +254,7 @@ class SourceInput(BuildInput):
         """
         schema, total = self.schema.edge_types[edge_type], self._num_edges[edge_type]
         edges = RowReader(self._transposed(edge_type), ArraySpec("int64", (2,)), f"the edge list of {edge_type}", total)
-        readers = {
-            name: RowReader(self.array_chunks(edge_type, name), schema.arrays[name], f"{name!r} of {edge_type}", total) for name in names
-        }
+        readers = {name: RowReader.of(self, edge_type, name, total) for name in names}
         size = batch_rows(schema.arrays[name] for name in names)
         first = 0
         while first < total:

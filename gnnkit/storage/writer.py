@@ -86,10 +86,8 @@ class BuildContext:
     def node_times(self, node_type: NodeType, name: str) -> NDArray[np.int64]:
         """Times of a type's nodes by store id, int64 ``[num_nodes]``; read when first asked for, and kept."""
         if node_type not in self._times:
-            nodes, store_id = self.graph.schema.node_types[node_type], self.numbering[node_type].store_id
-            chunks = self.graph.array_chunks(node_type, name)
-            reader = RowReader(chunks, nodes.arrays[name], f"{name!r} of {node_type!r}", nodes.num_nodes)
-            times = as_times(reader.take(nodes.num_nodes))
+            store_id = self.numbering[node_type].store_id
+            times = as_times(RowReader.of(self.graph, node_type, name).take(self.graph.schema.node_types[node_type].num_nodes))
             by_store_id = np.empty_like(times)
             by_store_id[slice(None) if store_id is None else store_id] = times
             self._times[node_type] = by_store_id
