@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -139,12 +139,10 @@ def gpu() -> Check:
 
 def network() -> Check:
     """The interface that other hosts would reach this one by; one host needs none."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # an address for documentation: decides the route, sends nothing
-            address = str(probe.getsockname()[0])
-        except OSError:
-            address = ""
+    address = ""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
+        probe.connect(("192.0.2.1", 9))  # an address for documentation: decides the route, sends nothing
+        address = str(probe.getsockname()[0])
     for name, addresses in psutil.net_if_addrs().items():
         if address and any(item.address == address for item in addresses):
             return Check("network", f"{name} ({address}); nothing listens on it in a run on one host")

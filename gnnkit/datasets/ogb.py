@@ -262,11 +262,9 @@ class OgbTree:
     @property
     def notice(self) -> str | None:
         """The first line of the notice file, or None where there is none."""
-        try:
-            with open(open_regular(self.path / NOTICE_FILE), encoding="utf-8", errors="replace") as file:
-                return file.read(_NOTICE_BYTES).strip().partition("\n")[0].strip() or None
-        except FileNotFoundError:
-            return None
+        with suppress(FileNotFoundError), open(open_regular(self.path / NOTICE_FILE), encoding="utf-8", errors="replace") as file:
+            return file.read(_NOTICE_BYTES).strip().partition("\n")[0].strip() or None
+        return None
 
 
 def find_tree(info: OgbInfo, root: Path) -> OgbTree | None:

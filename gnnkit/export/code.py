@@ -86,10 +86,9 @@ def _file_of(top: str) -> Path | None:
     if known is not None:
         places = [known.__file__] if isinstance(known.__file__, str) else list(getattr(known, "__path__", []))
     else:
-        try:
+        spec = None
+        with contextlib.suppress(ImportError, ValueError):
             spec = importlib.util.find_spec(top)
-        except (ImportError, ValueError):
-            spec = None
         if spec is not None:
             places = [spec.origin] if spec.has_location and spec.origin else list(spec.submodule_search_locations or [])
     return Path(places[0]).resolve() if places else None
@@ -201,11 +200,8 @@ def _quoted_names(node: ast.AST) -> set[str]:
     found: set[str] = set()
     for part in ast.walk(annotation):
         if isinstance(part, ast.Constant) and isinstance(part.value, str):
-            try:
-                inner = ast.parse(part.value, mode="eval")
-            except SyntaxError:
-                continue
-            found |= {name.id for name in ast.walk(inner) if isinstance(name, ast.Name)}
+            with contextlib.suppress(SyntaxError):
+                found |= {name.id for name in ast.walk(ast.parse(part.value, mode="eval")) if isinstance(name, ast.Name)}
     return found
 
 
@@ -232,11 +228,10 @@ class Unit:
         indent = len(lines[0]) - len(lines[0].lstrip())
         text = "\n".join(line[indent:] if not line[:indent].strip() else line for line in lines)
         plain = ast.unparse(node)
-        try:
-            same = ast.unparse(ast.parse(text)) == plain
-        except SyntaxError:
-            same = False
-        return text if same else plain  # a text of several lines within it was indented, too
+        with contextlib.suppress(SyntaxError):
+            if ast.unparse(ast.parse(text)) == plain:
+                return text
+        return plain  # a text of several lines within it was indented, too
 
 
 def _first_line(node: Any) -> int:

@@ -9,7 +9,7 @@ import shutil
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
@@ -179,10 +179,9 @@ def resumed(path: Path, key: str) -> Path:
         OSError: It cannot be written.
     """
     folder = incomplete_path(path)
-    try:
+    left = None
+    with suppress(OSError, ValueError, AttributeError):
         left = read_json(folder / _OWNER_NAME).get("key")
-    except (OSError, ValueError, AttributeError):
-        left = None
     if left != key:
         remove_tree(folder)
         make_folder(folder)

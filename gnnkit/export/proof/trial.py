@@ -484,9 +484,7 @@ def _free_ports(count: int) -> int:
 
 
 def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError:
-            return False
-    return True
+    with socket.socket() as probe, contextlib.suppress(OSError):
+        probe.bind((LOOPBACK, port))
+        return True
+    return False
