@@ -215,14 +215,9 @@ class ArraySpec:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-serialisable form; ``from_json`` reverses it."""
-        value: dict[str, Any] = {"dtype": self.dtype, "row_shape": list(self.row_shape)}
-        if self.quantization is not None:
-            value["quantization"] = self.quantization.to_json()
-        if self.dim:
-            value["dim"] = self.dim
-        if self.unit is not None:
-            value["unit"] = self.unit
-        return value
+        quantization = None if self.quantization is None else self.quantization.to_json()
+        more = {"quantization": quantization, "dim": self.dim, "unit": self.unit}
+        return {"dtype": self.dtype, "row_shape": list(self.row_shape)} | {name: value for name, value in more.items() if value}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ArraySpec:

@@ -164,12 +164,9 @@ def _reads(tree: ast.Module) -> tuple[frozenset[str], frozenset[str]]:
     while waiting:
         table = waiting.pop()
         waiting += table.get_children()
-        for symbol in table.get_symbols():
-            if symbol.is_global():
-                if symbol.is_referenced():
-                    read.add(symbol.get_name())
-                if symbol.is_assigned():
-                    bound.add(symbol.get_name())
+        free = [symbol for symbol in table.get_symbols() if symbol.is_global()]
+        read |= {symbol.get_name() for symbol in free if symbol.is_referenced()}
+        bound |= {symbol.get_name() for symbol in free if symbol.is_assigned()}
     return frozenset(read), frozenset(bound)
 
 
@@ -315,12 +312,10 @@ def function_node(unit: Unit, function: FunctionType) -> ast.FunctionDef | ast.A
         PlanError: The unit's source is not, or no longer, that of the function.
     """
     code = function.__code__
-    found: list[ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda] = []
-    for node in ast.walk(unit.tree) if _has_code(unit, code) else ():
-        if isinstance(node, (ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef)):
-            name = "<lambda>" if isinstance(node, ast.Lambda) else node.name
-            if (name, _first_line(node)) == (code.co_name, code.co_firstlineno):
-                found.append(node)
+    nodes = ast.walk(unit.tree) if _has_code(unit, code) else ()
+    defined = [node for node in nodes if isinstance(node, (ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef))]
+    place = code.co_name, code.co_firstlineno
+    found = [node for node in defined if (getattr(node, "name", "<lambda>"), _first_line(node)) == place]
     if len(found) > 1:
         raise PlanError(
             f"line {code.co_firstlineno} of {unit.filename} defines several functions", "write one of them on a line of its own"

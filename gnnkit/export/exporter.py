@@ -250,12 +250,10 @@ def _batch_bytes(made: JobPlan) -> int:
         return min(most_bytes, _UNKNOWN_BATCH_BYTES)
     links = isinstance(plan.inputs, InputLinks)
     seed_type = plan.inputs.edge_type[0] if isinstance(plan.inputs, InputLinks) else plan.inputs.node_type
-    fan_outs = {}
-    for edge_type, fan in sampling.num_neighbors.items():
-        ends = min(schema.node_types[end].num_nodes for end in (edge_type[0], edge_type[2]))
-        # All neighbours: as many as a node has on average.
-        degree = -(-schema.edge_types[edge_type].num_edges // max(1, ends))
-        fan_outs[edge_type] = [degree if count < 0 else count for count in fan]
+    counts = schema.counts
+    # All neighbours: as many as a node has on average.
+    degrees = {t: -(-counts[t] // max(1, min(counts[t[0]], counts[t[2]]))) for t in sampling.num_neighbors}
+    fan_outs = {t: [degrees[t] if count < 0 else count for count in fan] for t, fan in sampling.num_neighbors.items()}
     size = most(schema, fan_outs, seed_type, seeds * (2 if links else 1), made.manifest.options.edge_dir)
     if sampling.has_roots:  # a node is there once for each seed that reaches it
         widest = max(schema.node_types, key=lambda node_type: sum(spec.row_nbytes for spec in schema.node_types[node_type].arrays.values()))

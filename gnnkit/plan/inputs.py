@@ -252,13 +252,8 @@ class InputAnchors(_Inputs):
 
     def given(self, positions: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Labels that are not looked up, of some of the anchors: ``{label_name(...): int64 [b, k]}``, filled up with -1."""
-        found = {}
-        for number, labels in enumerate(self.labels):
-            for kind in LABEL_KINDS:
-                source = labels.source(kind)
-                if isinstance(source, LabelLists):
-                    found[label_name(number, kind)] = source.rows(positions)
-        return found
+        sources = {label_name(number, kind): labels.source(kind) for number, labels in enumerate(self.labels) for kind in LABEL_KINDS}
+        return {name: source.rows(positions) for name, source in sources.items() if isinstance(source, LabelLists)}
 
 
 def label_name(number: int, kind: LabelKind) -> str:
