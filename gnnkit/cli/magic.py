@@ -7,8 +7,9 @@ from typing import Any
 
 import typer
 
+from gnnkit.cli.runs import shown_runs, stopped_runs
 from gnnkit.errors import PlanError
-from gnnkit.runtime.runs import clean_up, find_runs, logs_of, newest, select, stop_run
+from gnnkit.runtime.runs import clean_up, find_runs, logs_of, stop_run
 from gnnkit.ui.cards import Card
 from gnnkit.ui.runs import cleaned_line, done_card, logs_card, runs_card, staying, stopped_line
 
@@ -69,9 +70,7 @@ def logs(
     lines: int = typer.Option(60, min=1, help="The most lines of each log."),
 ) -> Card:
     """Show what the processes of a run have written."""
-    every = find_runs()
-    runs = [newest(every)] if run is None else select(every, run)
-    return logs_card([(each, name, text) for each in runs for name, _, text in logs_of(each, rank, lines)])
+    return logs_card([(each, name, text) for each in shown_runs(run, []) for name, _, text in logs_of(each, rank, lines)])
 
 
 @_verbs.command()
@@ -80,12 +79,7 @@ def stop(
     all_: bool = typer.Option(False, "--all", help="Every run that has processes, of other notebooks too."),
 ) -> Card:
     """End the processes of runs."""
-    if bool(runs) == all_:
-        raise PlanError("which runs are to be stopped?", f"name them, as %{_NAME} ps lists them, or say --all")
-    every = find_runs()
-    named = [run for word in runs or () for run in select(every, word)]
-    chosen = {run.path: run for run in named or [run for run in every if run.alive]}
-    done = [stop_run(run) for run in chosen.values()]
+    done = [stop_run(run) for run in stopped_runs(runs, all_, [], f"%{_NAME} ps")]
     complete = not any(stopped.left for stopped in done)
     return done_card("gnnkit stop", [stopped_line(stopped) for stopped in done], "no run has processes", complete=complete)
 

@@ -27,10 +27,23 @@ def _roots(folders: list[Path]) -> list[Path] | None:
     return own_folders(map(user_path, folders))
 
 
-def _found(wanted: list[str], folders: list[Path]) -> list[Run]:
-    """The runs that words mean, each once."""
+def shown_runs(word: str | None, folders: list[Path]) -> list[Run]:
+    """The runs that a word means; without one the newest that runs."""
     runs = find_runs(_roots(folders))
-    return list({run.path: run for word in wanted for run in select(runs, word)}.values())
+    return [newest(runs)] if word is None else select(runs, word)
+
+
+def stopped_runs(words: list[str] | None, all_: bool, folders: list[Path], ps: str) -> list[Run]:
+    """The runs that are to be stopped, each once: those that words mean, or all that have processes.
+
+    Raises:
+        PlanError: Neither is said, or both are; ``ps`` is what lists them.
+    """
+    if bool(words) == all_:
+        raise PlanError("which runs are to be stopped?", f"name them, as {ps} lists them, or say --all")
+    runs = find_runs(_roots(folders))
+    named = [run for word in words or () for run in select(runs, word)]
+    return [run for run in runs if run.alive] if all_ else list({run.path: run for run in named}.values())
 
 
 def ps(
@@ -74,7 +87,7 @@ def logs(
     """Show what the processes of a run have written."""
     if follow and as_json:
         raise PlanError("--follow writes text, as it comes", "leave --json or --follow out")
-    runs = [newest(find_runs(_roots(log_dir)))] if run is None else _found([run], log_dir)
+    runs = shown_runs(run, log_dir)
     if follow and len(runs) > 1:
         raise PlanError(f"{run} means {len(runs)} runs", f"follow one of them: {', '.join(each.id for each in runs)}")
     news = watch(runs[0], rank) if follow else ()
@@ -109,10 +122,7 @@ def stop(
 
     Exit code 1 if a process is still there.
     """
-    if bool(runs) == all_:
-        raise PlanError("which runs are to be stopped?", "name them, as gnnkit ps lists them, or say --all")
-    found = [run for run in find_runs(_roots(log_dir)) if run.alive] if all_ else _found(runs or [], log_dir)
-    done = [stop_run(run, timeout_s) for run in found]
+    done = [stop_run(run, timeout_s) for run in stopped_runs(runs, all_, log_dir, "gnnkit ps")]
     for stopped in done:
         if stopped.left:
             show_error(stopped_line(stopped), None)
