@@ -245,26 +245,18 @@ def _sample(
     ]
 
 
-def _fulfil(shared: _Shared, sampler: BatchSource, claim: _Claim, worker: str) -> None:
-    """Samples what was claimed, and hands it over: together, or one by one where that fails, so that an error is its own batch's alone."""
+def _sampled(
+    shared: _Shared, sampler: BatchSource, epoch: int, steps: Sequence[Step], worker: str
+) -> list[SampledSubgraph | BaseException]:
+    """Samples batches together, or one by one where that fails, so that an error is its own batch's alone."""
     try:
-        found: list[SampledSubgraph | BaseException] = [*_sample_steps(shared, sampler, claim.epoch, claim.steps, worker)]
+        with Guarded(lambda: sampler.tables.graph.each()):
+            requests = [shared.batches.request(epoch, step.batch_index) for step in steps]
+            return [*_sample(shared, sampler, requests, epoch, steps, worker)]
     except Exception as error:
-        found = [error]
-        if len(claim.steps) > 1:
-            found = []
-            for step in claim.steps:
-                try:
-                    found += _sample_steps(shared, sampler, claim.epoch, [step], worker)
-                except Exception as own_error:
-                    found.append(own_error)
-    shared.put(claim, found)
-
-
-def _sample_steps(shared: _Shared, sampler: BatchSource, epoch: int, steps: Sequence[Step], worker: str) -> list[SampledSubgraph]:
-    with Guarded(lambda: sampler.tables.graph.each()):
-        requests = [shared.batches.request(epoch, step.batch_index) for step in steps]
-        return _sample(shared, sampler, requests, epoch, steps, worker)
+        if len(steps) == 1:
+            return [error]
+        return [found for step in steps for found in _sampled(shared, sampler, epoch, [step], worker)]
 
 
 def _run(shared: _Shared, shift: int, name: str) -> None:
@@ -274,7 +266,7 @@ def _run(shared: _Shared, shift: int, name: str) -> None:
         try:
             if sampler is None:
                 sampler = shared.sampler()
-            _fulfil(shared, sampler, claim, name)
+            shared.put(claim, _sampled(shared, sampler, claim.epoch, claim.steps, name))
         except BaseException as error:  # everything goes to the consumer, who raises it
             shared.put(claim, [error] * len(claim.steps))
 
@@ -432,7 +424,7 @@ class InProcessStream:
         shared = self._shared
         try:
             sampler = self._idle_sampler()
-            _fulfil(shared, sampler, claim, "loop")
+            shared.put(claim, _sampled(shared, sampler, claim.epoch, claim.steps, "loop"))
         except Exception as error:
             shared.put(claim, [error] * len(claim.steps))
         else:
@@ -441,9 +433,7 @@ class InProcessStream:
     def sample_now(self, epoch: int, batch_index: int, seeds: NDArray[np.int64] | None = None) -> SampledSubgraph:
         """Samples one batch in the calling thread; see ``BatchStream.sample_now``."""
         self._check_open()
-        batches = self._shared.batches
-        request = batches.request(epoch, batch_index) if seeds is None else batches.request_for(epoch, batch_index, seeds)
-        return self.sample_request(epoch, batch_index, request)
+        return self.sample_request(epoch, batch_index, self._shared.batches.request(epoch, batch_index, seeds))
 
     def sample_request(self, epoch: int, batch_index: int, request: SampleRequest) -> SampledSubgraph:
         """Samples a batch that the caller has put together, in the calling thread."""

@@ -208,8 +208,7 @@ class Session(PoolSession):
             old.give_up()
         self._old_rings.clear()
         for slot in range(ring.num_slots):  # rather than by the results: an interrupt may have lost one
-            own = ring.owner(slot)
-            if own is not None and own not in under_way and not ring.is_leased(slot):
+            if (own := ring.owner(slot)) is not None and own not in under_way and not ring.is_leased(slot):
                 ring.free(slot, own)
         self._use_groups(scheduler, ring, 1)
         self._behind = {request.rank for request in under_way if request.ring is not None}

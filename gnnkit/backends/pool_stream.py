@@ -349,8 +349,7 @@ class PoolStream:
 
     def _look(self, wait: BatchWait, ranks: list[int]) -> float:
         """Looks at the processes that could bring what is waited for; the most seconds to wait on. See ``BatchWait.check``."""
-        warning = wait.check(ranks)
-        if warning is not None:
+        if (warning := wait.check(ranks)) is not None:
             self._session.notices.append(warning)
         return wait.left_s
 

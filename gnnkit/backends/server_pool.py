@@ -30,7 +30,7 @@ from gnnkit.runtime.pool import LocalWorkerPool, WorkerPool
 from gnnkit.runtime.process_status import ProcessStatus
 from gnnkit.runtime.supervisor import ChildProcess, Exit, SupervisorOptions
 from gnnkit.runtime.waiters import SLICE_S
-from gnnkit.runtime.wire import Message
+from gnnkit.runtime.wire import Handed, Message
 from gnnkit.storage.store import Store
 from gnnkit.waiting import Deadline
 
@@ -100,8 +100,7 @@ class OwnServers:
 
     def check(self) -> None:
         """Raises what keeps them from coming."""
-        error = self.error
-        if error is not None:
+        if (error := self.error) is not None:
             raise error
 
     @property
@@ -246,10 +245,9 @@ class ServerWorkerPool(WorkerPool):
 
     # What they say ----------------------------------------------------------------------------------------------------------
 
-    def send(self, rank: int, kind: str, fds: tuple[int, ...] = (), /, **body: object) -> None:
+    def send(self, rank: int, kind: str, fds: Handed = (), /, **body: object) -> None:
         """Sends a message to a process; one that is gone gets nothing."""
-        found = self._find(rank)
-        if found is not None:
+        if (found := self._find(rank)) is not None:
             found[0].members[found[1]].wire.send(kind, fds, **body)
 
     def listen(self) -> Iterator[tuple[int, Message | Exit]]:

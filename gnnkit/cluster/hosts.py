@@ -115,8 +115,7 @@ def _check_node(node: int, members: dict[int, int], facts: Sequence[RankFacts]) 
     if sorted(members) != list(range(len(members))):
         raise PlanError(f"node {node} has the local ranks {sorted(members)}, expected 0 to {len(members) - 1}", _LOCAL_RANK_HINT)
     for rank in members.values():
-        expected = facts[rank].local_world_size
-        if expected is not None and expected != len(members):
+        if (expected := facts[rank].local_world_size) is not None and expected != len(members):
             raise PlanError(
                 f"rank {rank} was told that its node has {expected} processes, "
                 f"but {len(members)} are there: ranks {sorted(members.values())}",
@@ -268,8 +267,7 @@ def find_hosts(addresses: Sequence[str] | None, world_size: int | None, timeout_
         return Hosts(len(addresses), _own_index(addresses), local_rank, local_size, addresses=tuple(addresses), is_one_system=False)
     if world_size == 1 or _is_one_node():
         return ONE_HOST
-    trainers = _group_size()
-    if trainers is not None and world_size in (None, trainers):
+    if (trainers := _group_size()) is not None and world_size in (None, trainers):
         return _group_hosts(timeout_s)
     count, index = environment_int("GROUP_WORLD_SIZE"), environment_int("GROUP_RANK")
     if count is None or index is None:
@@ -311,8 +309,7 @@ def _group_hosts(timeout_s: float) -> Hosts:
 
 
 def _own_index(addresses: Sequence[str]) -> int:
-    told = environment_int(HOST_VARIABLE)
-    if told is not None:
+    if (told := environment_int(HOST_VARIABLE)) is not None:
         if told >= len(addresses):
             raise PlanError(f"{HOST_VARIABLE}={told}, but there are {len(addresses)} hosts: {list(addresses)}", "hosts count from 0")
         return told
@@ -639,14 +636,11 @@ def fitting_cache_ratio(graph: GraphSource, options: BuildOptions, budget: int) 
 
 
 def _written(value: Mapping[int, Sequence[int]], num_parts: int, hosts: Hosts) -> Placement | None:
-    unknown_hosts = sorted(set(value) - set(range(hosts.count)))
-    if unknown_hosts:
+    if unknown_hosts := sorted(set(value) - set(range(hosts.count))):
         raise PlanError(f"placement names host {unknown_hosts[0]}, but there are {hosts.count}", "hosts count from 0")
-    unknown = sorted({part for parts in value.values() for part in parts} - set(range(num_parts)))
-    if unknown:
+    if unknown := sorted({part for parts in value.values() for part in parts} - set(range(num_parts))):
         raise PlanError(f"placement names part {unknown[0]}, but the store has {num_parts}", "parts count from 0")
-    missing = sorted(set(range(num_parts)) - {part for parts in value.values() for part in parts})
-    if missing:
+    if missing := sorted(set(range(num_parts)) - {part for parts in value.values() for part in parts}):
         raise PlanError(f"placement says nothing about the parts {missing}", "every part must be on some host")
     if hosts.count == 1:
         return None

@@ -547,16 +547,14 @@ def check_arguments(dataset: Any, sampler_input: Any, worker_options: Any, produ
             f"sampler_input must be a NodeSamplerInput, got a {type(sampler_input).__name__}",
             "lists are of the graph-store mode",
         )
-    missing = [name for name in _PRODUCER_PARTS if not hasattr(producer, name)]
-    if missing:
+    if missing := [name for name in _PRODUCER_PARTS if not hasattr(producer, name)]:
         raise PlanError(
             f"producer is a {type(producer).__name__} without {missing}",
             "give a DistSamplingProducer, or an object with init(), produce_all(), shutdown() and output_channel",
         )
     if isinstance(producer, DistSamplingProducer) and dataset is not None:
         stored(dataset)
-    context = worker_group()
-    if context is not None and not context.is_worker():
+    if (context := worker_group()) is not None and not context.is_worker():
         raise PlanError(
             f"this process is a {context.role.name.lower()} in graphlearn-torch's group {context.group_name!r}, and no worker",
             "make the loader where init_worker_group() was called, or in a process that is in none of graphlearn-torch's groups",
@@ -671,7 +669,9 @@ class BaseDistLoader(ProcessBound, DistLoader):
         target = resolve_device(device)
         if isinstance(dataset, RemoteDistDataset):
             producer = remote_producer(dataset, sampler_input, sampling_config, worker_options, sampler_options, producer)
-        self._set_glt_attributes(dataset, sampler_input, sampling_config, worker_options, target, runtime, producer)
+        self.input_data, self.sampling_config, self.worker_options = sampler_input, sampling_config, worker_options
+        self.to_device, self._producer = torch.device("cpu") if target is None else target, producer
+        self._set_glt_attributes(dataset, runtime)
         self._is_homogeneous_with_labeled_edge_type = dataset_schema.is_homogeneous_with_labeled_edge_type
         self._node_feature_info = dataset_schema.node_feature_info
         self._edge_feature_info = dataset_schema.edge_feature_info
@@ -684,7 +684,7 @@ class BaseDistLoader(ProcessBound, DistLoader):
             self._own.prepare(runtime, target, max_concurrent_producer_inits)
         if runtime.local_rank and process_start_gap_seconds:
             threading.Event().wait(runtime.local_rank * process_start_gap_seconds)
-        self._producer, self._shutdowned = producer, False
+        self._shutdowned = False
         try:
             producer.init()
             self._channel = producer.output_channel
@@ -699,20 +699,10 @@ class BaseDistLoader(ProcessBound, DistLoader):
             self.shutdown()
             raise
 
-    def _set_glt_attributes(
-        self,
-        dataset: DistDataset | RemoteDistDataset | None,
-        sampler_input: Any,
-        config: Any,
-        worker_options: Any,
-        device: torch.device | None,
-        runtime: DistributedRuntimeInfo,
-        producer: Any,
-    ) -> None:
+    def _set_glt_attributes(self, dataset: DistDataset | RemoteDistDataset | None, runtime: DistributedRuntimeInfo) -> None:
         """Sets what ``graphlearn_torch.distributed.DistLoader.__init__`` of version 0.2.4 would."""
+        sampler_input, config, worker_options = self.input_data, self.sampling_config, self.worker_options
         self.__dict__.update({name: getattr(config, name) for name in _OF_CONFIG})
-        self.input_data, self.sampling_config, self.worker_options = sampler_input, config, worker_options
-        self.to_device = torch.device("cpu") if device is None else device
         self._num_recv = self._epoch = 0
         self._is_remote_worker = isinstance(dataset, RemoteDistDataset)
         self._is_collocated_worker = isinstance(worker_options, CollocatedDistSamplingWorkerOptions)
@@ -733,9 +723,9 @@ class BaseDistLoader(ProcessBound, DistLoader):
         self._set_ntypes_and_etypes(*((None, None) if dataset is None else (dataset.get_node_types(), dataset.get_edge_types())))
         self._input_len, self._input_type = len(sampler_input), sampler_input.input_type
         if self._is_collocated_worker:
-            self._collocated_producer = producer
+            self._collocated_producer = self._producer
         else:
-            self._mp_producer = producer
+            self._mp_producer = self._producer
             worker_options._set_worker_ranks(runtime)
 
     @staticmethod

@@ -528,8 +528,7 @@ def _writers(records: list[dict[str, Any]], num_parts: int) -> list[int]:
                 f"the ranks' datasets have {name} {[record[name] for record in records]}", "give all ranks parts of one dataset"
             )
     parts = [record["part"] for record in records]
-    missing = sorted(set(range(num_parts)) - set(parts))
-    if missing:
+    if missing := sorted(set(range(num_parts)) - set(parts)):
         raise PlanError(
             f"the ranks came with the parts {parts} of {num_parts}, and no rank has part {missing[0]}",
             "each rank gives its own: DistDataset(num_partitions, partition_idx, ...)",

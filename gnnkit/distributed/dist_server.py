@@ -576,7 +576,7 @@ def _input_words(sampler_input: Any, config: Any, options: Any = None) -> dict[s
     return {"config": config_words(config, options), "node_type": sampler_input.input_type, "ids": plain_ids(sampler_input.node)}
 
 
-def request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Any:
+def request_server(server_rank: int, func: Callable[..., _T] | str, *args: Any, **kwargs: Any) -> _T:
     """Has a server do one of the things that ``DistServer`` can do, and waits for its answer.
 
     Args:
@@ -592,7 +592,8 @@ def request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any,
     """
     session = _session(server_rank)
     server = DistServer.over(lambda name, values, convert: convert(session.call(server_rank, name, values)))
-    return getattr(server, method_name(func))(*args, **kwargs)
+    answer: _T = getattr(server, method_name(func))(*args, **kwargs)
+    return answer
 
 
 def async_request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> torch.futures.Future[Any]:
@@ -660,8 +661,7 @@ class RemoteDistDataset:
     @cached_property
     def schema(self) -> DatasetSchema:
         """Types, features and direction; asked for once."""
-        found: DatasetSchema = request_server(0, "get_dataset_schema")
-        return found
+        return request_server(0, DistServer.get_dataset_schema)
 
     def fetch_node_feature_info(self) -> FeatureInfo | dict[NodeType, FeatureInfo] | None:
         """Features of the nodes; see ``DatasetSchema``."""
@@ -685,8 +685,7 @@ class RemoteDistDataset:
 
     def fetch_node_types(self) -> list[NodeType] | None:
         """Node types; None for a homogeneous graph."""
-        found: list[NodeType] | None = request_server(0, "get_node_types")
-        return found
+        return request_server(0, DistServer.get_node_types)
 
     def fetch_edge_types(self) -> list[EdgeType] | None:
         """Edge types; None for a homogeneous graph."""
@@ -694,7 +693,7 @@ class RemoteDistDataset:
 
     def fetch_edge_weights_registered(self) -> bool:
         """Whether neighbours can be drawn in proportion to weights."""
-        return bool(request_server(0, "get_edge_weights_registered"))
+        return request_server(0, DistServer.get_edge_weights_registered)
 
     def fetch_node_partition_book(self, node_type: NodeType | None = None) -> AnyBook:
         """Which part owns which node: a range book, or a tensor with each id's part.
@@ -702,13 +701,11 @@ class RemoteDistDataset:
         Raises:
             PlanError: The type is unknown, given for a homogeneous graph, or missing for a typed one.
         """
-        book: AnyBook = request_server(0, "get_node_partition_book", self._node_type(node_type))
-        return book
+        return request_server(0, DistServer.get_node_partition_book, self._node_type(node_type))
 
     def fetch_edge_partition_book(self, edge_type: EdgeType | None = None) -> AnyBook:
         """Which part owns which edge; errors as ``fetch_node_partition_book``."""
-        book: AnyBook = request_server(0, "get_edge_partition_book", edge_type or self.schema.default_edge_type)
-        return book
+        return request_server(0, DistServer.get_edge_partition_book, edge_type or self.schema.default_edge_type)
 
     # What each server has -----------------------------------------------------------------------------------------------------
 
@@ -737,13 +734,11 @@ class RemoteDistDataset:
 
     def fetch_split(self, server: int, split: str, node_type: NodeType | None = None) -> torch.Tensor:
         """int64 ``[k]``: one server's nodes of a split; see ``fetch_node_ids``."""
-        ids: torch.Tensor = request_server(server, "get_node_ids", FetchNodesRequest(split, self._node_type(node_type)))
-        return ids
+        return request_server(server, DistServer.get_node_ids, FetchNodesRequest(split, self._node_type(node_type)))
 
     def fetch_ids_in_file(self, server: int, path: str | os.PathLike[str]) -> torch.Tensor:
         """int64 ``[k]``: the ids in a file of one server's host; see ``DistServer.get_ids_in_file``."""
-        ids: torch.Tensor = request_server(server, "get_ids_in_file", os.fspath(path))
-        return ids
+        return request_server(server, DistServer.get_ids_in_file, os.fspath(path))
 
     def fetch_ablp_input(
         self,
@@ -797,7 +792,7 @@ class RemoteDistDataset:
             raise PlanError("there is no process group of the trainers", "call torch.distributed.init_process_group first")
         import torch.distributed as dist
 
-        ports = request_server(0, "get_free_ports", num_ports) if dist.get_rank() == 0 else [0] * num_ports
+        ports = request_server(0, DistServer.get_free_ports, num_ports) if dist.get_rank() == 0 else [0] * num_ports
         dist.broadcast_object_list(ports, src=0)
         return list(ports)
 
@@ -929,8 +924,7 @@ def wait_and_shutdown_server() -> None:
         WorkerDied: The server ended by itself, with the tail of its log.
     """
     global _serving
-    current = graph_client.get_context()
-    if current is not None and not current.is_server():
+    if (current := graph_client.get_context()) is not None and not current.is_server():
         raise PlanError(f"this process is a {current.role.name.lower()}, not a server", "clients call shutdown_client()")
     with _lock:
         serving, _serving = _serving, None

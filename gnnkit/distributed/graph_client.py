@@ -411,8 +411,7 @@ def shutdown_client() -> None:
         PlanError: This process is a server.
     """
     global _client
-    current = get_context()
-    if current is not None and current.is_server():
+    if (current := get_context()) is not None and current.is_server():
         raise PlanError("this process is a server, not a client", "servers call wait_and_shutdown_server()")
     with _lock:
         client, _client = _client, None

@@ -169,8 +169,7 @@ def patch_fanout_for_sampling(
         raise PlanError(f"the edge types {list(edge_types)} are all labels: there is nothing to sample along")
     if not isinstance(num_neighbors, Mapping):
         return {edge_type: [int(number) for number in num_neighbors] for edge_type in passing}
-    labels = [edge_type for edge_type in num_neighbors if is_label_edge_type(edge_type)]
-    if labels:
+    if labels := [edge_type for edge_type in num_neighbors if is_label_edge_type(edge_type)]:
         raise PlanError(f"num_neighbors names the label edge types {labels}", "labels are never walked along: leave them out")
     names = [str(edge_type) for edge_type in passing]
     for edge_type in num_neighbors:
@@ -178,7 +177,6 @@ def patch_fanout_for_sampling(
             raise PlanError(
                 f"num_neighbors names the unknown edge type {edge_type}{near_matches(str(edge_type), names)}", f"known: {names}"
             )
-    missing = [edge_type for edge_type in passing if edge_type not in num_neighbors]
-    if missing:
+    if missing := [edge_type for edge_type in passing if edge_type not in num_neighbors]:
         raise PlanError(f"num_neighbors says nothing about the edge types {missing}", "give [0, ...] to leave a type out")
     return {edge_type: [int(number) for number in num_neighbors[edge_type]] for edge_type in passing}

@@ -304,9 +304,9 @@ def _graph_store(plan: LoaderPlan) -> GraphStore | None:
     """The backend of a plan if it is of servers."""
     if plan.backend.get("kind") != "GraphStore":
         return None
-    backend: Any = backend_from_json(plan.backend)
-    found: GraphStore = backend
-    return found
+    backend = backend_from_json(plan.backend)
+    assert isinstance(backend, GraphStore)
+    return backend
 
 
 def _serve(role: Role, plan: LoaderPlan | None, file: Path | None, named: GraphStore | None) -> NoReturn:

@@ -29,7 +29,7 @@ from gnnkit.errors import PlanError
 from gnnkit.loader.inputs import resolve_input_nodes
 from gnnkit.loader.planned import check_store_has, open_store
 from gnnkit.plan import Batching, Inputs, LoaderPlan, NeighborSampling, Placement, RuntimeOptions, Sampling, SubgraphType
-from gnnkit.plan.sampling import resolve_fan_outs
+from gnnkit.plan.sampling import whole_fan_outs
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.samplers import PPR
 from gnnkit.schema import EdgeType
@@ -355,7 +355,7 @@ def _sampling(store: Store, config: Any, options: SamplerOptions | None) -> Samp
     weight, with_edge = store.options.weight if config.with_weight else None, bool(config.with_edge)
     if isinstance(options, PPRSamplerOptions):
         return options.sampling(store.schema, edge_dir=store.edge_dir, weight=weight, time_attr=None, with_edge=with_edge)
-    fan_outs = resolve_fan_outs(_with_labels(config.num_neighbors, store), store.schema)
+    fan_outs = whole_fan_outs(config.num_neighbors, store.schema)
     subgraph_type: SubgraphType = "induced" if config.sampling_type == SamplingType.SUBGRAPH else "directional"
     return NeighborSampling(fan_outs, False, store.edge_dir, weight, with_edge, subgraph_type=subgraph_type)
 
@@ -379,15 +379,6 @@ def stored(dataset: Any) -> Store:
             "use gnnkit.distributed.DistDataset.from_store(...), load() of a store or of graphlearn-torch's partitions, or init_graph()",
         )
     return store
-
-
-def _with_labels(num_neighbors: Any, store: Store) -> Any:
-    """Fan-outs for every type that is stored: what create_sampling_config leaves out is never walked along."""
-    if not isinstance(num_neighbors, dict):
-        return num_neighbors
-    num_hops = max(map(len, num_neighbors.values()), default=0)
-    nothing: dict[EdgeType, Any] = {edge_type: [0] * num_hops for edge_type in store.schema.edge_types}
-    return {**nothing, **num_neighbors}
 
 
 def _placement(dataset: DistDataset, runtime: DistributedRuntimeInfo | None) -> Placement | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -161,9 +162,7 @@ def feature_info(spec: ArraySpec | None) -> FeatureInfo | None:
     """Returns the size and dtype of an array's rows as features: rows are flattened, single numbers have size 1. None for None."""
     if spec is None:
         return None
-    size = 1
-    for length in spec.row_shape:
-        size *= length
+    size = math.prod(spec.row_shape)
     return FeatureInfo(size, torch_dtype(spec)) if size else None
 
 

@@ -233,8 +233,7 @@ def process_group(place: JobPlace, device: torch.device, interface: str | None =
             watch.be_lenient()
             _wait_for_others(meeting, place, watch)
         except RuntimeError as error:
-            lost = watch.wait_for_loss(_LOSS_S)
-            if lost:
+            if lost := watch.wait_for_loss(_LOSS_S):
                 watch.end_agent()
                 raise WorkerDied(gone(lost), "the first rank that failed says why") from error
             raise

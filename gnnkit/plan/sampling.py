@@ -107,6 +107,15 @@ def resolve_fan_outs(num_neighbors: FanOuts, schema: GraphSchema) -> dict[EdgeTy
     return {edge_type: _fan_out(value, f"[{edge_type}]") for edge_type, value in num_neighbors.items()}
 
 
+def whole_fan_outs(num_neighbors: FanOuts, schema: GraphSchema) -> dict[EdgeType, tuple[int, ...]]:
+    """As ``resolve_fan_outs``, but types that a dict leaves out are not walked along."""
+    if isinstance(num_neighbors, Mapping):
+        check_fan_outs(num_neighbors)
+        nothing = (0,) * len(next(iter(num_neighbors.values())))
+        num_neighbors = {**dict.fromkeys(schema.edge_types, nothing), **num_neighbors}
+    return resolve_fan_outs(num_neighbors, schema)
+
+
 # Ids in batches are int64, an edge index has two; seeds carry their place among the inputs.
 _ID_BYTES, _EDGE_BYTES = 8, 16
 # Each array begins at a cache line.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +17,7 @@ from gnnkit.ray.job import driver_environment, driver_options
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import new_run
 from gnnkit.runtime.supervisor import Exit, Supervisor
-from gnnkit.runtime.wire import Message, Waker, from_memory, in_memory
+from gnnkit.runtime.wire import Message, Waker, from_memory
 from gnnkit.source import GraphSource, PartedSource, RangedSource
 from gnnkit.storage.build import BuildJob, build_parts, existing, join_parts, read_records
 from gnnkit.storage.edge_values import timed_edge_types
@@ -64,11 +63,7 @@ class DriverChild:
 
     def send(self, kind: str, value: bytes) -> None:
         """Has the driver join the cluster, if it has not, and do something with a pickled object."""
-        fd = in_memory(value)
-        try:
-            self._supervisor.send(0, kind, (fd,), engine=self._engine.to_json(), timeout_s=_START_S)
-        finally:
-            os.close(fd)
+        self._supervisor.send(0, kind, (value,), engine=self._engine.to_json(), timeout_s=_START_S)
 
     def say(self, kind: str) -> None:
         """Tells the driver something."""
@@ -146,8 +141,7 @@ def build_on_ray(engine: RayCluster, source: GraphSource, path: Path, options: B
         join_parts(folder, _shared_job(job, source, GraphTotals()))
     except OSError as error:
         raise StoreError(f"{folder} cannot be written: {error.strerror or error}", "give another folder: out=...") from error
-    missing = tuple(part for part in range(options.num_parts) if part not in read_records(folder))
-    if missing:
+    if missing := tuple(part for part in range(options.num_parts) if part not in read_records(folder)):
         # Tables that hosts have read are ranged in a form that can be sent.
         ranged: GraphSource = getattr(source, "ranged", source)
         if not isinstance(ranged, RangedSource):

@@ -30,7 +30,7 @@ from gnnkit.ray.cluster import RayCluster
 from gnnkit.ray.worker import Board, RayTask, train_worker
 from gnnkit.runtime.entry import ParentWatch
 from gnnkit.runtime.remote import error_to_json
-from gnnkit.runtime.wire import PARENT_WAIT_S, Message, Wire, from_memory, in_memory
+from gnnkit.runtime.wire import PARENT_WAIT_S, Message, Wire, from_memory
 from gnnkit.waiting import Deadline
 
 logger = logging.getLogger(__name__)
@@ -83,45 +83,47 @@ def connected(options: RayCluster, timeout_s: float) -> Iterator[None]:
     """
     import ray
 
-    if options.joined is not None:
-        try:
-            ray.init(options.joined, log_to_driver=False, runtime_env=options.runtime_env)
-        except Exception as error:  # whatever Ray and what it stands on raise
-            said = failure(error)
-            raise StartTimeout(
-                f"the Ray cluster at {options.joined!r} cannot be joined: {said}",
-                remedy(
-                    said, "start it with `ray start --head`, and look at `ray status`; both sides need the same versions of Ray and Python"
-                ),
-            ) from error
-        try:
-            yield
-        finally:
-            ray.shutdown()
-        return
-    deadline = Deadline(timeout_s)
-    with _own_folder() as folder:
-        while True:
+    with contextlib.ExitStack() as undo:
+        if options.joined is None:
+            _start_here(options, undo.enter_context(_own_folder()), Deadline(timeout_s))
+        else:
             try:
-                ray.init(
-                    "local",
-                    num_cpus=options.num_cpus or options.num_workers * options.cpus_per_worker,
-                    object_store_memory=options.object_store_memory,
-                    include_dashboard=False,
-                    log_to_driver=False,
-                    runtime_env=options.runtime_env,
-                    _temp_dir=folder,
-                )
-                break
-            except Exception as error:  # on a busy machine processes of Ray give each other up
-                ray.shutdown()
-                if deadline.has_passed:
-                    raise StartTimeout(f"Ray cannot be started on this host: {failure(error)}", "raise start_timeout_s") from error
-                logger.warning("Ray did not start: %s; once more", failure(error))
+                ray.init(options.joined, log_to_driver=False, runtime_env=options.runtime_env)
+            except Exception as error:  # whatever Ray and what it stands on raise
+                said, hint = failure(error), "both sides need the same versions of Ray and Python"
+                raise StartTimeout(
+                    f"the Ray cluster at {options.joined!r} cannot be joined: {said}",
+                    remedy(said, f"start it with `ray start --head`, and look at `ray status`; {hint}"),
+                ) from error
+        undo.callback(ray.shutdown)
+        yield
+
+
+def _start_here(options: RayCluster, folder: str, deadline: Deadline) -> None:
+    """Starts a cluster of this host, whose files are in a folder.
+
+    Raises:
+        StartTimeout: It does not start in time.
+    """
+    import ray
+
+    while True:
         try:
-            yield
-        finally:
+            ray.init(
+                "local",
+                num_cpus=options.num_cpus or options.num_workers * options.cpus_per_worker,
+                object_store_memory=options.object_store_memory,
+                include_dashboard=False,
+                log_to_driver=False,
+                runtime_env=options.runtime_env,
+                _temp_dir=folder,
+            )
+            return
+        except Exception as error:  # on a busy machine processes of Ray give each other up
             ray.shutdown()
+            if deadline.has_passed:
+                raise StartTimeout(f"Ray cannot be started on this host: {failure(error)}", "raise start_timeout_s") from error
+            logger.warning("Ray did not start: %s; once more", failure(error))
 
 
 @contextlib.contextmanager
@@ -201,9 +203,7 @@ class RayDriver:
                 (made,) = tasks.submit(call, 1, function, words, weight=nbytes)
                 pending[made] = number
             for (node, value), number in tasks.results(pending):
-                fd = in_memory(pickle.dumps((number, node, value)))
-                self._wire.tell("called", [fd])
-                os.close(fd)
+                self._wire.tell("called", [pickle.dumps((number, node, value))])
             asked = self._heard.get()
 
     def _build(self, setup: Message) -> None:
@@ -286,18 +286,10 @@ class RayDriver:
                     begun.add(body["rank"])
                 elif kind == "broken":  # all start again, and may have to wait for room again
                     begun.clear()
-                self._pass_on(kind, body)
+                self._wire.tell(kind, [body.pop("data")] if kind == "result" else [], **body)
 
     def _lose(self, error: GnnkitError) -> None:
         self._wire.tell("lost", error=error_to_json(error))
-
-    def _pass_on(self, kind: str, body: dict[str, Any]) -> None:
-        if kind == "result":
-            fd = in_memory(body.pop("data"))
-            self._wire.tell(kind, [fd], **body)
-            os.close(fd)
-        else:
-            self._wire.tell(kind, **body)
 
 
 def _device(word: str, options: RayCluster) -> str:

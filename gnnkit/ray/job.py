@@ -16,7 +16,7 @@ from gnnkit.ray.cluster import RayCluster
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import opened_log
 from gnnkit.runtime.supervisor import ChildProcess, Exit, SupervisorOptions
-from gnnkit.runtime.wire import Message
+from gnnkit.runtime.wire import Message, from_memory
 from gnnkit.waiting import Deadline
 
 MODULE = "gnnkit.ray"
@@ -149,7 +149,7 @@ class RayJob(Job):
             self._take_deaths(body["reasons"])
         elif message.kind == "result":
             self.states.change(body["rank"], state="done")
-            self.states.results[body["rank"]] = message.fds.pop()
+            self.states.results[body["rank"]] = from_memory(message.fds.pop())
         elif message.kind == "trained" and not self.states.are_done:
             self.states.fail(None, time.time(), WorkerDied("Ray has ended, and not all ranks have handed over their result", _ADVICE))
         elif message.kind == "lost":
@@ -194,7 +194,7 @@ class RayJob(Job):
         self._state = "restarting"
         self._allow()
         self._errors.clear()
-        self._drop_results()
+        self.states.results.clear()
         self.states.begin({})
         self._reporter.restarting(self._last_error, self._restarts)
 

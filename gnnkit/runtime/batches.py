@@ -350,12 +350,14 @@ class BatchList:
         """
         return Schedule(self.inputs.num_inputs, batching or self._plan.batching, first_batch, self._by_part)
 
-    def request(self, epoch: int, batch_index: int) -> SampleRequest:
-        """Returns the request that batch ``batch_index`` of ``epoch`` is sampled from.
+    def request(self, epoch: int, batch_index: int, seeds: NDArray[np.int64] | None = None) -> SampleRequest:
+        """Returns the request that batch ``batch_index`` of ``epoch`` is sampled from, or that around ``seeds``; see ``request_for``.
 
         Raises:
             PlanError: There is no such batch.
         """
+        if seeds is not None:
+            return self.request_for(epoch, batch_index, seeds)
         if not 0 <= batch_index < self._whole.num_batches:
             raise PlanError(f"there is no batch {batch_index}: an epoch has {self._whole.num_batches}")
         order, where = self._order_of(epoch), self._whole.positions(batch_index)

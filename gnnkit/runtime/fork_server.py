@@ -18,7 +18,6 @@ import logging
 import os
 import platform
 import resource
-import select
 import signal
 import socket
 import subprocess
@@ -32,6 +31,7 @@ from typing import NoReturn, TypeAlias
 
 from gnnkit.host import leave_no_core
 from gnnkit.runtime.entry import die_with_parent, run
+from gnnkit.runtime.process_status import wait_for_end
 from gnnkit.runtime.wire import Message, Wire
 from gnnkit.waiting import Deadline
 
@@ -84,21 +84,12 @@ class Forked:
 
     def wait(self, timeout: float) -> int:
         """Waits for the end; returns the exit status."""
-        deadline, fd = Deadline(timeout), -1
-        with contextlib.suppress(OSError):  # gone already, or a system without: looked at again and again
-            fd = os.pidfd_open(self.pid)
-        try:
-            poller = select.poll()
-            if fd >= 0:
-                poller.register(fd, select.POLLIN)
-            while (returncode := self.poll()) is None:
-                if deadline.has_passed:
-                    raise subprocess.TimeoutExpired(str(self.pid), timeout)
-                poller.poll(1000 * deadline.within(_LOOK_S if fd >= 0 else 0.001))
-            return returncode
-        finally:
-            if fd >= 0:
-                os.close(fd)
+        deadline = Deadline(timeout)
+        while (returncode := self.poll()) is None:
+            if deadline.has_passed:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout)
+            wait_for_end(self.pid, deadline.left_s)
+        return returncode
 
     def send_signal(self, number: int) -> None:
         """Sends a signal, if the process still runs."""
@@ -344,8 +335,7 @@ def main() -> NoReturn:
 def _serve(wire: Wire) -> NoReturn:
     with contextlib.suppress(EOFError):
         while wire.wait(_IDLE_S):
-            message = wire.receive()
-            if message is not None:
+            if (message := wire.receive()) is not None:
                 work = _work_of(message.body["module"])
                 with contextlib.suppress(Exception):  # the process tells of it, which loads it again
                     resolve_name(work)

@@ -348,8 +348,7 @@ def _copy_in_background(memory_ref: weakref.ref[GraphMemory], graph: GraphArrays
     except (OSError, PlanError, StoreError) as error:
         logger.info("no copy of the graph in huge pages: %s", error)
         return
-    memory = memory_ref()
-    if memory is not None:
+    if (memory := memory_ref()) is not None:
         memory.graph, memory.shared = shared.graph, shared
 
 

@@ -30,7 +30,7 @@ from gnnkit.runtime.ring import Ring, mapped
 from gnnkit.runtime.runs import new_run
 from gnnkit.runtime.supervisor import ChildProcess, Exit, Supervisor, SupervisorOptions
 from gnnkit.runtime.waiters import Waiters
-from gnnkit.runtime.wire import Message, in_memory
+from gnnkit.runtime.wire import Handed, Message
 
 if TYPE_CHECKING:
     from gnnkit.sampling.schedule import Schedule
@@ -93,7 +93,7 @@ class WorkerPool(Protocol):
     def signs(self, rank: int) -> Signs:
         """Returns the last signs of life of a process."""
 
-    def send(self, rank: int, kind: str, fds: tuple[int, ...] = (), /, **body: object) -> None:
+    def send(self, rank: int, kind: str, fds: Handed = (), /, **body: object) -> None:
         """Sends a message to a process; one that is gone gets nothing."""
 
     def listen(self) -> Iterator[tuple[int, Message | Exit]]:
@@ -247,12 +247,8 @@ class PoolSession:
         if request.ring is not None:
             workers.send(rank, "sample", c=self.number, g=0, epoch=request.epoch, steps=[[number, request.batch, request.slot]])
             return 1
-        fds = () if request.seeds is None else (in_memory(np.ascontiguousarray(request.seeds).data),)
-        try:
-            workers.send(rank, "now", fds, c=self.number, number=number, epoch=request.epoch, batch=request.batch)
-        finally:
-            for fd in fds:
-                os.close(fd)
+        seeds = () if request.seeds is None else (np.ascontiguousarray(request.seeds).data,)
+        workers.send(rank, "now", seeds, c=self.number, number=number, epoch=request.epoch, batch=request.batch)
         return 1
 
     def _place(self, request: BatchRequest) -> bool:
@@ -413,8 +409,7 @@ class SharedPool(Generic[S, W]):
                 addressee.take(rank, what)
             else:
                 self._handle(rank, what)
-        overdue = self.workers.attend(self.start_timeout_s, revive=revive)
-        if overdue is not None:
+        if (overdue := self.workers.attend(self.start_timeout_s, revive=revive)) is not None:
             self._on_overdue(*overdue)
         self.waiters.ring()
 
@@ -457,8 +452,7 @@ def weakly(method: Callable[P, None]) -> Callable[P, None]:
     weak = weakref.WeakMethod(method)
 
     def call(*args: P.args, **kwargs: P.kwargs) -> None:
-        target = weak()
-        if target is not None:
+        if (target := weak()) is not None:
             target(*args, **kwargs)
 
     return call

@@ -234,8 +234,7 @@ def _run_folders(root: Path) -> list[Path]:
 def runs(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Every run's folder with its record, unreadable ones left out."""
     for folder in sorted(_run_folders(root)):
-        record = _record_in(folder)
-        if record is not None:
+        if (record := _record_in(folder)) is not None:
             yield folder, record
 
 
@@ -393,8 +392,7 @@ def find_runs(roots: Sequence[Path] | None = None) -> list[Run]:
     makers = {_key(record, child): folder for folder, record in records.items() for child in children_in(record)}
     inner: dict[Path, list[Path]] = {}
     for folder, record in records.items():
-        maker = makers.get(_key(record, record))
-        if maker is not None and maker != folder:
+        if (maker := makers.get(_key(record, record))) is not None and maker != folder:
             inner.setdefault(maker, []).append(folder)
     nested = {folder for folders in inner.values() for folder in folders}
     found = [_run_of([(folder, records[folder]) for folder in _with_inner(top, inner)]) for top in records if top not in nested]
@@ -689,8 +687,7 @@ def _outermost(run: Run) -> tuple[Path, list[dict[str, Any]]] | None:
     """The living processes of a run that no living process of it has started, with the folder they are written down in."""
     for folder, known in run.folders:
         record = _record_in(folder) or known
-        living = [child for child in children_in(record) if is_of_here(record) and is_alive(child)]
-        if living:
+        if living := [child for child in children_in(record) if is_of_here(record) and is_alive(child)]:
             return folder, living
     return None
 

@@ -23,7 +23,7 @@ from gnnkit.runtime.fork_server import ANSWER_S, Forked, ForkServer, Process, fo
 from gnnkit.runtime.process_status import process_state
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import RunFolder, opened_log, with_tail
-from gnnkit.runtime.wire import Message, Waker, Wire
+from gnnkit.runtime.wire import Handed, Message, Waker, Wire
 from gnnkit.waiting import Deadline
 
 if TYPE_CHECKING:
@@ -469,7 +469,7 @@ class Supervisor:
         if child.rank in self._deadlines and self._deadlines[child.rank].has_passed:
             child.signal(signal.SIGKILL)
 
-    def send(self, rank: int, kind: str, fds: tuple[int, ...] = (), /, **body: object) -> None:
+    def send(self, rank: int, kind: str, fds: Handed = (), /, **body: object) -> None:
         """Sends a message to a process; one that is gone gets nothing."""
         if rank in self._children:
             self._children[rank].wire.send(kind, fds, **body)

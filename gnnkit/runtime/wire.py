@@ -13,15 +13,17 @@ import socket
 import stat
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from gnnkit.errors import PlanError
 from gnnkit.host import available_memory, needed_by_processes
 
 # Memory of a message up to here is read without asking how much is free, which takes longer than reading it.
 _SMALL_BYTES = 1 << 26
+# Descriptors, or the content of memory, that go with a message.
+Handed: TypeAlias = Sequence["int | bytes | memoryview"]
 
 
 class Waker:
@@ -127,19 +129,19 @@ class Wire:
         """The descriptor, -1 once closed."""
         return self._end.fileno()
 
-    def send(self, kind: str, fds: Sequence[int] = (), /, **body: Any) -> bool:
+    def send(self, kind: str, fds: Handed = (), /, **body: Any) -> bool:
         """Sends a message, or keeps it for ``flush`` while the other side does not read; a side that is gone gets nothing.
 
         Args:
             kind: Its kind, a word.
-            fds: Descriptors to go with it; duplicated, the caller keeps its own.
+            fds: Descriptors to go with it, duplicated: the caller keeps its own; or what memory is to hold that goes with it.
             **body: JSON values.
 
         Returns:
             Whether nothing is kept.
         """
         text = _encode({"kind": kind, **body}).encode()
-        handed = list(map(os.dup, fds))
+        handed = [os.dup(own) if isinstance(own, int) else in_memory(own) for own in fds]
         if len(text) > _MOST_INLINE:
             handed.insert(0, in_memory(text))
             text = b""
@@ -177,13 +179,8 @@ class Wire:
 
     def send_all(self, timeout_s: float) -> bool:
         """Waits until everything is sent; whether it is."""
-        while not self.flush():
-            fd = self._end.fileno()
-            if fd < 0:  # another thread has closed it, and thrown away what was unsent
-                return True
-            poller = select.poll()
-            poller.register(fd, select.POLLOUT)
-            if not poller.poll(timeout_s * 1000):
+        while not self.flush():  # a wire that another thread has closed has thrown away what was unsent
+            if not self.wait(timeout_s, select.POLLOUT):
                 return False
         return True
 
@@ -238,18 +235,30 @@ class Wire:
             self.wait(PARENT_WAIT_S)
         return message
 
-    def tell(self, kind: str, fds: Sequence[int] = (), /, **body: Any) -> None:
+    def tell(self, kind: str, fds: Handed = (), /, **body: Any) -> None:
         """Sends a message and waits until it is sent; see ``send``."""
         self.send(kind, fds, **body)
         self.send_all(PARENT_WAIT_S)
 
-    def wait(self, timeout_s: float) -> bool:
-        """Waits for something to receive, the end of the connection included."""
+    def messages(self, most: int) -> Iterator[Message]:
+        """Yields what has arrived, at most so many messages, so that other connections have their turn.
+
+        Raises:
+            EOFError: See ``receive``.
+            PlanError: See ``receive``.
+        """
+        for _ in range(most):
+            if (message := self.receive()) is None:
+                return
+            yield message
+
+    def wait(self, timeout_s: float, events: int = select.POLLIN) -> bool:
+        """Waits for something to receive, the end of the connection included, or for other ``events`` of poll(2)."""
         fd = self._end.fileno()
         if fd < 0:  # another thread has closed it
             return True
         poller = select.poll()
-        poller.register(fd, select.POLLIN)
+        poller.register(fd, events)
         return bool(poller.poll(max(0, int(timeout_s * 1000))))
 
     def detach(self) -> None:

@@ -67,45 +67,36 @@ class Clients:
 
     def remove(self, number: int) -> None:
         """Ends the connection to a process, if there is one."""
-        wire = self._wires.pop(number, None)
-        if wire is not None:
+        if (wire := self._wires.pop(number, None)) is not None:
             wire.close()
 
     def send(self, number: int, kind: str, fds: tuple[int, ...] = (), /, **body: object) -> None:
         """Sends a message to a process, now or once it reads; one that is gone gets nothing."""
-        wire = self._wires.get(number)
-        if wire is not None and not wire.send(kind, fds, **body):
+        if (wire := self._wires.get(number)) is not None and not wire.send(kind, fds, **body):
             self._waker.wake()
 
     def listen(self, timeout_s: float) -> Iterator[tuple[int, Message | None]]:
         """Waits until something arrives or a message that was kept can be sent, and yields what has arrived, None from one that is gone."""
         self._wait(timeout_s)
         for number, wire in list(self._wires.items()):
-            for _ in range(_TURN):
-                if number not in self._wires:  # it was removed because of what it said
-                    break
-                message, gone = self._hear(number, wire)
-                if message is None and not gone:
-                    break
-                yield number, message
+            try:
+                for message in wire.messages(_TURN):
+                    yield number, message
+                    if number not in self._wires:  # it was removed because of what it said
+                        break
+            except EOFError:
+                yield number, None
+            except Exception:
+                if number == STARTER:
+                    raise
+                logger.warning("process %d sent a message that cannot be read, and is removed", number, exc_info=True)
+                yield number, None
 
     def _wait(self, timeout_s: float) -> None:
         poller = select.poll()
         for wire in self._wires.values():
             wire.register(poller)
         self._waker.wait(poller, max(0.0, timeout_s))
-
-    def _hear(self, number: int, wire: Wire) -> tuple[Message | None, bool]:
-        """The next message of a process, and whether it is gone."""
-        try:
-            return wire.receive(), False
-        except EOFError:
-            return None, True
-        except Exception:
-            if number == STARTER:
-                raise
-            logger.warning("process %d sent a message that cannot be read, and is removed", number, exc_info=True)
-            return None, True
 
 
 # A loader: the number of the process that it lives in, 0 for the one that has started this one, and its own number there.
@@ -200,8 +191,7 @@ class JobQueue:
             The number and step of each batch among them that is being sampled, and will be answered.
         """
         with self._changed:
-            kept = deque(job for job in self._waiting.pop(channel, ()) if job.number >= generation)
-            if kept:
+            if kept := deque(job for job in self._waiting.pop(channel, ()) if job.number >= generation):
                 self._waiting[channel] = kept
             running = [job for job in self._running if (job.channel, job.kind) == (channel, "sample") and job.number < generation]
             return [(job.number, step.step) for job in running for step in job.steps]
@@ -344,8 +334,7 @@ class WorkerGraph:
             plan: The loader's plan.
             mode: "batch", or "structure" where the rows are gathered by another process.
         """
-        elsewhere = self.others.session(self, plan)
-        if elsewhere is not None:
+        if (elsewhere := self.others.session(self, plan)) is not None:
             return elsewhere
         prepare(plan.inputs, plan.sampling, walks_only=mode == "structure", caches=bool(plan.cached))
         warm()  # the kernels of its kind, which other loaders do without
@@ -386,9 +375,7 @@ class WorkerChannel:
     def request(self, epoch: int, batch_index: int, seeds: NDArray[np.int64] | None = None) -> SampleRequest:
         """Returns the request that a batch is sampled from: one of the epoch's list, or one of the ``seeds``, int64 ``[k]`` dataset ids."""
         with self._lock:
-            if seeds is not None:
-                return self._batches.request_for(epoch, batch_index, seeds)
-            return self._batches.request(epoch, batch_index)
+            return self._batches.request(epoch, batch_index, seeds)
 
     def sampler(self, thread: int, scratches: dict[int, NodeScratch]) -> BatchSampler:
         """Returns the sampler of a sampling thread for this loader's batches.
@@ -625,8 +612,7 @@ class WorkerLoop:
             self._do(self._jobs.take(), number)  # in a function of its own: this thread keeps no ring while it waits
 
     def _do(self, job: SamplingJob, number: int) -> None:
-        channel = self._channels.get(job.channel)
-        if channel is not None:  # it has not left meanwhile
+        if (channel := self._channels.get(job.channel)) is not None:  # it has not left meanwhile
             self._watch.busy(number, job.steps[0].step)
             self._sample_for(channel, job, number)
             self._watch.idle(number, len(job.steps))
@@ -660,7 +646,7 @@ class WorkerLoop:
             block = None if step.ring is None else step.ring.take(step.slot, nbytes)
             fd = None
             if block is None:
-                fd, block = _own_memory(nbytes)
+                fd, block = own_memory(nbytes)
             own.append(fd)
             return block
 
@@ -710,7 +696,7 @@ def _checked(value: Any, kind: str, name: str, least: int = 0) -> int:
 _free_memory = FreeMemory()
 
 
-def _own_memory(nbytes: int) -> tuple[int, NDArray[np.uint8]]:
+def own_memory(nbytes: int) -> tuple[int, NDArray[np.uint8]]:
     """Memory for a batch that no slot is for: outside an epoch, or larger than those that the slots were made for.
 
     Raises:

@@ -13,8 +13,12 @@ def answer_requests(monkeypatch: pytest.MonkeyPatch, now: Callable[..., Any], la
 
     Args:
         monkeypatch: Takes it back.
-        now: In place of ``request_server``.
-        later: In place of ``async_request_server``.
+        now: In place of ``request_server``, with the method's name.
+        later: In place of ``async_request_server``, likewise.
     """
-    monkeypatch.setattr("gnnkit.distributed.dist_server.request_server", now)
-    monkeypatch.setattr("gnnkit.distributed.dist_server.async_request_server", later)
+
+    def named(answer: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda server, method, *args: answer(server, getattr(method, "__name__", method), *args)
+
+    monkeypatch.setattr("gnnkit.distributed.dist_server.request_server", named(now))
+    monkeypatch.setattr("gnnkit.distributed.dist_server.async_request_server", named(later))

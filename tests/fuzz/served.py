@@ -24,6 +24,7 @@ from gnnkit.cluster.network.client import ServiceClient
 from gnnkit.cluster.network.codec import PROTOCOL_VERSION, encode
 from gnnkit.cluster.network.requests import Requests, to_args
 from gnnkit.runtime.ring import SharedBlock
+from gnnkit.runtime.wire import in_memory
 from gnnkit.sampling.owners import RowsRequest
 from tests.cluster.parts.services import CALL, HEAD, Speaker, said_of, told
 from tests.cluster.serving.setups import ANSWER_S, Caller, Trainer, hear, server_pids, worker_pids
@@ -144,7 +145,8 @@ def unix_server() -> Iterator[Case]:
                 message.close()
                 for _ in range(rng.randrange(1, 4)):
                     name = rng.choice(list(CALLS))
-                    tree, fds = encode(CALLS[name])
+                    tree, blocks = encode(CALLS[name])
+                    fds = list(map(in_memory, blocks))
                     fds = fds if rng.random() < 0.7 else [*fds, *descriptors_of(rng)]
                     kind = rng.choice(("call", "call", "call", "enlist"))
                     say(rng, caller.wire, kind, fds, {"number": 1, "name": name, "args": tree})

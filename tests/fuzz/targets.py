@@ -459,8 +459,8 @@ def codec() -> Iterator[Case]:
         if rng.random() < 0.5:
             damaged(rng, rng.choice(VALUES))
             return
-        tree, fds = encode(rng.choice(VALUES))
-        decode(mutated_json(rng, tree), fds)
+        tree, blocks = encode(rng.choice(VALUES))
+        decode(mutated_json(rng, tree), list(map(in_memory, blocks)))
 
     yield case
 

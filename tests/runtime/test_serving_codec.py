@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as arrays
 
 from gnnkit.cluster.network.codec import decode, encode, from_pieces
 from gnnkit.errors import PlanError
+from gnnkit.runtime.wire import in_memory
 from tests.helpers.wires import sent
 
 NUMBERS = st.sampled_from(["?", "i1", "<i4", "<i8", "u2", "<u8", "<f2", "<f4", "<f8", "<c8"]).map(np.dtype)
@@ -48,7 +49,8 @@ def assert_same(ours: Any, other: Any) -> None:
 @given(VALUES)
 def test_a_value_comes_back(value: Any) -> None:
     assert_same(sent(value), value)
-    tree, fds = encode(value)
+    tree, blocks = encode(value)
+    fds = list(map(in_memory, blocks))
     assert_same(decode(json.loads(json.dumps(tree)), fds), value)
     for fd in fds:
         with pytest.raises(OSError, match="Bad file descriptor"):

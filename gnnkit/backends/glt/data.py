@@ -188,11 +188,9 @@ class PartBuilder:
 
     def features(self, graph_type: NodeType | EdgeType, name: str) -> Any:
         """A ``Feature``: an array of the part's nodes or edges of a type."""
-        if isinstance(graph_type, str):
-            spec, own = self.graph.schema.node_types[graph_type].arrays[name], self.graph.nodes[graph_type][self.part].arrays[name]
-        else:
-            spec, own = self.graph.schema.edge_types[graph_type].arrays[name], self.graph.edges[graph_type][self.part].arrays[name]
-        return self._feature(_shared_rows(own, spec), graph_type)
+        parts: Any = self.graph.nodes if isinstance(graph_type, str) else self.graph.edges
+        rows, spec = parts[graph_type][self.part].arrays[name], self.graph.schema.arrays_of(graph_type)[name]
+        return self._feature(_shared_rows(rows, spec), graph_type)
 
     def node_table(self, node_type: NodeType) -> Any:
         """A ``Feature``: all arrays that the part's nodes carry; see ``Columns``."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import mmap
 import multiprocessing
 import os
 import queue
@@ -36,6 +35,7 @@ from gnnkit.runtime.remote import error_to_json, layout_to_json
 from gnnkit.runtime.runs import with_tail
 from gnnkit.runtime.supervisor import describe_end
 from gnnkit.runtime.wire import Message, Wire, from_memory
+from gnnkit.runtime.worker import own_memory
 from gnnkit.sampling.subgraph import SampleRequest
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.store import Store
@@ -411,11 +411,8 @@ class GltLoop:
 
     def _sample_now(self, message: Message) -> None:
         body = message.body
-        if message.fds:
-            seeds = np.frombuffer(from_memory(message.fds[0]), np.int64)
-            request = self._batches.request_for(body["epoch"], body["batch"], seeds)
-        else:
-            request = self._batches.request(body["epoch"], body["batch"])
+        seeds = np.frombuffer(from_memory(message.fds[0]), np.int64) if message.fds else None
+        request = self._batches.request(body["epoch"], body["batch"], seeds)
         self._engine.submit(body["lane"], [self._want((_NOW, body["number"]), request)])
 
     def _want(self, tag: tuple[int, int], request: SampleRequest) -> NDArray[np.int64]:
@@ -452,10 +449,9 @@ class GltLoop:
         try:
             sampled = time.perf_counter()
             layout, arrays = self._reader.lay_out({key: value.numpy() for key, value in message.items()}, seeds, input_id)
-            fd = os.memfd_create("gnnkit-batch", os.MFD_CLOEXEC)
+            fd, block = own_memory(layout.nbytes)
             try:
-                os.ftruncate(fd, max(1, layout.nbytes))
-                write(layout, arrays, np.frombuffer(mmap.mmap(fd, max(1, layout.nbytes)), np.uint8))
+                write(layout, arrays, block)
                 began_s = time.monotonic() - (time.perf_counter() - since)  # one clock for all processes of a host
                 times = {"began_s": began_s, "sample_s": sampled - since, "gather_s": time.perf_counter() - sampled}
                 self._wire.tell("done", (fd,), layout=layout_to_json(layout), **times, **name)

@@ -31,7 +31,7 @@ from gnnkit.runtime.runs import new_run
 from gnnkit.runtime.scheduler import Scheduler
 from gnnkit.runtime.supervisor import ChildProcess, Exit, Supervisor, SupervisorOptions, children_of
 from gnnkit.runtime.waiters import SLICE_S
-from gnnkit.runtime.wire import Message, in_memory
+from gnnkit.runtime.wire import Message
 from gnnkit.sampling.schedule import Schedule
 from gnnkit.sampling.subgraph import SampledSubgraph
 from gnnkit.waiting import Deadline
@@ -84,8 +84,7 @@ class GltGroup:
                 "call torch.distributed.init_process_group on every host before making the loader",
             )
         holders = [next(host for host, held in enumerate(placement.hosts) if part in held) for part in range(num_parts)]
-        idle = sorted(set(range(placement.num_hosts)) - set(holders))
-        if idle:
+        if idle := sorted(set(range(placement.num_hosts)) - set(holders)):
             raise PlanError(
                 f"with Glt() every host holds parts of its own, and hosts {idle} of {placement.num_hosts} have none",
                 f"gnnkit.partition(..., {placement.num_hosts}) makes a store with enough parts",
@@ -247,8 +246,7 @@ class Fleet:
         """Tells every process where the others are, once that is known."""
         if self._joined or self._ports is None:
             return
-        met = self._cluster.meeting(self._ports)
-        if met is not None:
+        if (met := self._cluster.meeting(self._ports)) is not None:
             self._joined = True
             for rank, part in enumerate(self._cluster.members):
                 self.supervisor.send(rank, "join", place=self._cluster.place(part, self._ports, met))
@@ -366,12 +364,8 @@ class GltStream:
             number, lane = self._last_number, self._least_busy()
             self._lane_of[number] = lane
             self._awaited.add(number)
-            fds = () if seeds is None else (in_memory(np.ascontiguousarray(seeds).data),)
-            try:
-                self._fleet.supervisor.send(0, "now", fds, number=number, epoch=epoch, batch=batch_index, lane=lane)
-            finally:
-                for fd in fds:
-                    os.close(fd)
+            given = () if seeds is None else (np.ascontiguousarray(seeds).data,)
+            self._fleet.supervisor.send(0, "now", given, number=number, epoch=epoch, batch=batch_index, lane=lane)
         try:
             found = self._await(number, self._plan.runtime.batch_timeout_s, lambda: None)
             assert found is not None, "it is no epoch's"

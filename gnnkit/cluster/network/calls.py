@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import select
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from gnnkit.cluster.network.codec import decode, send_value
 from gnnkit.errors import BatchTimeout, GnnkitError
 from gnnkit.runtime.remote import error_from_json, error_to_json
 from gnnkit.runtime.waiters import Waiters
-from gnnkit.runtime.wire import Message
+from gnnkit.runtime.wire import Handed, Message
 from gnnkit.waiting import Deadline
 
 
@@ -26,7 +26,7 @@ class Calls:
         self._answers: dict[int, Message | None] = {}
         self._ended: GnnkitError | None = None
 
-    def _send(self, kind: str, fds: Sequence[int] = (), /, **body: Any) -> None:
+    def _send(self, kind: str, fds: Handed = (), /, **body: Any) -> None:
         """Sends a message."""
         raise NotImplementedError
 
@@ -57,8 +57,7 @@ class Calls:
 
         def look() -> Message | float:
             self._read()
-            answer = self._answers[number]
-            if answer is not None:
+            if (answer := self._answers[number]) is not None:
                 return answer
             if self._ended is not None:
                 raise self._ended

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError
-from gnnkit.runtime.wire import from_memory, in_memory
+from gnnkit.runtime.wire import from_memory
 
 # Changes with the meaning of messages: hosts that run different versions refuse each other, and so do servers and their clients.
 PROTOCOL_VERSION = 7
@@ -30,7 +30,7 @@ _TAG = "#"
 _MOST_VALUES, _BETWEEN = 1 << 20, (b",", b"[", b"{")
 
 
-def encode(value: Any) -> tuple[Any, list[int]]:
+def encode(value: Any) -> tuple[Any, list[bytes]]:
     """A value as a JSON tree and descriptors, of which there is at most one.
 
     Args:
@@ -45,7 +45,7 @@ def encode(value: Any) -> tuple[Any, list[int]]:
     """
     arrays: list[NDArray[Any]] = []
     tree = _write(value, arrays)
-    return tree, [in_memory(b"".join(_pieces(arrays)))] if arrays else []
+    return tree, [b"".join(_pieces(arrays))] if arrays else []
 
 
 def send_value(send: Callable[..., Any], kind: str, key: str, value: Any, /, **body: Any) -> None:
@@ -61,12 +61,8 @@ def send_value(send: Callable[..., Any], kind: str, key: str, value: Any, /, **b
     Raises:
         PlanError: See ``encode``.
     """
-    tree, fds = encode(value)
-    try:
-        send(kind, fds, **{key: tree}, **body)
-    finally:
-        for fd in fds:
-            os.close(fd)
+    tree, blocks = encode(value)
+    send(kind, blocks, **{key: tree}, **body)
 
 
 def decode(tree: Any, fds: Sequence[int] = ()) -> Any:

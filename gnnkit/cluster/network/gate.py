@@ -305,15 +305,14 @@ class PortGate(AccessGate):
             self._agree(pending, pending.end)
 
     def _agree(self, pending: Pending, end: ssl.SSLSocket) -> None:
+        awaited = selectors.EVENT_READ
         try:
             end.do_handshake()
         except ssl.SSLWantWriteError:
-            self._selector.modify(end, selectors.EVENT_WRITE, pending)
+            awaited = selectors.EVENT_WRITE
             raise
-        except ssl.SSLWantReadError:
-            self._selector.modify(end, selectors.EVENT_READ, pending)
-            raise
-        self._selector.modify(end, selectors.EVENT_READ, pending)
+        finally:
+            self._selector.modify(end, awaited, pending)
 
     def _let_in(self, pending: Pending, name: str) -> None:
         end = pending.end

@@ -110,18 +110,14 @@ class Gone(Exception):
     """The client of a service has gone, or does not speak this language."""
 
 
-class NotYet(Exception):
+class NotYet(GnnkitError):
     """The service cannot answer such a request yet; the client tries again. Travels as such."""
 
 
 def error_body(error: BaseException) -> dict[str, Any]:
     """An error as it travels to the client: without a traceback, which is this host's own."""
-    own = isinstance(error, GnnkitError)
-    message = error.message if isinstance(error, GnnkitError) else f"{type(error).__name__}: {error}"
-    kind = type(error).__name__ if own or isinstance(error, NotYet) else SamplingError.__name__
-    if isinstance(error, NotYet):
-        message = str(error)
-    return {"type": kind, "message": message[:_MOST_SAID], "hint": error.hint if isinstance(error, GnnkitError) else None}
+    own = error if isinstance(error, GnnkitError) else SamplingError(f"{type(error).__name__}: {error}")
+    return {"type": type(own).__name__, "message": own.message[:_MOST_SAID], "hint": own.hint}
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import select
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from gnnkit.cluster.membership import JoinedServers
@@ -18,7 +18,7 @@ from gnnkit.files import read_bounded, user_path
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import new_run, with_tail
 from gnnkit.runtime.supervisor import Supervisor, SupervisorOptions
-from gnnkit.runtime.wire import Message
+from gnnkit.runtime.wire import Handed, Message
 from gnnkit.storage.catalog import writable_root
 from gnnkit.waiting import SLICE_S, Deadline
 
@@ -97,8 +97,8 @@ class NetworkChild(Calls):
 
         return self._ask(rank, name, args, Deadline(timeout_s + _GRACE_S), late, rank=rank, timeout_s=timeout_s)
 
-    def _send(self, kind: str, fds: Sequence[int] = (), /, **body: Any) -> None:
-        self._supervisor.send(0, kind, tuple(fds), **body)
+    def _send(self, kind: str, fds: Handed = (), /, **body: Any) -> None:
+        self._supervisor.send(0, kind, fds, **body)
 
     def _next(self) -> list[Message]:
         """Waits a moment for messages, while no call is under way."""
@@ -149,14 +149,11 @@ class Servers:
     """
 
     addresses: tuple[str, ...]
-    token: str
-    ca: str | None
+    token: str = field(repr=False)
+    ca: str | None = field(repr=False)
     client: str
     join_timeout_s: float
     log_dir: str | None = None
-
-    def __repr__(self) -> str:
-        return f"Servers({', '.join(self.addresses)})"  # without the token
 
     def message(self, joined: JoinedServers | None) -> dict[str, Any]:
         """The first message to a network child; see ``gnnkit.cluster.network_child``.

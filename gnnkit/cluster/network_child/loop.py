@@ -127,8 +127,7 @@ class NetworkChildLoop:
 
     def _outline(self, joined: JoinedServers) -> Path:
         folder = joined.outline
-        found = find_outline(folder, joined.fingerprint)
-        if found is not None:
+        if (found := find_outline(folder, joined.fingerprint)) is not None:
             return found
         asker = self._asker(joined.servers[0].address)
 

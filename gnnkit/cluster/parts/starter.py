@@ -8,7 +8,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ class ServiceSpec:
     clients: tuple[int, ...]
     ip: str
     port: int
-    token: str
+    token: str = field(repr=False)
     start_timeout_s: float
     linger_timeout_s: float
     log_root: Path
@@ -60,9 +60,6 @@ class ServiceSpec:
     def key(self) -> tuple[Any, ...]:
         """The values that loaders must have in common to share a service."""
         return self.store, self.fingerprint, *self.held.values(), self.clients, self.ip, self.port, self.token
-
-    def __repr__(self) -> str:
-        return f"ServiceSpec(parts {list(self.held['parts'])} of {self.store} at {self.ip})"  # without the token
 
 
 logger = logging.getLogger(__name__)
@@ -218,8 +215,7 @@ class PartService:
                 self._exited(said)
             else:
                 self._handle(said)
-        overdue = self._supervisor.overdue(self.spec.start_timeout_s)
-        if overdue is not None:
+        if (overdue := self._supervisor.overdue(self.spec.start_timeout_s)) is not None:
             self._exited(Exit(overdue[1], str(overdue[1])))
         if self._is_up:
             self._tell()
@@ -306,8 +302,7 @@ class PartService:
         deadline, said = Deadline(self.spec.linger_timeout_s), hasattr(sys, "last_type")
         try:
             while not self.finished.wait(_LINGER_LOOK_S) and not deadline.has_passed and not hasattr(sys, "last_type"):
-                awaited = sorted(self.awaited())
-                if awaited and not said:
+                if (awaited := sorted(self.awaited())) and not said:
                     said = True
                     text = "this process has finished, and serves parts %s until hosts %s have finished too, for at most %g s"
                     logger.warning(text, list(self.spec.held["parts"]), awaited, self.spec.linger_timeout_s)
@@ -360,6 +355,5 @@ def _forget(key: tuple[Any, ...], service: PartService) -> None:
 
 
 def _linger(reference: weakref.ref[PartService]) -> None:
-    service = reference()
-    if service is not None:
+    if (service := reference()) is not None:
         service.linger()

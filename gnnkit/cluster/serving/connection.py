@@ -11,7 +11,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from gnnkit.runtime.ring import SharedBlock
 from gnnkit.runtime.runs import with_tail
 from gnnkit.runtime.supervisor import Exit
 from gnnkit.runtime.waiters import SLICE_S
-from gnnkit.runtime.wire import Message, Wire
+from gnnkit.runtime.wire import Handed, Message, Wire
 from gnnkit.waiting import Deadline
 
 # The most messages taken from one process before the others have their turn.
@@ -76,11 +76,7 @@ class ServedProcess:
     def hear(self) -> Iterator[Message]:
         """Yields what it has said, up to a limit."""
         try:
-            for _ in range(_TURN):
-                message = self.wire.receive()
-                if message is None:
-                    return
-                yield message
+            yield from self.wire.messages(_TURN)
         except EOFError:
             self.ended = self.ended or time.monotonic()
 
@@ -173,7 +169,7 @@ class ServerConnection(Calls):
 
         return self._ask(self.rank, name, args, Deadline(timeout_s), late)
 
-    def _send(self, kind: str, fds: Sequence[int] = (), /, **body: Any) -> None:
+    def _send(self, kind: str, fds: Handed = (), /, **body: Any) -> None:
         self._wire.send(kind, fds, **body)
 
     def _poller(self) -> select.poll:

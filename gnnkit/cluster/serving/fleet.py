@@ -333,8 +333,7 @@ class ServerFleet:
 
     def _pump(self) -> None:
         self._listen()
-        overdue = self._supervisor.overdue(self.spec.start_timeout_s)
-        if overdue is not None:
+        if (overdue := self._supervisor.overdue(self.spec.start_timeout_s)) is not None:
             self._on_exit(*overdue)
         self._pace.look()
         self._spread_copies()

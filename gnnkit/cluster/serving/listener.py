@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hmac
 import json
 import logging
@@ -17,7 +16,7 @@ from typing import Any
 from gnnkit.cluster.network.codec import PROTOCOL_VERSION
 from gnnkit.cluster.network.gate import BACKLOG, MOST_SAID, AccessGate, Pending
 from gnnkit.errors import GnnkitError, PlanError
-from gnnkit.files import user_path, why_unwritable
+from gnnkit.files import give_up_lock, take_lock, user_path, why_unwritable
 from gnnkit.runtime.remote import error_to_json
 from gnnkit.runtime.runs import checked_folder
 from gnnkit.runtime.wire import Wire
@@ -28,6 +27,10 @@ logger = logging.getLogger(__name__)
 def socket_name(rank: int) -> str:
     """The name of a server's socket in its folder."""
     return f"server-{rank}.sock"
+
+
+def _lock_name(rank: int) -> str:
+    return f"server-{rank}.lock"
 
 
 def own_folder(folder: str) -> Path:
@@ -46,32 +49,13 @@ def own_folder(folder: str) -> Path:
     return path
 
 
-def take_place(folder: Path, rank: int) -> int | None:
-    """Takes a server's place in a folder: its owner makes and removes the socket.
-
-    Returns:
-        A descriptor that holds the place until it is closed; None where another process has it.
-
-    Raises:
-        OSError: The folder cannot be written.
-    """
-    fd = os.open(folder / f"server-{rank}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(fd)
-        return None
-    return fd
-
-
 def remove_sockets(folder: Path, ranks: Iterable[int]) -> None:
     """Removes what servers that were killed have left; those that live keep theirs."""
     for rank in ranks:
         with contextlib.suppress(OSError):
-            fd = take_place(folder, rank)
-            if fd is not None:
+            if (lock := take_lock(folder / _lock_name(rank))) is not None:
                 (folder / socket_name(rank)).unlink(missing_ok=True)
-                os.close(fd)
+                give_up_lock(folder / _lock_name(rank), lock)
 
 
 class ClientListener(AccessGate):
@@ -91,10 +75,10 @@ class ClientListener(AccessGate):
         self._rank, self._token, self._enter = rank, token.encode(), enter
         self.path = folder / socket_name(rank)
         try:
-            place = take_place(folder, rank)
-            if place is None:
+            lock = take_lock(folder / _lock_name(rank))  # the lock's owner makes and removes the socket
+            if lock is None:
                 raise PlanError(f"another process is server {rank} at {folder}", "give another folder or rank, or end it")
-            self._lock_fd = place
+            self._lock_fd = lock
             # Through a descriptor of its folder: the path itself may be longer than an address can be.
             self._folder_fd = os.open(folder, os.O_PATH | os.O_DIRECTORY)
             super().__init__(self._listen())
@@ -161,7 +145,7 @@ class ClientListener(AccessGate):
         super().close()
         with contextlib.suppress(OSError):
             self.path.unlink()
-        os.close(self._lock_fd)
+        give_up_lock(self.path.with_name(_lock_name(self._rank)), self._lock_fd)
         os.close(self._folder_fd)
 
 

@@ -97,10 +97,7 @@ class ClientSessions:
         for fd in ready & set(self._sessions):
             session = self._sessions[fd]
             try:
-                for _ in range(_TURN):
-                    message = session.wire.receive()
-                    if message is None:
-                        break
+                for message in session.wire.messages(_TURN):
                     self._hear(session, message)
             except EOFError:
                 self._leave(session)

@@ -178,8 +178,7 @@ class RemoteLoaders:
 
     def _give_up(self, client: str, key: str) -> None:
         """Gives a session up, if there is one: its ring goes with the last structure in it."""
-        session = self._sessions.pop((client, key), None)
-        if session is not None:
+        if (session := self._sessions.pop((client, key), None)) is not None:
             session.fail(UnknownLoader(f"the loader {key!r} of {client} was given up"))
             self._pool.remove(session)
 

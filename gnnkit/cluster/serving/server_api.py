@@ -22,16 +22,20 @@ from gnnkit.cluster.serving.pool import ServedPool
 from gnnkit.cluster.serving.store_api import StoreApi
 from gnnkit.errors import GnnkitError, PlanError, SamplingError, near_matches
 from gnnkit.plan import Batching, InputLinks, InputNodes, LoaderPlan, NeighborSampling, PPRSampling, Sampling, num_batches
-from gnnkit.plan.sampling import check_fan_outs, resolve_fan_outs
+from gnnkit.plan.sampling import whole_fan_outs
 from gnnkit.runtime.pool import BatchRequest, PoolSession, Sampled, WorkerPool
 from gnnkit.runtime.remote import fresh
 from gnnkit.runtime.scheduler import Scheduler
 from gnnkit.samplers import PPR, channel_ratios
-from gnnkit.schema import HOMOGENEOUS_NODE_TYPE, EdgeType, NodeType
+from gnnkit.schema import HOMOGENEOUS_NODE_TYPE, NodeType
 from gnnkit.storage.store import Store
 
+# A sampling configuration, see ``plan_of``, and the ids of seeds.
+Config: TypeAlias = Mapping[str, Any]
+Ids: TypeAlias = NDArray[Any]
 
-def plan_of(store: Store, config: Mapping[str, Any], node_type: NodeType | None, ids: NDArray[Any]) -> LoaderPlan:
+
+def plan_of(store: Store, config: Config, node_type: NodeType | None, ids: Ids) -> LoaderPlan:
     """Makes a plan for a store from a configuration and seeds.
 
     Args:
@@ -57,7 +61,7 @@ def plan_of(store: Store, config: Mapping[str, Any], node_type: NodeType | None,
     return LoaderPlan(store.reference, inputs, sampling, batching)
 
 
-def _sampling(store: Store, config: Mapping[str, Any]) -> Sampling:
+def _sampling(store: Store, config: Config) -> Sampling:
     if config["edge_dir"] != store.edge_dir:
         raise PlanError(
             f"edge_dir={config['edge_dir']!r}, and the servers' store is compressed for {store.edge_dir!r}",
@@ -79,16 +83,7 @@ def _sampling(store: Store, config: Mapping[str, Any]) -> Sampling:
         words = config["ppr"]
         ppr = PPR(**{**words, "typed_channel_ratios": channel_ratios(words["typed_channel_ratios"] or ())})
         return ppr.sampling(store.schema, edge_dir=store.edge_dir, weight=weight, time_attr=None, with_edge=with_edge)
-    return NeighborSampling(_fan_outs(store, config["num_neighbors"]), False, store.edge_dir, weight, with_edge)
-
-
-def _fan_outs(store: Store, given: Any) -> dict[EdgeType, tuple[int, ...]]:
-    """For every type of the store; labels are not walked along, and neither is what a dict leaves out."""
-    if isinstance(given, Mapping):
-        check_fan_outs(given)
-        nothing = (0,) * len(next(iter(given.values())))
-        given = {**dict.fromkeys(store.schema.edge_types, nothing), **given}
-    return resolve_fan_outs(given, store.schema)
+    return NeighborSampling(whole_fan_outs(config["num_neighbors"], store.schema), False, store.edge_dir, weight, with_edge)
 
 
 # Called once with a value or an error.
@@ -245,7 +240,7 @@ class SamplingApi:
 
     # Calls ------------------------------------------------------------------------------------------------------------------
 
-    def init_backend(self, client: str, reply: Reply, key: str, config: Mapping[str, Any]) -> None:
+    def init_backend(self, client: str, reply: Reply, key: str, config: Config) -> None:
         """The number of the backend ``key``, once there are workers for it; the first call makes it.
 
         Raises:
@@ -264,15 +259,7 @@ class SamplingApi:
         self._answer_ready(backend)
 
     def register(
-        self,
-        client: str,
-        reply: Reply,
-        backend: int,
-        worker_key: str,
-        config: Mapping[str, Any],
-        node_type: NodeType | None,
-        ids: NDArray[Any],
-        capacity: int,
+        self, client: str, reply: Reply, backend: int, worker_key: str, config: Config, node_type: NodeType | None, ids: Ids, capacity: int
     ) -> None:
         """The number of the channel of an input; clients that register the same under one name share its batches.
 
@@ -303,14 +290,7 @@ class SamplingApi:
         reply(number)
 
     def create(
-        self,
-        client: str,
-        reply: Reply,
-        worker_key: str | None,
-        config: Mapping[str, Any],
-        node_type: NodeType | None,
-        ids: NDArray[Any],
-        capacity: int,
+        self, client: str, reply: Reply, worker_key: str | None, config: Config, node_type: NodeType | None, ids: Ids, capacity: int
     ) -> None:
         """A backend and an input in one: graphlearn-torch's producer, shared by those who give the same ``worker_key``.
 
@@ -359,8 +339,7 @@ class SamplingApi:
 
     def destroy(self, client: str, reply: Reply, channel: int) -> None:
         """Gives a channel up for a client; it ends with the last one that holds it, and so does its backend."""
-        found = self._channels.get(channel)
-        if found is not None:
+        if (found := self._channels.get(channel)) is not None:
             self._destroyed.add(channel)
             self._release(channel, found, client)
         reply(None)

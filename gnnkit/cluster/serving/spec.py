@@ -198,8 +198,7 @@ class ServerSpec(Record):
     def _check_one_host(self) -> None:
         """Refuses words that mean something on a network only."""
         given = {"interface": self.interface, "tls_cert": self.tls, "placement": self.placement not in ("auto", "replicate")}
-        said = [name for name, value in given.items() if value]
-        if said:
+        if said := [name for name, value in given.items() if value]:
             raise PlanError(
                 f"{said[0]} is given, and servers without a network address are on one host and listen nowhere",
                 "give an address, for example '10.0.0.1:7000', or leave it out",

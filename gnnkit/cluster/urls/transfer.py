@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -14,7 +13,7 @@ from gnnkit.runtime.entry import run
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import new_run, with_tail
 from gnnkit.runtime.supervisor import Exit, Supervisor, SupervisorOptions
-from gnnkit.runtime.wire import Message, Waker, from_memory, in_memory
+from gnnkit.runtime.wire import Message, Waker, from_memory
 from gnnkit.waiting import SLICE_S, Deadline
 
 _MODULE, WORK = "gnnkit.cluster.urls.transfer", "gnnkit.cluster.urls.transfer_loop:TransferLoop"
@@ -108,11 +107,7 @@ class Transfer:
 
     def write(self, url: str, content: bytes) -> None:
         """Puts a file, all at once; see ``read``."""
-        fd = in_memory(content)
-        try:
-            self._ask("write", fd, url=url)
-        finally:
-            os.close(fd)
+        self._ask("write", content, url=url)
 
     def find(self, url: str) -> list[RemoteFile]:
         """The file at a URL, or all files of a folder or a glob, by name; empty where there is none. See ``read``."""
@@ -140,10 +135,10 @@ class Transfer:
         """Puts files, each of which is there whole or not at all; see ``get``."""
         self._ask("put", stage=stage, before=before, files=[asdict(file) for file in files])
 
-    def _ask(self, kind: str, *fds: int, stage: Stage | None = None, before: int = 0, **body: Any) -> Message:
+    def _ask(self, kind: str, *content: bytes, stage: Stage | None = None, before: int = 0, **body: Any) -> Message:
         supervisor, deadline = self._supervisor, Deadline(_SILENCE_S)
         supervisor.start_missing()
-        supervisor.send(0, kind, fds, **body)
+        supervisor.send(0, kind, content, **body)
         while True:
             self._waker.wait(supervisor.poller(), SLICE_S)
             for _, said in supervisor.listen():

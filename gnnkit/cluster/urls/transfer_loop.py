@@ -21,7 +21,7 @@ from gnnkit.errors import DatasetError, GnnkitError
 from gnnkit.files import MOST_TEXT_BYTES, why_unwritable
 from gnnkit.runtime.entry import ParentWatch
 from gnnkit.runtime.remote import error_to_json
-from gnnkit.runtime.wire import Wire, from_memory, in_memory
+from gnnkit.runtime.wire import Wire, from_memory
 from gnnkit.storage.files import file_crc32
 from gnnkit.urls import packages_for
 from gnnkit.waiting import Deadline
@@ -70,7 +70,6 @@ class TransferLoop:
         """Works until the parent goes away or says stop."""
         with contextlib.suppress(EOFError):
             while (message := self._wire.next()).kind != "stop":
-                fds: list[int] = []
                 try:
                     body: dict[str, Any] = {**message.body}
                     if message.fds:
@@ -82,10 +81,9 @@ class TransferLoop:
                     self._wire.tell("refused", error=error_to_json(error), unreachable=False)
                 else:
                     if isinstance(answer, bytes):
-                        fds, answer = [in_memory(answer)], None
-                    self._wire.tell("done", fds, **(answer or {}))
-                    for fd in fds:
-                        os.close(fd)
+                        self._wire.tell("done", [answer])
+                    else:
+                        self._wire.tell("done", **(answer or {}))
 
     # The tasks ----------------------------------------------------------------------------------------------------------------
 
@@ -231,8 +229,7 @@ class TransferLoop:
                 raise
             except Exception as error:
                 cause = error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ is not None else error
-                hint = _final_hint(cause)
-                if hint is not None:
+                if (hint := _final_hint(cause)) is not None:
                     raise _Refused(f"cannot {verb} {url}: {_words(cause)}", hint) from cause
                 # Libraries try again themselves, for seconds; without a network that is too long to wait.
                 late = attempts < PATIENT.attempts and contact.has_passed
@@ -294,8 +291,7 @@ class _Incoming:
                     os.fsync(out.fileno())
             if not is_last:
                 return True
-            wanted = self.file["crc32"]
-            if wanted is not None and self._crc != wanted:
+            if (wanted := self.file["crc32"]) is not None and self._crc != wanted:
                 self._part.unlink()
                 if self.have:
                     return False

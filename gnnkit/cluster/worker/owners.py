@@ -242,20 +242,13 @@ class Spreading(RemoteOwners, OtherHosts):
         peers = {int(host): Peer(str(peer["address"]), tuple(peer["parts"]), peer.get("server")) for host, peer in hosts["peers"].items()}
         graph, here = store.arrays(), int(hosts["self"])
         self.threads = max(threads, LEAST_THREADS)
-        super().__init__(
-            peers,
-            hosts["token"],
-            store.fingerprint,
-            num_rows(graph),
-            timeout_s=float(hosts["timeout_s"]),
-            at_once=self.threads * max(1, len(peers)),
-            ca=hosts.get("ca"),
-        )
+        token, ca, at_once = hosts["token"], hosts.get("ca"), self.threads * max(1, len(peers))
+        super().__init__(peers, token, store.fingerprint, num_rows(graph), timeout_s=float(hosts["timeout_s"]), at_once=at_once, ca=ca)
         elsewhere = {host: peer.parts for host, peer in peers.items()}
         self._part_map = PartMap.of(graph.num_parts, here, store.local_parts, elsewhere, hot_rows(store))
         warm()  # the kernels that only this module has imported
         addresses = {host: peer.address for host, peer in peers.items()}
-        self._renewal = LeaseRenewal(here, addresses, hosts["token"], store.fingerprint, ca=hosts.get("ca"))
+        self._renewal = LeaseRenewal(here, addresses, token, store.fingerprint, ca=ca)
         # The starter of this process has been waiting since then, and is to hear which host is missing.
         left_s = float(hosts["start_timeout_s"]) - _age_s()
         self._renewal.begin(max(1.0, _SHARE * left_s))

@@ -103,7 +103,7 @@ class RankState:
 
     def __init__(self, count: int) -> None:
         self.ranks = [RankStatus(rank) for rank in range(count)]
-        self.results: dict[int, int] = {}
+        self.results: dict[int, bytes] = {}
         self.failures: list[tuple[float, GnnkitError]] = []
 
     def begin(self, pids: Mapping[int, int]) -> None:
@@ -263,8 +263,7 @@ class LaunchReporter:
             self.events(Event("message", _STAGE, text=str(error).splitlines()[0]))
         elif state == "stopped":
             self.events(Event("message", _STAGE, text=f"{self._spec.title} was stopped"))
-        close = getattr(self.events, "close", None)
-        if close is not None:
+        if (close := getattr(self.events, "close", None)) is not None:
             close()
 
     @property
@@ -546,8 +545,7 @@ class Job:
                 self._begin_again()
             return
         self._listen(self._take)
-        overdue = self._supervisor.overdue(self.spec.start_timeout_s)
-        if overdue is not None:
+        if (overdue := self._supervisor.overdue(self.spec.start_timeout_s)) is not None:
             self.states.fail(overdue[0], time.monotonic(), overdue[1])
         if self.states.failures:
             # Those that have begun to end may be the reason, and those that complain first need not be.
@@ -587,7 +585,7 @@ class Job:
             self.states.fail(rank, body["at"], named(error, rank))
         elif message.kind == "result":
             self.states.change(rank, state="done")
-            self.states.results[rank] = message.fds.pop()
+            self.states.results[rank] = from_memory(message.fds.pop())
         message.close()
 
     # What becomes of it -------------------------------------------------------------------------------------------------------
@@ -623,7 +621,7 @@ class Job:
     def _begin_again(self) -> None:
         if self._meeting is not None:
             self._meeting.close()
-        self._drop_results()
+        self.states.results.clear()
         self._state = "starting"
         self._begin()
 
@@ -655,11 +653,10 @@ class Job:
         try:
             self._logs = {rank: self._output(rank) for rank in range(self.spec.num_procs)}
             if state == "done":
-                handed, self.states.results = self.states.results, {}
-                self.results = {rank: from_memory(fd) for rank, fd in handed.items()}
+                self.results = dict(self.states.results)
             self._supervisor.stop()
         finally:
-            self._drop_results()
+            self.states.results.clear()
             self.states.close()
             if self._meeting is not None:
                 self._meeting.close()
@@ -667,11 +664,6 @@ class Job:
             if self._provided is not None:
                 self._inputs.remove()
             sweep(self.folder.path.parent)  # ranks were ended in the midst of runs of their own
-
-    def _drop_results(self) -> None:
-        for fd in self.states.results.values():
-            os.close(fd)
-        self.states.results.clear()
 
 
 def named(error: GnnkitError, rank: int) -> GnnkitError:

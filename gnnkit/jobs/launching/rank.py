@@ -24,7 +24,7 @@ from gnnkit.jobs.running import Train, run_training
 from gnnkit.loader.planned import open_store
 from gnnkit.runtime.entry import ParentWatch
 from gnnkit.runtime.remote import error_to_json
-from gnnkit.runtime.wire import PARENT_WAIT_S, Message, Wire, from_memory, in_memory
+from gnnkit.runtime.wire import PARENT_WAIT_S, Message, Wire, from_memory
 from gnnkit.sampling.collate import load_batch_classes
 from gnnkit.storage.store import Store
 
@@ -124,9 +124,7 @@ class RankWork(RankTeller):
             os._exit(1)
         self._lines.flush()
         self._tell_progress()
-        fd = in_memory(data)
-        self._wire.tell("result", [fd])
-        os.close(fd)
+        self._wire.tell("result", [data])
         # Rank 0 has the store that the others meet at, and no rank leaves before all are done.
         threading.Event().wait()
 
