@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from gnnkit import LoaderPlan, Store
-from gnnkit.cluster.serving.server_api import ServerApi
+from gnnkit.cluster.serving.server_api import SamplingApi, ServerApi
+from gnnkit.cluster.serving.store_api import StoreApi
 from gnnkit.distributed import (
     DistDataset,
     DistServer,
@@ -135,7 +136,7 @@ def test_node_ids(plain: list[DistServer], typed: list[DistServer]) -> None:
 def test_servers_share_parts(num_servers: int, num_parts: int, tmp_path: Path) -> None:
     store = stored(masked_ring(), tmp_path, num_parts)
     pool: Any = Workers()
-    apis = [ServerApi(store, rank, num_servers, pool, lambda work: work()) for rank in range(num_servers)]
+    apis = [opened(store, pool, rank, num_servers) for rank in range(num_servers)]
     try:
         for split, expected in ((None, range(20)), ("train", range(10)), ("val", range(10, 13))):
             found = [asked(api, "node_ids", split=split, node_type=None) for api in apis]
@@ -214,6 +215,12 @@ def test_rows_of_labels_belong_to_their_anchors(tmp_path: Path) -> None:
 # What can be asked -----------------------------------------------------------------------------------------------------------
 
 
+def opened(store: Store, pool: Any, rank: int = 0, num_servers: int = 1, *, ends_with_clients: bool = False) -> ServerApi:
+    """A server's API over workers of a test's own."""
+    sampling = SamplingApi(store, pool, ends_with_clients=ends_with_clients)
+    return ServerApi(StoreApi(store, rank, num_servers), sampling, lambda work: work())
+
+
 def asked(api: ServerApi, name: str, client: str = "a", timeout_s: float = 20.0, **args: Any) -> Any:
     """The answer of a api to a call; its error is raised."""
     done = threading.Event()
@@ -239,7 +246,7 @@ def test_only_names_of_methods_are_carried() -> None:
 
 
 def test_a_desk_answers_its_calls_and_nothing_else(tmp_path: Path) -> None:
-    api = ServerApi(stored(ring(), tmp_path), 0, 1, Workers(), lambda work: work())  # type: ignore[arg-type]
+    api = opened(stored(ring(), tmp_path), Workers())
     for name, args, said in (
         ("describ", {}, "no call 'describ'; did you mean 'describe'"),
         ("__class__", {}, "answers no call"),
@@ -347,9 +354,9 @@ def workers() -> Workers:
 
 @pytest.fixture
 def api(ring_store: Store, workers: Workers) -> Iterator[ServerApi]:
-    opened = ServerApi(ring_store, 0, 1, workers, lambda work: work())  # type: ignore[arg-type]
-    yield opened
-    opened.close()
+    found = opened(ring_store, workers)
+    yield found
+    found.close()
 
 
 class Answer:
@@ -454,7 +461,7 @@ def test_register_empty_channel(api: ServerApi, workers: Workers) -> None:
 def test_an_input_is_sampled_with_its_backends_options(tmp_path: Path, workers: Workers) -> None:
     """Channels, the words of which are the hardest, arrive as they were given."""
     store = stored(social(), tmp_path)
-    api = ServerApi(store, 0, 1, workers, lambda work: work())  # type: ignore[arg-type]
+    api = opened(store, workers)
     workers.come(0)
     server = DistServer.over(lambda name, args, convert: convert(asked(api, name, **args)))
     config: Any = SimpleNamespace(**CONFIG, sampling_type=SimpleNamespace(name="NODE"), with_neg=False)
@@ -659,7 +666,7 @@ def test_producers_are_backend_and_input_in_one(api: ServerApi, workers: Workers
 
 
 def test_the_end_of_a_server_answers_nobody_twice(ring_store: Store, workers: Workers) -> None:
-    api = ServerApi(ring_store, 0, 1, workers, lambda work: work())  # type: ignore[arg-type]
+    api = opened(ring_store, workers)
     workers.come(0)
     channel = channel_of(api, backend_of(api))
     Answer(api, "start_epoch", channel=channel, epoch=0)
@@ -736,7 +743,7 @@ def test_exit_gives_up_what_is_this_clients_alone(api: ServerApi, workers: Worke
 
 
 def test_exit_says_whether_the_server_ends_with_its_clients(ring_store: Store, workers: Workers) -> None:
-    api = ServerApi(ring_store, 0, 1, workers, lambda work: work(), ends_with_clients=True)  # type: ignore[arg-type]
+    api = opened(ring_store, workers, ends_with_clients=True)
     assert over(api, "a").exit() is True
     api.close()
 

@@ -20,6 +20,7 @@ from gnnkit.cluster.network.requests import Requests
 from gnnkit.cluster.serving.listener import ClientListener
 from gnnkit.cluster.serving.pool import ServedPool
 from gnnkit.cluster.serving.spec import ServerSpec
+from gnnkit.cluster.serving.store_api import StoreApi
 from gnnkit.errors import GnnkitError, PlanError, StoreError
 from gnnkit.runtime.entry import ParentWatch
 from gnnkit.runtime.remote import error_to_json
@@ -277,10 +278,10 @@ class ServerLoop:
     def api(self) -> ServerApi | None:
         """The object that answers clients' calls, made for the first of them; None until it is known which parts are here."""
         if self._api is None and self.pool is not None:
-            from gnnkit.cluster.serving.server_api import ServerApi  # heavy
+            from gnnkit.cluster.serving.server_api import SamplingApi, ServerApi  # heavy
 
-            place = self._store, self._rank, self._spec.num_servers, self.pool, self.call, self._holders
-            self._api = ServerApi(*place, ends_with_clients=self._spec.stop_with_last_client > 0)
+            sampling = SamplingApi(self._store, self.pool, ends_with_clients=self._spec.stop_with_last_client > 0)
+            self._api = ServerApi(StoreApi(self._store, self._rank, self._spec.num_servers, self._holders), sampling, self.call)
         return self._api
 
     def answer(self, client: str, name: str, args: Any, reply: Callable[[Any], None]) -> None:

@@ -8,7 +8,7 @@ import json
 import logging
 import secrets
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -446,29 +446,13 @@ class ServerApi:
     """Answers the calls of a server's clients. Used by the server's main thread only; what takes long is read in a thread of its own.
 
     Args:
-        store: The store, with the parts open that this server holds.
-        rank: The server.
-        num_servers: Servers in all.
-        pool: Its workers.
+        reads: Answers what is asked of the store.
+        sampling: Answers what is about sampling.
         later: Runs a function in the main thread, soon; called from any thread.
-        holders: The parts of every server, in the order of ranks; None: each holds all of them.
-        ends_with_clients: Whether the server ends when its clients have left.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        rank: int,
-        num_servers: int,
-        pool: ServedPool,
-        later: Callable[[Callable[[], None]], None],
-        holders: Sequence[Sequence[int]] | None = None,
-        *,
-        ends_with_clients: bool = False,
-    ) -> None:
-        self._reads = StoreApi(store, rank, num_servers, holders)
-        self._sampling = SamplingApi(store, pool, ends_with_clients=ends_with_clients)
-        self._later = later
+    def __init__(self, reads: StoreApi, sampling: SamplingApi, later: Callable[[Callable[[], None]], None]) -> None:
+        self._reads, self._sampling, self._later = reads, sampling, later
         self._tickets = itertools.count()
         self._pending: defaultdict[str, set[int]] = defaultdict(set)
         self._reader = ThreadPoolExecutor(1, "gnnkit-api")
