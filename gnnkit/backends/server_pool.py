@@ -13,7 +13,7 @@ from dataclasses import asdict, astuple
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.backends.loader_pool import pool_registry
-from gnnkit.backends.stored_graph import TemporaryStore, temporary_store
+from gnnkit.backends.stored_graph import temporary_store
 from gnnkit.cluster import network_child
 from gnnkit.cluster.membership import JoinedServers
 from gnnkit.cluster.network_child.client import Servers, join, read_ca
@@ -66,9 +66,7 @@ class OwnServers:
         check_descriptors(options.num_servers + workers)
         processes = options.num_servers + workers
         check_start_memory(processes, options.threads_per_worker, graph.arrays.schema, graph.mapped_nbytes)
-        self._temporary: TemporaryStore | None = None
-        if plan.store is None:
-            self._temporary = temporary_store(graph, events)
+        self._temporary = temporary_store(graph, events) if plan.store is None else None
         self.store: StoreRef = plan.store if self._temporary is None else self._temporary.reference  # type: ignore[assignment]
         spec = ServerSpec(
             self.store.path,

@@ -9,7 +9,7 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -59,8 +59,7 @@ from gnnkit.loader.pipeline import Pipeline
 from gnnkit.loader.served import served_store
 from gnnkit.plan import BatchForm, InputNodes, LoaderPlan, NeighborSampling, num_batches
 from gnnkit.sampling.collate import specs_of
-from gnnkit.sampling.subgraph import BatchKey
-from gnnkit.schema import HOMOGENEOUS_NODE_TYPE, ArraySpec, GraphSchema
+from gnnkit.schema import HOMOGENEOUS_NODE_TYPE, GraphSchema
 from gnnkit.vendor import glt
 from gnnkit.waiting import Deadline
 
@@ -794,20 +793,6 @@ class BaseDistLoader(ProcessBound, DistLoader):
         """
         return self._make(msg)
 
-    def _lend(
-        self,
-        extra: Mapping[str, Any],
-        type_extra: Mapping[Any, Mapping[str, Any]],
-        specs: Mapping[BatchKey, ArraySpec],
-        transform: Callable[[Any], Any] | None,
-    ) -> None:
-        """Marks the connection as that of a GraphLoader, whose batches these are: only ``shutdown`` closes it, not this one's own end."""
-        self._is_borrowed, self._num_expected = True, len(self)
-        homogeneous, dims = self._make.format.homogeneous, {key: spec.dim for key, spec in specs.items() if spec.dim}
-        self._make = replace(
-            self._make, homogeneous=homogeneous, extra=extra, type_extra=type_extra, dims=dims, transform=transform, shows_labels=True
-        )
-
     def _collate(self, message: Any) -> tuple[Any, Any]:
         if self._transfer is None:
             return self._collate_fn(message), None
@@ -884,7 +869,12 @@ def dist_loader_over(loader: Pipeline) -> BaseDistLoader:
     lent = BaseDistLoader(
         dataset, seeds, schema, options, config, loader.device, runtime, producer, KHopNeighborSamplerOptions(config.num_neighbors)
     )
-    lent._lend(*loader.graph.shown_extra(), specs_of(loader.schema, plan.sampling.edge_dir), loader.transform)
+    # The batches are the GraphLoader's: only ``shutdown`` closes it, not the connection's own end.
+    lent._is_borrowed, lent._num_expected = True, len(lent)
+    extra, type_extra = loader.graph.shown_extra()
+    shown: dict[str, Any] = {"homogeneous": lent._make.format.homogeneous, "extra": extra, "type_extra": type_extra, "shows_labels": True}
+    dims = {key: spec.dim for key, spec in specs_of(loader.schema, plan.sampling.edge_dir).items() if spec.dim}
+    lent._make = replace(lent._make, **shown, dims=dims, transform=loader.transform)
     return lent
 
 

@@ -550,12 +550,8 @@ class UnixServers:
         if self.num_servers is None and not missing:
             there = "there is no folder" if not self._folder.is_dir() else "no server has made a socket in"
             return f"{there} {self._folder}"
-        said = []
-        for rank in missing:
-            pending = self._pending.get(rank)
-            said.append(
-                f"server {rank} " + ("does not answer" if pending is not None else f"is not there ({self._reasons.get(rank, 'not yet')})")
-            )
+        not_there = {rank: f"is not there ({self._reasons.get(rank, 'not yet')})" for rank in missing}
+        said = [f"server {rank} {'does not answer' if rank in self._pending else text}" for rank, text in not_there.items()]
         count = "" if self.num_servers is None else f" of {self.num_servers}"
         return f"{len(said)}{count} missing: {'; '.join(said)}"
 
