@@ -32,7 +32,7 @@ from gnnkit.runtime.scheduler import Scheduler
 from gnnkit.runtime.supervisor import ChildProcess, Exit, Supervisor, SupervisorOptions, children_of
 from gnnkit.runtime.waiters import SLICE_S
 from gnnkit.runtime.wire import Message
-from gnnkit.sampling.schedule import Schedule
+from gnnkit.sampling.schedule import Schedule, Step
 from gnnkit.sampling.subgraph import SampledSubgraph
 from gnnkit.waiting import Deadline
 
@@ -418,19 +418,17 @@ class GltStream:
 
     def _take(self, message: Message) -> None:
         self._last_heard = time.monotonic()
-        generation, number = message.body["g"], message.body["step"]
-        padding: bool | None = None
+        generation, number, step = message.body["g"], message.body["step"], None
         if generation == _NOW:
-            lane, batch_index = self._lane_of.pop(number, None), 0
-            is_wanted = number in self._awaited
+            lane = self._lane_of.pop(number, None)
+            step = Step(number, 0, None) if number in self._awaited else None
         else:
             lane = self._scheduler.worker_of(number) if generation == self._scheduler.generation else None
-            is_wanted = lane is not None and self._schedule is not None
-            step = self._schedule.step(number) if is_wanted and self._schedule is not None else None
-            batch_index, padding = (0, None) if step is None else (step.batch_index, step.is_padding)
-            if not is_wanted:
+            if lane is None or self._schedule is None:
                 self._scheduler.forget(generation, number)
-        result = self._result(message, lane, batch_index, padding) if is_wanted else None
+            else:
+                step = self._schedule.step(number)
+        result = None if step is None else self._result(message, lane, step)
         if result is None:
             message.close()
         elif generation == _NOW:
@@ -438,15 +436,15 @@ class GltStream:
         else:
             self._scheduler.complete(generation, number, result)
 
-    def _result(self, message: Message, lane: int | None, batch_index: int, padding: bool | None) -> SampledSubgraph | GnnkitError | None:
+    def _result(self, message: Message, lane: int | None, step: Step) -> SampledSubgraph | GnnkitError | None:
         body, epoch = message.body, self._scheduler.epoch
         if "error" in body:
-            return error_from_json(body["error"], f"sampling batch {batch_index} of epoch {epoch} with graphlearn-torch")
+            return error_from_json(body["error"], f"sampling batch {step.batch_index} of epoch {epoch} with graphlearn-torch")
         if "layout" not in body:
             return None
         layout, block = layout_from_json(body["layout"]), mapped(message.fds[0])
         times = body["sample_s"], body["gather_s"], f"worker {lane}", body["began_s"]
-        return SampledSubgraph(epoch, batch_index, padding, layout, block, *times)
+        return SampledSubgraph(epoch, step.batch_index, step.is_padding, layout, block, *times)
 
     def _assign(self) -> None:
         """Gives workers as many steps as they may have under way, several at a time, so that they can sample these concurrently."""
