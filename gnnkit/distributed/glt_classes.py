@@ -10,7 +10,7 @@ import math
 import os
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -261,7 +261,6 @@ class _WorkerOptions(_Twin):
         self.worker_devices = self.worker_devices or devices
 
 
-@dataclass(eq=False)
 class CollocatedDistSamplingWorkerOptions(_WorkerOptions):
     """Options for sampling in the trainer's own process.
 
@@ -277,10 +276,17 @@ class CollocatedDistSamplingWorkerOptions(_WorkerOptions):
     """
 
     _theirs = "distributed.CollocatedDistSamplingWorkerOptions"
-    num_workers: int = field(default=1, init=False)
-    worker_devices: Any = field(default=None, init=False)
-    worker_concurrency: int = field(default=1, init=False)
-    use_all2all: bool = False
+
+    def __init__(
+        self,
+        master_addr: str | None = None,
+        master_port: str | int | None = None,
+        num_rpc_threads: int | None = None,
+        rpc_timeout: float = 180,
+        use_all2all: bool = False,
+    ) -> None:
+        super().__init__(1, None, 1, master_addr, master_port, num_rpc_threads, rpc_timeout)
+        self.use_all2all = use_all2all
 
 
 @dataclass(eq=False)
