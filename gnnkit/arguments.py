@@ -1,4 +1,4 @@
-"""Checks of what users give: values against what signatures say of them, and arrays of any kind, read as NumPy's."""
+"""Checks of what users give, against what signatures say of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from types import UnionType
 from typing import Any, Literal, NewType, Protocol, TypeAlias, TypeVar, Union, cast, get_args, get_origin
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gnnkit.bounds import is_real, is_whole, plain_value
 from gnnkit.errors import PlanError, near_matches
@@ -290,27 +289,3 @@ def spelled_out(function: F, options: Sequence[DocumentedField], check_names: Ca
         lines = "".join(f"{line}\n" for row in rows for line in wrap(f"{row.name}: {row.text}"))
         made.__doc__ = function.__doc__[: begin.start()] + lines + function.__doc__[begin.end() :]
     return cast("F", made)
-
-
-def to_array(value: Any, what: str, hint: str | None = None) -> NDArray[Any]:
-    """An array of numbers from a tensor, array or list.
-
-    Args:
-        value: What the user said.
-        what: The argument's name, for messages.
-        hint: What to give instead.
-
-    Raises:
-        PlanError: It is none.
-    """
-    try:
-        if hasattr(value, "detach"):
-            value = value.detach().cpu().numpy()
-        if isinstance(value, np.ma.MaskedArray):
-            raise TypeError("some of its values are masked")
-        array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError, OverflowError) as error:  # sparse and nested tensors, lists of several lengths
-        raise PlanError(f"{what} is a {type(value).__name__} that cannot be read as an array: {error}", hint) from error
-    if array.size and array.dtype.kind not in "biuf":
-        raise PlanError(f"{what} must hold numbers, got dtype {array.dtype}", hint)
-    return array

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from typing_extensions import override
 
-from gnnkit.arguments import check_fields, checks_calls, to_array
+from gnnkit.arguments import check_fields, checks_calls
 from gnnkit.bounds import is_real
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.plan import (
@@ -36,6 +36,7 @@ from gnnkit.plan.sampling import (
     resolve_fan_outs,
 )
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeDir, EdgeType, GraphSchema, NodeType, is_label_edge_type
+from gnnkit.user_arrays import to_array
 
 NodeCounts: TypeAlias = Sequence[int] | Mapping[NodeType, Sequence[int]]
 ChannelRatios: TypeAlias = Mapping[EdgeType | tuple[EdgeType, ...], float]

@@ -342,8 +342,16 @@ class GraphSchema:
         return cls(nodes, edges, bool(value["is_homogeneous"]))
 
 
-def near_edge_types(value: Any, known: Iterable[EdgeType]) -> str:
-    """Returns ``"; did you mean ('a', 'to', 'b')?"`` for edge types with the words of ``value``, or close to it, else ``""``."""
+def near_edge_types(value: Any, known: Iterable[EdgeType], names: Collection[str] = ()) -> str:
+    """Returns ``"; did you mean ('a', 'to', 'b')?"`` for edge types with the words of ``value``, or close to it, else ``""``.
+
+    Args:
+        value: What a user says.
+        known: The edge types that there are.
+        names: Other things that may be meant; those that are close come before edge types.
+    """
+    if near := near_matches(str(value), list(names)):
+        return near
     words = {*value} if isinstance(value, tuple) else {*re.split(r"__|,\s*", str(value))}
     close = [str(edge_type) for edge_type in known if words <= {*edge_type}]
     return f"; did you mean {' or '.join(close[:3])}?" if close else near_matches(str(value), list(map(str, known)))

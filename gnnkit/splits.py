@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.arguments import to_array
 from gnnkit.callers import warn
 from gnnkit.errors import DatasetError, PlanError
+from gnnkit.schema import GraphSchema, NodeType
+from gnnkit.user_arrays import to_array, to_ids
 
+Owner = TypeVar("Owner", bound=Hashable)
 # The words for the splits, in any case, of scikit-learn, Hugging Face, PyG, DGL and OGB. The names of what graphs hold come first.
 SPLIT_WORDS: Mapping[str, str] = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -58,67 +60,27 @@ def find_split(word: str, known: Iterable[str], index: int | None = None) -> str
     return names.get(f"{wanted}.{index}", names.get(wanted))
 
 
-def looks_like_mask(ids: NDArray[Any], counts: Collection[int] = ()) -> bool:
-    """Whether ids are zeros and ones that can be meant as a mask: as ids they are two nodes over and over.
-
-    Args:
-        ids: Whole numbers ``[k]``.
-        counts: Lengths that masks have; of bytes, which masks were before there was ``torch.bool``, any length is one.
-    """
-    is_long_enough = len(ids) > 2 and (ids.dtype.itemsize == 1 or len(ids) in counts)
-    return is_long_enough and 0 <= int(ids.min()) <= int(ids.max()) <= 1
+def owners_of(word: str, splits: Mapping[Owner, Iterable[str]], index: int | None = None) -> dict[Owner, str]:
+    """Returns the types that have the split that a word means, and its name there; see ``find_split``."""
+    return {owner: name for owner, own in splits.items() if (name := find_split(word, own, index)) is not None}
 
 
-OF_KEYS = "ids are places of nodes in the graph, counted from 0; of a graph of tables loader.store.keys(node_type).ids([...]) has them"
-
-
-def to_ids(value: Any, num_nodes: int, what: str, others: Collection[int] = ()) -> NDArray[np.int64]:
-    """Node ids from a tensor, array or list of whole numbers, or from a mask.
-
-    Args:
-        value: Ids ``[k]`` or a mask ``[num_nodes]``.
-        num_nodes: Ids are below it.
-        what: The argument's name, for messages.
-        others: Numbers of nodes of other types.
-
-    Returns:
-        int64 ``[k]``.
+def check_several(split: str, splits: Mapping[NodeType, Iterable[str]], schema: GraphSchema, index: int | None) -> None:
+    """Refuses a name that several splits have, and a number that none of them has.
 
     Raises:
-        PlanError: Wrong dtype or shape, an id out of range, or zeros and ones that look like a mask and are not of the dtype bool.
+        PlanError: Says how many there are.
     """
-    if (
-        (isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim))
-        and len(value)
-        and all(isinstance(key, str) for key in value)
-    ):
-        hint = "a graph of tables has ids for its keys: loader.store.keys(node_type).ids([...])"
-        raise PlanError(f"{what} must hold whole numbers or be a mask, got texts such as {value[0]!r:.40}", hint)
-    ids = to_array(value, what, "node ids are whole numbers: give them or a mask, as a tensor, an array or a list")
-    if ids.ndim == 0:
-        raise PlanError(f"{what} must be several, got {value!r:.40}", f"[{ids.item()!r:.40}] is one of them")
-    if ids.ndim != 1:
-        several = ids.dtype == np.bool_ and ids.ndim == 2 and len(ids) == num_nodes and ids.shape[1] > 1
-        hint = f"it is a mask of {ids.shape[1]} splits, a column each: {what}[:, 0] is the first" if several else "use .reshape(-1)"
-        raise PlanError(f"{what} must be one-dimensional, got shape {tuple(ids.shape)}", hint)
-    if ids.dtype == np.bool_:
-        if len(ids) != num_nodes:
-            hint = "a mask has an element for each node of the graph; ids of nodes are given as whole numbers"
-            raise PlanError(f"{what} is a mask of {len(ids)} elements, but there are {num_nodes} nodes", hint)
-        return np.flatnonzero(ids).astype(np.int64)
-    if ids.size == 0:
-        return np.empty(0, np.int64)
-    if ids.dtype.kind not in "iu":
-        raise PlanError(f"{what} must hold whole numbers or be a mask, got dtype {ids.dtype}", "for example ids.long()")
-    low, high = int(ids.min()), int(ids.max())
-    if looks_like_mask(ids, (num_nodes, *others)):
-        raise PlanError(
-            f"{what} holds {len(ids)} zeros and ones of dtype {ids.dtype}, and there are {num_nodes} nodes: a mask is of dtype bool",
-            f"{what}.bool() of a tensor, .astype(bool) of an array",
-        )
-    if low < 0 or high >= num_nodes:
-        raise PlanError(f"{what} holds node {low if low < 0 else high}, but ids go from 0 to {num_nodes - 1}", OF_KEYS)
-    return ids.astype(np.int64)
+    for owner, own in splits.items():
+        numbers = [split_index_of(name) for name in own if find_split(split, [name.partition(".")[0]])]
+        if count := sum(number is not None for number in numbers):
+            masks = [name for name in schema.node_types[owner].arrays if name in SPLIT_MASKS]
+            what = f"the masks {', '.join(masks)} hold" if masks else "there are"
+            said = "" if index is None else f", and none of the number {index}"
+            hint = (
+                f"split_index=0 to split_index={count - 1} chooses one, for train, valid and test; {split!r} of it is '{split}.0' as well"
+            )
+            raise PlanError(f"{what} {count} splits {split!r} of {owner!r} nodes{said}", hint)
 
 
 def is_split_attribute(name: str) -> bool:

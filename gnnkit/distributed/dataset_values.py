@@ -24,11 +24,11 @@ from gnnkit.distributed.store_views import LocalFeature, LocalGraph, get_total_i
 from gnnkit.errors import DatasetError, GnnkitError, PlanError, StartTimeout, StoreError
 from gnnkit.runtime.process_status import is_alive, pid_space, start_ticks
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeType, NodeType
-from gnnkit.splits import to_ids
 from gnnkit.storage.catalog import default_store_dir, find_or_build, make_store_dir
 from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.staging import PARTS, remove_tree
 from gnnkit.storage.store import Store
+from gnnkit.user_arrays import to_ids
 from gnnkit.waiting import SLICE_S, Deadline
 
 if TYPE_CHECKING:

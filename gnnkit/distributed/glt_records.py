@@ -21,11 +21,12 @@ from gnnkit.distributed.graph_types import (
 )
 from gnnkit.distributed.loader_options import stored
 from gnnkit.errors import PlanError, near_matches
-from gnnkit.loader.inputs import LinkOptions, label_type, resolve_input_links, to_rows
+from gnnkit.loader.inputs import LinkOptions, label_type, resolve_input_links
 from gnnkit.plan import AnchorLabels, InputAnchors, InputNodes, LabelLists, LabelOutput
 from gnnkit.runtime.batches import edges_of_part
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeType, NodeType, opposite_label_types
-from gnnkit.splits import SPLITS, looks_like_mask
+from gnnkit.splits import SPLITS
+from gnnkit.user_arrays import looks_like_mask, to_rows
 
 if TYPE_CHECKING:
     from gnnkit.distributed.dataset import DistDataset

@@ -7,17 +7,15 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from datetime import date
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.arguments import Array, Dates, EdgesOption, NodesOption, check_fields, to_array
+from gnnkit.arguments import Array, Dates, EdgesOption, NodesOption, check_fields
 from gnnkit.bounds import check_choice
 from gnnkit.callers import warn
 from gnnkit.errors import PlanError, near_matches
-from gnnkit.loader.times import check_unit, in_unit
 from gnnkit.plan import (
     AnchorLabels,
     ExcludeEdges,
@@ -36,10 +34,9 @@ from gnnkit.plan import (
     TemporalStrategy,
 )
 from gnnkit.plan.sampling import check_fan_outs, resolve_fan_outs
-from gnnkit.runtime.batches import OWN_NEGATIVES, InputRows, input_rows, missing_edge_ids
+from gnnkit.runtime.batches import OWN_NEGATIVES, InputRows, LinkArrays, input_rows
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.samplers import Sampler
-from gnnkit.sampling.seeders.links import integer_weights
 from gnnkit.schema import (
     EdgeDir,
     EdgeType,
@@ -51,15 +48,17 @@ from gnnkit.schema import (
     near_edge_types,
     opposite_label_types,
 )
-from gnnkit.splits import OF_KEYS, SPLIT_MASKS, check_no_split, find_split, has_label, is_split_column, split_index_of, to_ids
+from gnnkit.splits import check_no_split, check_several, find_split, has_label, is_split_column, owners_of, split_index_of
 from gnnkit.storage.arrays import node_values
 from gnnkit.storage.layout import LABEL_NAME
+from gnnkit.user_arrays import LINK_FORMS, in_unit, integer_weights, one_window, to_array, to_ids, to_links, to_rows, to_times
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
     from torch_geometric.sampler import NegativeSampling as PyGNegativeSampling
 
     from gnnkit.loader.options import LoaderOptions
+    from gnnkit.storage.layout import BuildOptions
 
 
 def resolve_input_nodes(
@@ -118,20 +117,22 @@ def _input_nodes(value: Any, graph: GraphHandle, split_index: int | None) -> Inp
     node_type: NodeType | None = None
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):
         node_type, value = value
-        if node_type not in schema.node_types:
-            types = list(schema.node_types)
-            raise PlanError(f"input_nodes names the unknown node type {node_type!r}{near_matches(node_type, types)}", f"known: {types}")
     elif isinstance(value, str) and value in schema.node_types and not schema.is_homogeneous:
         node_type, value = value, None
-    if isinstance(value, str):
-        return _split_input(value, node_type, graph, split_index)
+    types = list(schema.node_types)
+    if isinstance(value, str) and node_type in (None, *types):
+        if (found := _split_input(value, node_type, graph, split_index)) is not None:
+            return found
+        value = None
+    if node_type not in (None, *types):
+        raise PlanError(f"input_nodes names the unknown node type {node_type!r}{near_matches(str(node_type), types)}", f"known: {types}")
     if node_type is None:
-        if len(schema.node_types) != 1:
+        if len(types) != 1:
             raise PlanError(
                 "the graph has several node types, and input_nodes does not say which one it means",
-                f"give (type, ids), with a type of {list(schema.node_types)}",
+                f"give (type, ids), with a type of {types}",
             )
-        (node_type,) = schema.node_types
+        (node_type,) = types
     if value is None:
         return InputNodes(node_type, f"node/{node_type}/all")
     ids = to_ids(value, schema.node_types[node_type].num_nodes, "input_nodes", [each.num_nodes for each in schema.node_types.values()])
@@ -204,20 +205,6 @@ def _of_inputs(inputs: Inputs, values: NDArray[Any], graph: GraphHandle) -> NDAr
     return values[inputs.ids] if values.shape[:1] == (num_nodes,) else values
 
 
-def one_window(value: Any) -> int | None:
-    """Returns the time window that all inputs share; None where there is none, or one for each.
-
-    Raises:
-        PlanError: It is a single value, and no whole number.
-    """
-    if value is None or (not np.isscalar(value) and getattr(value, "ndim", 1) != 0):
-        return None
-    value = value.item() if hasattr(value, "item") else value
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not float(value).is_integer():
-        raise PlanError(f"time_window must be a whole number of at least 0, in the unit of the times, got {value!r}")
-    return int(value)
-
-
 def _balanced(inputs: Inputs, rows: InputRows, value: str, graph: GraphHandle) -> NDArray[np.float64]:
     """One by the number of inputs of the same class."""
     if value != "balanced":
@@ -238,45 +225,37 @@ def _balanced(inputs: Inputs, rows: InputRows, value: str, graph: GraphHandle) -
     return 1.0 / counts[which]
 
 
-def _split_input(split: str, node_type: NodeType | None, graph: GraphHandle, index: int | None) -> InputNodes:
-    having = {t: find_split(split, splits, index) for t, splits in graph.splits.items() if node_type in (None, t)}
-    found = [(t, name) for t, name in having.items() if name is not None]
-    if len(found) == 1:
-        ((owner, name),) = found
-        return InputNodes(owner, f"node/{owner}/{name}", split=name)
-    if found:
-        raise PlanError(f"several node types have a split {split!r}: {[t for t, _ in found]}", f"give ({found[0][0]!r}, {split!r})")
-    _check_several(split, node_type, graph, index)
-    known = sorted({name for t, splits in graph.splits.items() for name in splits if node_type in (None, t)})
-    hint = f"known splits: {known}" if known else "the graph has no splits: give input_nodes as ids or a mask, or None for all nodes"
-    near = near_matches(split, known)
+def _split_input(split: str, node_type: NodeType | None, graph: GraphHandle, index: int | None) -> InputNodes | None:
+    """The nodes of a split; None where "auto" finds a graph that has no splits."""
+    is_open = node_type is None and is_auto(split)
+    split = "train" if is_open else split
+    splits = {owner: own for owner, own in graph.splits.items() if node_type in (None, owner)}
+    if found := owners_of(split, splits, index):
+        owner, name = next(iter(found.items()))
+        if len(found) == 1:
+            return InputNodes(owner, f"node/{owner}/{name}", split=name)
+        raise PlanError(f"several node types have a split {split!r}: {list(found)}", f"give ({owner!r}, {split!r})")
+    check_several(split, splits, graph.arrays.schema, index)
+    if is_open:
+        _check_no_split(graph)
+        if others := sorted({name for own in splits.values() for name in own}):
+            raise PlanError(
+                f"the graph has the splits {others} and none named 'train': batches would start from all nodes, held-out ones included",
+                f"input_nodes={others[0]!r} or ids or a mask (of one dimension), or None for all nodes",
+            )
+        return None
     if split.lower() == "all":
         near, hint = "", "input_nodes=None is all nodes" if node_type is None else f"input_nodes=({node_type!r}, None) is all nodes"
-    elif of_links := [edge_type for edge_type, splits in graph.link_splits.items() if find_split(split, splits)]:
+    elif of_links := list(owners_of(split, graph.link_splits)):
         said = repr(split if len(of_links) == 1 else (of_links[0], split))
         near, hint = " of nodes", f"it is one of links: loader.for_links({said}), or edge_label_index={said}"
-    elif find_split(split, ["train"]):
-        _check_no_split(graph)
+    else:
+        if find_split(split, ["train"]):
+            _check_no_split(graph)
+        known = sorted({name for own in splits.values() for name in own})
+        hint = f"known splits: {known}" if known else "the graph has no splits: give input_nodes as ids or a mask, or None for all nodes"
+        near = near_matches(split, known)
     raise PlanError(f"there is no split {split!r}{near}", hint)
-
-
-def _check_several(split: str, node_type: NodeType | None, graph: GraphHandle, index: int | None = None) -> None:
-    """Refuses a name that several splits have, and a number that none of them has.
-
-    Raises:
-        PlanError: Says how many there are.
-    """
-    for owner, splits in graph.splits.items():
-        numbers = [split_index_of(name) for name in splits if find_split(split, [name.partition(".")[0]])]
-        count = sum(number is not None for number in numbers)
-        if count and node_type in (None, owner):
-            masks = [name for name in graph.arrays.schema.node_types[owner].arrays if name in SPLIT_MASKS]
-            what = f"the masks {', '.join(masks)} hold" if masks else "there are"
-            said = "" if index is None else f", and none of the number {index}"
-            hint = (
-                f"split_index=0 to split_index={count - 1} chooses one, for train, valid and test; {split!r} of it is '{split}.0' as well"
-            )
-            raise PlanError(f"{what} {count} splits {split!r} of {owner!r} nodes{said}", hint)
 
 
 def _check_no_split(graph: GraphHandle) -> None:
@@ -334,90 +313,6 @@ def find_rank() -> tuple[int, int] | None:
         ) from None
 
 
-LINK_FORMS = "give a tensor [2, n], a split's name, (edge type, either of these), or an edge type for all its edges"
-
-
-def to_links(value: Any, edge_type: EdgeType, schema: GraphSchema) -> NDArray[np.int64]:
-    """Links from a tensor, array or list ``[2, n]``: int64, dataset ids of sources and targets.
-
-    Raises:
-        PlanError: Wrong dtype or shape, or an id out of range.
-    """
-    array = to_array(value, "edge_label_index", LINK_FORMS)
-    if array.ndim != 2 or array.shape[0] != 2:
-        raise PlanError(f"edge_label_index must be [2, n], sources and targets, got shape {list(array.shape)}", LINK_FORMS)
-    if array.size and array.dtype.kind not in "iu":
-        raise PlanError(f"edge_label_index must hold whole numbers, got dtype {array.dtype}", "for example edge_label_index.long()")
-    for row, node_type, end in zip(array, (edge_type[0], edge_type[2]), ("source", "target"), strict=True):
-        num_nodes = schema.node_types[node_type].num_nodes
-        if row.size and not 0 <= row.min() <= row.max() < num_nodes:
-            wrong = int(row[(row < 0) | (row >= num_nodes)][0])
-            hint = OF_KEYS + ("; row 0 holds sources, row 1 targets" if edge_type[0] != edge_type[2] else "")
-            raise PlanError(f"edge_label_index holds the {end} {wrong}, but ids of {node_type!r} go from 0 to {num_nodes - 1}", hint)
-    return np.array(array, np.int64, order="C")
-
-
-def to_rows(value: Any, what: str, count: int) -> NDArray[Any]:
-    """Numbers ``[count, ...]`` that go with links; a copy.
-
-    Raises:
-        PlanError: They are none, or of another length.
-    """
-    array = to_array(value, what)
-    if array.ndim == 0 or len(array) != count:
-        hint = f"give {what} for the same links as edge_label_index, in their order"
-        raise PlanError(f"{what} must have a row for each of {count} links, got shape {list(array.shape)}", hint)
-    return np.array(array, order="C")
-
-
-def to_times(value: Any, what: str, count: int, inputs: str, unit: str | None) -> NDArray[np.int64]:
-    """Times of inputs: int64 ``[count]``.
-
-    Args:
-        value: Whole numbers, or dates as ``in_unit`` takes them.
-        what: The argument's name, for messages.
-        count: How many inputs there are.
-        inputs: What they are, for messages.
-        unit: The unit of the graph's times; None where they have none.
-
-    Raises:
-        PlanError: They are neither, of another shape, or in another unit.
-    """
-    array = to_array(in_unit(value, what, unit), what)
-    if array.shape != (count,) or array.dtype.kind not in "iu":
-        raise PlanError(
-            f"{what} must be whole numbers [{count}] or dates, one for each of {count} {inputs}; got {array.dtype} {list(array.shape)}",
-            f"for example {what}.long()",
-        )
-    check_unit(array, what, unit)
-    return array.astype(np.int64)
-
-
-def as_of(ids: NDArray[np.int64], value: Any, unit: str | None) -> NDArray[np.int64]:
-    """Ids of ``sample()`` with their times, as requests carry them: int64 ``[2 k]``, see ``InputRows.given``.
-
-    Args:
-        ids: int64 ``[k]``.
-        value: One time for all of them, or ``[k]``; see ``to_times``.
-        unit: See ``to_times``.
-
-    Raises:
-        PlanError: They are no times, or of another number.
-    """
-    if np.isscalar(value) or isinstance(value, date) or getattr(value, "ndim", 1) == 0:
-        value = [value] * len(ids)
-    return np.concatenate([~ids, to_times(value, "input_time", len(ids), "nodes", unit)])
-
-
-def to_weight(value: Any, what: str) -> NDArray[np.float64] | None:
-    """Weights of nodes: float64, or None where there are none.
-
-    Raises:
-        PlanError: They are no numbers.
-    """
-    return None if value is None else to_array(value, what).astype(np.float64)
-
-
 # Options that speak of sampling hop by hop, and what they are where they are not given.
 HOP_OPTIONS: dict[str, Any] = {
     "num_neighbors": None,
@@ -457,40 +352,32 @@ def check_sampling_options(options: LoaderOptions) -> None:
             raise PlanError(f"{name}={value!r} and sampler={kind}(...) do not go together", f"leave {name} out")
 
 
-def resolve_sampling(
-    options: LoaderOptions, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool
-) -> Sampling:
+def edge_use(said: Sampling | BuildOptions) -> dict[str, Any]:
+    """The direction of edges, and what of them is used: what every ``Sampler`` is told."""
+    return {name: getattr(said, name) for name in ("edge_dir", "weight", "time_attr", "with_edge")}
+
+
+def resolve_sampling(options: LoaderOptions, schema: GraphSchema, edges: Sampling | BuildOptions) -> Sampling:
     """Turns a user's options into a plan's way of sampling.
 
     Args:
         options: The loader's options.
         schema: The graph's schema.
-        edge_dir: The direction in which it is sampled.
-        weight: Name of the edge array that draws follow.
-        time_attr: Name of the array that keeps later neighbours out.
-        with_edge: Whether batches carry edge ids.
+        edges: The direction in which it is sampled, and the edge ids, weights and times that are used.
 
     Raises:
         PlanError: An option does not go with the graph or with another one.
     """
     if options.sampler is not None:
-        sampler: Sampler = options.sampler
-        return sampler.sampling(schema, edge_dir=edge_dir, weight=weight, time_attr=time_attr, with_edge=with_edge)
+        return options.sampler.sampling(schema, **edge_use(edges))
     assert options.num_neighbors is not None, "checked when the options were made"
     check_reverses(options.subgraph_type, schema)
-    return NeighborSampling(
-        resolve_fan_outs(options.num_neighbors, schema),
-        bool(options.replace),
-        edge_dir,
-        weight,
-        with_edge,
-        options.disjoint,
-        options.subgraph_type,
-        time_attr,
-        options.temporal_strategy,
-        one_window(in_unit(options.time_window, "time_window", schema.time_unit(time_attr))),
-        options.temporal_comparison,
-    )
+    hops = {name: getattr(options, name) for name in HOP_OPTIONS} | {
+        "num_neighbors": resolve_fan_outs(options.num_neighbors, schema),
+        "replace": bool(options.replace),
+        "time_window": one_window(in_unit(options.time_window, "time_window", schema.time_unit(edges.time_attr))),
+    }
+    return NeighborSampling(**hops, **edge_use(edges))
 
 
 def check_reverses(subgraph_type: SubgraphType, schema: GraphSchema) -> None:
@@ -584,7 +471,9 @@ class LinkOptions:
                 f"neg_amount={self.neg_amount!r} is given, and neg_sampling says {values.get('amount', 1)!r}", "give one of them"
             )
         mode: Any = getattr(values["mode"], "value", values["mode"])
-        weights = [to_weight(values.get(name), name) for name in ("src_weight", "dst_weight")]
+        weights = [
+            None if values.get(name) is None else to_array(values[name], name).astype(np.float64) for name in ("src_weight", "dst_weight")
+        ]
         return NegativeSampling(mode, values.get("amount", 1), bool(self.neg_strict), *weights)
 
 
@@ -602,41 +491,42 @@ def resolve_input_links(edge_label_index: Any, options: LinkOptions, sampling: S
         PlanError: A type or split is unknown or not clear, an array is unusable, or something does not fit something else.
     """
     check_no_mapping(edge_label_index, "edge_label_index")
-    edge_type, which = _split_type(edge_label_index, graph)
-    split = (find_split(which, graph.link_splits.get(edge_type, {})) or which) if isinstance(which, str) else None
-    own = {} if split is None else _own_arrays(split, edge_type, graph)
+    edge_type, split, which = _find_links(edge_label_index, graph)
+    own: Mapping[str, NDArray[Any]] = {} if split is None else graph.link_splits[edge_type][split]
     negatives = options.negatives(any(name in own for name in OWN_NEGATIVES))
     if negatives is not None and negatives.mode == "official" and not any(name in own for name in OWN_NEGATIVES):
         what = "links that are no split" if split is None else f"the split {split!r} of {edge_type}"
         raise PlanError(f"neg_sampling='official', and {what} have no negatives of their own", "draw some: 'binary' or 'triplet'")
-    links = None if which is None or split is not None else to_links(which, edge_type, graph.arrays.schema)
-    if which is None and any(part.edge_id is None for part in graph.arrays.edges[edge_type]):
-        raise missing_edge_ids(edge_type)
-    count = _count(links, own, edge_type, graph.arrays.schema)
-    unit = graph.arrays.schema.time_unit(sampling.time_attr)
-    label = None if options.edge_label is None else to_rows(options.edge_label, "edge_label", count)
-    time = None if options.edge_label_time is None else to_times(options.edge_label_time, "edge_label_time", count, "links", unit)
     if sampling.time_attr is not None and negatives is not None and negatives.mode == "official" and "neg_edge_index" in own:
         raise PlanError(
             f"time_attr={sampling.time_attr!r}, and the negatives of the split {split!r} have no times",
             "draw some: 'binary' or 'triplet', or use neg_sampling=None",
         )
-    _check_times(time is not None or "edge_label_time" in own, time is not None, sampling)
+    is_neighbors = isinstance(sampling, NeighborSampling)
+    if is_neighbors and sampling.time_attr is not None and options.edge_label_time is None and "edge_label_time" not in own:
+        hint = "give edge_label_time, one whole number per link"
+        raise PlanError(f"time_attr={sampling.time_attr!r}, and nothing says the links' times", hint)
+    if not (is_neighbors and sampling.time_attr) and options.edge_label_time is not None:
+        raise PlanError("edge_label_time is given, and time_attr is not", "name the array of times: time_attr='time'")
     if options.exclude_edges == "self" and isinstance(sampling, NeighborSampling) and sampling.subgraph_type == "bidirectional":
         raise PlanError(
             "exclude_edges='self' with subgraph_type='bidirectional', which shows every edge the other way round, too",
             "use exclude_edges='reverse'",
         )
-    if options.exclude_edges == "reverse" and find_reverse(edge_type, graph.arrays.schema.edge_types) is None:
-        raise PlanError(f"exclude_edges='reverse', and no edge type holds the reverses of {edge_type}", "use exclude_edges='self'")
-    if negatives is not None:
-        for node_type, what in ((edge_type[0], "src_weight"), (edge_type[2], "dst_weight")):
-            if (weight := getattr(negatives, what)) is not None:
-                integer_weights(weight, graph.arrays.schema.node_types[node_type].num_nodes, what)
-        if sampling.time_attr is not None:
-            _check_candidates(negatives, edge_type, own["edge_label_time"] if time is None else time, sampling.time_attr, graph)
+    schema = graph.arrays.schema
+    links = None if which is None else to_links(which, edge_type, schema)
+    ends = own.get("edge_label_index", links)
+    count = schema.edge_types[edge_type].num_edges if ends is None else ends.shape[1]
+    label = None if options.edge_label is None else to_rows(options.edge_label, "edge_label", count)
+    time, unit = options.edge_label_time, schema.time_unit(sampling.time_attr)
+    time = None if time is None else to_times(time, "edge_label_time", count, "links", unit)
+    for node_type, what in ((edge_type[0], "src_weight"), (edge_type[2], "dst_weight")):
+        if (weight := getattr(negatives, what, None)) is not None:
+            integer_weights(weight, schema.node_types[node_type].num_nodes, what)
     stream = f"link/{edge_type_name(edge_type)}/{split or ('all' if which is None else 'ids')}"
-    return InputLinks(edge_type, stream, split, links, label, time, negatives, options.exclude_edges)
+    found = InputLinks(edge_type, stream, split, links, label, time, negatives, options.exclude_edges)
+    LinkArrays(found, graph).check(sampling.time_attr)
+    return found
 
 
 def checked_links(inputs: InputLinks, sampling: Sampling, graph: GraphHandle) -> InputLinks:
@@ -680,85 +570,35 @@ def _is_edge_type(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 3 and all(isinstance(word, str) for word in value)
 
 
-def _split_type(value: Any, graph: GraphHandle) -> tuple[EdgeType, Any]:
-    """The edge type that is meant, and which links: an array-like, a split's name, or None for all."""
-    schema = graph.arrays.schema
-    known = [str(edge_type) for edge_type in schema.edge_types]
+def _find_links(value: Any, graph: GraphHandle) -> tuple[EdgeType, str | None, Any]:
+    """The edge type that is meant, the name of its split, and, where that is None, which links: an array-like, or None for all."""
+    types, edge_type, which = list(graph.arrays.schema.edge_types), None, value
     if _is_edge_type(value):
-        value = (value, None)
-    if isinstance(value, tuple) and len(value) == 2 and value[0] is None:
-        value = value[1]
-    if isinstance(value, tuple) and len(value) == 2 and (_is_edge_type(value[0]) or isinstance(value[0], str)):
+        edge_type, which = value, None
+    elif isinstance(value, tuple) and len(value) == 2 and (value[0] is None or isinstance(value[0], str) or _is_edge_type(value[0])):
         edge_type, which = value
-        if edge_type not in schema.edge_types:
-            raise PlanError(
-                f"edge_label_index names the unknown edge type {edge_type!r}{near_edge_types(edge_type, schema.edge_types)}",
-                f"known: {known}",
-            )
-        return edge_type, which
-    if isinstance(value, str):
-        having = [edge_type for edge_type, splits in graph.link_splits.items() if find_split(value, splits)]
-        if len(having) == 1:
-            return having[0], value
-        if having:
-            raise PlanError(f"several edge types have a split {value!r}: {having}", f"edge_label_index=({having[0]}, {value!r})")
-        splits = sorted({name for splits in graph.link_splits.values() for name in splits})
-        hint = f"known splits of links: {splits}" if splits else f"the graph has no splits of links: {LINK_FORMS}"
-        near = near_matches(value, splits) or near_edge_types(value, schema.edge_types)
-        raise PlanError(f"there is no split {value!r} of links{near}", hint)
-    if len(schema.edge_types) != 1:
+    splits = graph.link_splits if edge_type is None else {edge_type: graph.link_splits.get(edge_type, {})}
+    found = owners_of(which, splits) if isinstance(which, str) else {}
+    if len(found) > 1:
+        raise PlanError(f"several edge types have a split {which!r}: {list(found)}", f"edge_label_index=({next(iter(found))}, {which!r})")
+    for owner, split in found.items():
+        return owner, split, None
+    is_unknown = edge_type is not None and edge_type not in types
+    if is_unknown or isinstance(which, str):
+        names = sorted({name for own in splits.values() for name in own})
+        near = near_edge_types(edge_type if is_unknown else which, types, names)
+        if is_unknown:
+            raise PlanError(f"edge_label_index names the unknown edge type {edge_type!r}{near}", f"known: {list(map(str, types))}")
+        if edge_type is not None:
+            raise PlanError(f"{edge_type} has no split {which!r}{near}", f"its splits of links: {names}" if names else LINK_FORMS)
+        hint = f"known splits of links: {names}" if names else f"the graph has no splits of links: {LINK_FORMS}"
+        raise PlanError(f"there is no split {which!r} of links{near}", hint)
+    if edge_type is None and len(types) != 1:
         raise PlanError(
             "the graph has several edge types, and edge_label_index does not say which one it means",
-            f"give (edge type, links), with a type of {known}",
+            f"give (edge type, links), with a type of {list(map(str, types))}",
         )
-    return next(iter(schema.edge_types)), value
-
-
-def _own_arrays(split: str, edge_type: EdgeType, graph: GraphHandle) -> Mapping[str, NDArray[Any]]:
-    splits = graph.link_splits.get(edge_type, {})
-    if split not in splits:
-        known = sorted(splits)
-        raise PlanError(
-            f"{edge_type} has no split {split!r}{near_matches(split, known)}", f"its splits of links: {known}" if known else LINK_FORMS
-        )
-    return splits[split]
-
-
-def _count(links: NDArray[np.int64] | None, own: Mapping[str, NDArray[Any]], edge_type: EdgeType, schema: GraphSchema) -> int:
-    if links is not None:
-        return int(links.shape[1])
-    return int(own["edge_label_index"].shape[1]) if own else schema.edge_types[edge_type].num_edges
-
-
-def _check_candidates(
-    negatives: NegativeSampling, edge_type: EdgeType, times: NDArray[np.int64], time_attr: str, graph: GraphHandle
-) -> None:
-    """Checks that each link has nodes that are old enough to be its negatives, where every link has some and all nodes are here."""
-    if not graph.arrays.has_structure or negatives.mode == "official" or negatives.amount < 1:
-        return
-    sources = [(negatives.src_weight, edge_type[0])] if negatives.mode == "binary" else []
-    for weight, node_type in (*sources, (negatives.dst_weight, edge_type[2])):
-        nodes = graph.arrays.schema.node_types[node_type]
-        if time_attr not in nodes.arrays:
-            continue
-        if weight is None:
-            found = [part.arrays[time_attr] for part in graph.arrays.local_nodes(node_type)]
-        else:
-            found = [node_values(graph.arrays, node_type, time_attr)[integer_weights(weight, nodes.num_nodes, "weight") > 0]]
-        earliest = min((int(rows.min()) for rows in found if len(rows)), default=None)
-        if earliest is not None and (early := int((times < earliest).sum())):
-            raise PlanError(
-                f"{early} of {len(times)} links are older than every {node_type!r} node, so that no negative can be drawn for them",
-                f"leave out links whose edge_label_time is below {earliest}, or use neg_sampling=None",
-            )
-
-
-def _check_times(has_times: bool, are_given: bool, sampling: Sampling) -> None:
-    time_attr = sampling.time_attr if isinstance(sampling, NeighborSampling) else None
-    if time_attr is not None and not has_times:
-        raise PlanError(f"time_attr={time_attr!r}, and nothing says the links' times", "give edge_label_time, one whole number per link")
-    if time_attr is None and are_given:
-        raise PlanError("edge_label_time is given, and time_attr is not", "name the array of times: time_attr='time'")
+    return edge_type or types[0], None, which
 
 
 def resolve_anchors(
@@ -1003,24 +843,14 @@ class InputOptions:
         Raises:
             PlanError: A type or split is unknown or not clear, or an array is unusable.
         """
-        if self.edge_label_index is not None:
-            return resolve_input_links(self.edge_label_index, self.links, sampling, graph)
-        nodes = self.input_nodes
-        if is_auto(nodes):
-            nodes = "train" if any(find_split("train", splits, self.split_index) for splits in graph.splits.values()) else None
-            if nodes is None and self.input_time is None and any("train" in splits for splits in graph.link_splits.values()):
-                return resolve_input_links("train", self.links, sampling, graph)
-            if nodes is None:
-                _check_several("train", None, graph, self.split_index)
-                _check_no_split(graph)
-            if nodes is None and (others := sorted({name for splits in graph.splits.values() for name in splits})):
-                raise PlanError(
-                    f"the graph has the splits {others} and none named 'train': batches would start from all nodes, held-out ones included",
-                    f"input_nodes={others[0]!r} or ids or a mask (of one dimension), or None for all nodes",
-                )
+        links = self.edge_label_index
+        if links is None and is_auto(self.input_nodes) and self.input_time is None and not owners_of("train", graph.splits, 0):
+            links = "train" if owners_of("train", graph.link_splits) else None
+        if links is not None:
+            return resolve_input_links(links, self.links, sampling, graph)
         if self.split_index is not None and not any(split_index_of(name) is not None for own in graph.splits.values() for name in own):
             raise PlanError(f"split_index={self.split_index}, and the graph has no splits of several", "leave it out")
-        return resolve_input_nodes(nodes, graph, self.input_time, sampling.time_attr, self.split_index)
+        return resolve_input_nodes(self.input_nodes, graph, self.input_time, sampling.time_attr, self.split_index)
 
 
 LINK_OPTIONS = tuple(one.name for one in fields(LinkOptions))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -54,7 +54,6 @@ from gnnkit.plan import (
 from gnnkit.plan.sampling import FanOuts
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.samplers import Clusters, Sampler, to_options
-from gnnkit.schema import EdgeDir
 from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.manifest import Manifest, read_manifest
 from gnnkit.storage.store import Store
@@ -103,23 +102,6 @@ class Site:
     def _held(self, manifest: Manifest, path: str | Path) -> Held:
         placement = self.placement(manifest, path)
         return {"parts": range(manifest.num_parts), "whole_structure": False} if placement is None else placement.held(self.hosts.index)
-
-
-@dataclass(frozen=True)
-class EdgeUse:
-    """The direction of a graph's edges, and what of them a loader uses.
-
-    Attributes:
-        edge_dir: The direction that they are compressed for.
-        weight: The array of weights that neighbours are drawn by; None draws all alike.
-        time_attr: The array of times that are followed; None follows none.
-        with_edge: Whether batches hold edge ids.
-    """
-
-    edge_dir: EdgeDir
-    weight: str | None
-    time_attr: str | None
-    with_edge: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,7 +275,7 @@ class LoaderOptions:
         self,
         graph: GraphHandle,
         placement: Placement | None,
-        edges: EdgeUse,
+        edges: Sampling | BuildOptions,
         inputs_on: Callable[[Sampling], tuple[Inputs, Sampling]],
         events: EventSink,
     ) -> tuple[LoaderPlan, Backend]:
@@ -302,14 +284,14 @@ class LoaderOptions:
         Args:
             graph: The opened graph.
             placement: Which host holds which of its parts.
-            edges: The edges, and what of them is used.
+            edges: What says which edges are used, and how; see ``edge_use``.
             inputs_on: Gives the inputs, and the sampling with what they change of it.
             events: Receives the stage "partition", where the way of sampling cuts the graph.
 
         Raises:
             PlanError: A value does not fit the graph.
         """
-        inputs, sampling = inputs_on(resolve_sampling(self, graph.arrays.schema, **asdict(edges)))
+        inputs, sampling = inputs_on(resolve_sampling(self, graph.arrays.schema, edges))
         inputs = with_seed_weights(with_time_window(inputs, self.time_window, sampling, graph), self.seed_weights, graph)
         warn_where_empty(inputs, graph)
         sampling = found_on(sampling, inputs, graph, events)

@@ -29,14 +29,8 @@ from gnnkit.loader.building import BatchBuilder, check_paddable, with_shapes
 from gnnkit.loader.epoch import BatchSteps, EpochIterator, EpochState, EpochStats, check_same_epoch
 from gnnkit.loader.feature_cache import open_stream
 from gnnkit.loader.history import Gate, History, Records
-from gnnkit.loader.inputs import (
-    as_of,
-    resolve_rank,
-    to_links,
-    to_times,
-    wants_all_edges,
-)
-from gnnkit.loader.options import EdgeUse, GivenOptions, LoaderOptions
+from gnnkit.loader.inputs import resolve_rank, wants_all_edges
+from gnnkit.loader.options import GivenOptions, LoaderOptions
 from gnnkit.loader.planned import (
     as_rank,
     check_store_has,
@@ -58,9 +52,9 @@ from gnnkit.sampling.collate import is_importing, load_batch_classes
 from gnnkit.sampling.schedule import Schedule
 from gnnkit.sampling.subgraph import shown_name
 from gnnkit.schema import GraphSchema, NodeType
-from gnnkit.splits import to_ids
 from gnnkit.storage.arrays import num_classes
 from gnnkit.storage.store import Store
+from gnnkit.user_arrays import as_of, to_ids, to_links, to_times
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
@@ -610,13 +604,11 @@ class Pipeline(Controls):
             LoaderClosed: This one is closed.
         """
         self.check_open()
-        before = self.plan.sampling
         if self.finds_rank:
             changes = {"rank": None, "world_size": None, **changes}
         options = LoaderOptions.of_plan(self.plan, self.backend, self.transform, self.device).changed(changes)
         graph, placement = placed_graph(self.graph, options) if "placement" in changes else (self.graph, self.plan.placement)
-        edges = EdgeUse(before.edge_dir, before.weight, before.time_attr, before.with_edge)
-        plan, backend = options.plan(graph, placement, edges, inputs_on, events or self.events)
+        plan, backend = options.plan(graph, placement, self.plan.sampling, inputs_on, events or self.events)
         if _window_of(self.plan.inputs) is not None and _window_of(plan.inputs) is None and "time_window" not in changes:
             raise PlanError("this loader's time_window is one for each of its own inputs", "say that of the others: time_window=...")
         return _opened(plan, graph, events or self.events, backend, options, self.cache)
@@ -719,7 +711,7 @@ def on_graph(graph: GraphHandle, given: GivenOptions, placement: Placement | Non
     """A pipeline on an opened graph."""
     if taken := sorted(name for name in graph.names() if shown_name(name) != name):
         warn(f"batches have {taken} of their own; the graph's attributes of these names are on them as {[*map(shown_name, taken)]}")
-    options, edges = given.loader, EdgeUse(graph.arrays.edge_dir, given.build.weight, given.build.time_attr, bool(with_edge))
+    options, edges = given.loader, replace(given.build, edge_dir=graph.arrays.edge_dir, with_edge=bool(with_edge))
     plan, backend = options.plan(graph, placement, edges, lambda sampling: (given.inputs.resolve(sampling, graph), sampling), events)
     return _opened(plan, graph, events, backend, options)
 

@@ -19,6 +19,7 @@ from gnnkit.loader.inputs import (
     check_reverses,
     checked_anchors,
     checked_links,
+    edge_use,
     find_rank,
     resolve_input_nodes,
     resolve_rank,
@@ -286,9 +287,7 @@ def _checked_sampling(sampling: Sampling, schema: GraphSchema) -> Sampling:
     if isinstance(sampling, NeighborSampling):
         check_reverses(sampling.subgraph_type, schema)
         return replace(sampling, num_neighbors=resolve_fan_outs(sampling.num_neighbors, schema))
-    return to_options(sampling).sampling(
-        schema, edge_dir=sampling.edge_dir, weight=sampling.weight, time_attr=sampling.time_attr, with_edge=sampling.with_edge
-    )
+    return to_options(sampling).sampling(schema, **edge_use(sampling))
 
 
 def checked_inputs(inputs: Inputs, sampling: Sampling, graph: GraphHandle) -> tuple[Inputs, Sampling]:

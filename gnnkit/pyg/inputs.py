@@ -13,7 +13,6 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data, FeatureStore, GraphStore, HeteroData
 from torch_geometric.sampler import NegativeSampling
 
-from gnnkit.arguments import to_array
 from gnnkit.backends.devices import device_of
 from gnnkit.datasets.pyg import graph_hint, is_dense
 from gnnkit.errors import PlanError, near_matches
@@ -21,6 +20,7 @@ from gnnkit.graph_loader import GraphLoader
 from gnnkit.loader.inputs import check_no_mapping
 from gnnkit.sampling.subgraph import shown_name
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeType, NodeType, near_edge_types
+from gnnkit.user_arrays import to_array
 
 # Under this name the values of a sparse matrix ``adj_t`` are an edge array of the graph that is sampled.
 ADJ_VALUE = "adj_t.value"

@@ -21,7 +21,7 @@ from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 from torch_geometric.sampler import NegativeSampling
 from torch_geometric.sampler.base import SubgraphType
 
-from gnnkit.arguments import check_kind, check_known, checks_arguments, to_array
+from gnnkit.arguments import check_kind, check_known, checks_arguments
 from gnnkit.backends.colocated import Colocated
 from gnnkit.backends.inprocess import InProcess
 from gnnkit.backends.on_device import OnDevice, backend_for_data
@@ -40,6 +40,7 @@ from gnnkit.pyg.inputs import (
     prepare,
 )
 from gnnkit.pyg.samplers import GraphSampler, HGTSampler, NeighborSampler, drawn_seed
+from gnnkit.user_arrays import to_array
 
 if TYPE_CHECKING:
     from torch import Tensor

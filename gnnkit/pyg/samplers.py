@@ -25,7 +25,6 @@ from torch_geometric.sampler.base import (
 )
 from typing_extensions import override
 
-from gnnkit.arguments import to_array
 from gnnkit.backends.inprocess import InProcess
 from gnnkit.callers import warn
 from gnnkit.errors import AttributeNotSettable, PlanError
@@ -33,6 +32,7 @@ from gnnkit.graph_loader import GraphLoader
 from gnnkit.pyg.inputs import Inputs, LinkInputs, NodeForm, NodeInputs, as_object, negatives_of, prepare, structure_of
 from gnnkit.samplers import HGT
 from gnnkit.schema import EdgeType, NodeType
+from gnnkit.user_arrays import to_array
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -17,11 +17,11 @@ from gnnkit.plan import Batching, InputAnchors, InputLinks, InputNodes, Inputs, 
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.sampling.owners import Variates
 from gnnkit.sampling.schedule import PartOrder, Schedule, epoch_order
-from gnnkit.sampling.seeders.links import integer_weights
 from gnnkit.sampling.subgraph import VERIFY_HINT, SampleRequest
-from gnnkit.schema import EdgeType
-from gnnkit.storage.arrays import GraphArrays, all_dataset_ids
+from gnnkit.schema import EdgeType, find_reverse
+from gnnkit.storage.arrays import GraphArrays, all_dataset_ids, node_values
 from gnnkit.storage.link_splits import id_rows
+from gnnkit.user_arrays import integer_weights
 
 OWN_NEGATIVES = ("neg_edge_index", "src_neg_index", "dst_neg_index")
 
@@ -128,6 +128,37 @@ class LinkArrays:
                 if own in self._split:
                     found[name] = np.ascontiguousarray(self._split[own][positions], np.int64)
         return found
+
+    def check(self, time_attr: str | None) -> None:
+        """Checks links against their graph, as far as it is here.
+
+        Args:
+            time_attr: Name of the array that their times are compared with; None where time plays no part.
+
+        Raises:
+            PlanError: They are all edges, whose order is not known; a link is older than every node that could be a negative of it; or
+                edges that lead back along them are to be left out, and there are none.
+        """
+        inputs, arrays, edge_type = self._inputs, self._graph.arrays, self._inputs.edge_type
+        if inputs.split is None and inputs.edge_label_index is None and any(part.edge_id is None for part in arrays.edges[edge_type]):
+            raise missing_edge_ids(edge_type)
+        negatives, times = None if self._is_official else inputs.neg_sampling, self._time
+        if time_attr is not None and times is not None and negatives is not None and negatives.amount >= 1 and arrays.has_structure:
+            sources = [(negatives.src_weight, edge_type[0])] if negatives.mode == "binary" else []
+            for weight, node_type in (*sources, (negatives.dst_weight, edge_type[2])):
+                if time_attr not in arrays.schema.node_types[node_type].arrays:
+                    continue
+                found = [part.arrays[time_attr] for part in arrays.local_nodes(node_type)]
+                if weight is not None:
+                    found = [node_values(arrays, node_type, time_attr)[weight > 0]]
+                earliest = min((int(rows.min()) for rows in found if len(rows)), default=None)
+                if earliest is not None and (early := int((times < earliest).sum())):
+                    raise PlanError(
+                        f"{early} of {len(times)} links are older than every {node_type!r} node, so that no negative can be drawn for them",
+                        f"leave out links whose edge_label_time is below {earliest}, or use neg_sampling=None",
+                    )
+        if inputs.exclude_edges == "reverse" and find_reverse(edge_type, arrays.schema.edge_types) is None:
+            raise PlanError(f"exclude_edges='reverse', and no edge type holds the reverses of {edge_type}", "use exclude_edges='self'")
 
     def given(self, values: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
         """Returns the ends of links that a user has given; such links have no labels."""

@@ -23,6 +23,7 @@ ORDER = (
         "samplers",
         "plan",
         "splits",
+        "user_arrays",
         "urls",
         "source",
         "schema",

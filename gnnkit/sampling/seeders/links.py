@@ -20,13 +20,10 @@ from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.subgraph import BatchKey, EdgeKey, ExcludedEdges, NodeKey, SampleRequest, WalkSeeds, time_limits
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.schema import find_reverse
+from gnnkit.user_arrays import integer_weights
 
 # Intrinsics have no type hints, so what they return is Any to mypy.
 # mypy: disable-error-code="no-any-return"
-
-
-# A weight's share of 64 bits: sums over all nodes stay below 2**63.
-_WEIGHT_BITS = 32
 
 
 @kernel("void(uint64, int64[::1], int64, int64[::1], int64[::1])")
@@ -112,29 +109,6 @@ class NodeDraws:
         out = np.empty(1, np.int64)
         draw_at(np.uint64(key), np.array([which]), index, prefix[-1:].astype(np.int64), out)
         return int(nodes[np.searchsorted(prefix, out[0], side="right")])
-
-
-def integer_weights(weight: NDArray[Any], count: int, what: str, of: str = "nodes") -> NDArray[np.int64]:
-    """Weights as ``docs/development/sampling.md`` makes integers of them: the largest lies between 2**31 and 2**32.
-
-    Args:
-        weight: Numbers ``[count]``.
-        count: How many may be drawn.
-        what: The weights' name, for messages.
-        of: What is drawn, for messages.
-
-    Raises:
-        PlanError: They are of another length, negative, not finite, or all zero.
-    """
-    values = np.asarray(weight, np.float64)
-    if values.shape != (count,):
-        raise PlanError(f"{what} has shape {values.shape}, and there are {count} {of} to draw", f"give one number for each of the {of}")
-    if not np.isfinite(values).all() or (values < 0).any() or not values.any():
-        raise PlanError(f"{what} must hold finite numbers of at least 0, not all of them 0")
-    # From the exponent alone and not by libm's powers, which differ between CPUs.
-    shift = _WEIGHT_BITS - int(np.frexp(values.max())[1])
-    scaled = np.rint(np.ldexp(values, shift))
-    return np.where(values > 0, np.maximum(scaled, 1), 0).astype(np.int64)
 
 
 # Draws of one negative before it is chosen among all that are left. Where half of all pairs are edges, one negative in 2**32 gets there.
