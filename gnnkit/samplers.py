@@ -27,6 +27,7 @@ from gnnkit.plan import (
 from gnnkit.plan.sampling import (
     PPR_RELATION,
     ClusterNumbers,
+    EdgeUse,
     FanOuts,
     PPRNumbers,
     SaintNumbers,
@@ -35,7 +36,7 @@ from gnnkit.plan.sampling import (
     node_counts,
     resolve_fan_outs,
 )
-from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeDir, EdgeType, GraphSchema, NodeType, is_label_edge_type
+from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeType, GraphSchema, NodeType, is_label_edge_type
 from gnnkit.user_arrays import to_array
 
 NodeCounts: TypeAlias = Sequence[int] | Mapping[NodeType, Sequence[int]]
@@ -46,15 +47,12 @@ ChannelRatios: TypeAlias = Mapping[EdgeType | tuple[EdgeType, ...], float]
 class Sampler(Protocol):
     """A user's choice of a way of sampling; a plan holds its form for a graph."""
 
-    def sampling(self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool) -> Sampling:
+    def sampling(self, schema: GraphSchema, edges: EdgeUse) -> Sampling:
         """The plan's form.
 
         Args:
             schema: The graph's schema.
-            edge_dir: The direction in which it is sampled.
-            weight: Name of the edge array that draws follow.
-            time_attr: Name of the array that keeps later neighbours out.
-            with_edge: Whether batches carry edge ids.
+            edges: The direction in which it is sampled, and the edge ids, weights and times that are used.
 
         Raises:
             PlanError: The graph or an option does not go with this way of sampling.
@@ -91,13 +89,9 @@ class HGT(Sampler):
         _check(self.num_samples, "num_samples")
 
     @override
-    def sampling(
-        self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool
-    ) -> HGTSampling:
-        for name, value in (("weight", weight), ("time_attr", time_attr)):
-            if value is not None:
-                raise PlanError(f"{name}={value!r}, but HGT sampling does not follow it", f"leave {name} out, or sample with num_neighbors")
-        return HGTSampling(_by_type(self.num_samples, "num_samples", schema), edge_dir, with_edge)
+    def sampling(self, schema: GraphSchema, edges: EdgeUse) -> HGTSampling:
+        edges.check_plain("HGT sampling")
+        return HGTSampling(_by_type(self.num_samples, "num_samples", schema), edges.edge_dir, edges.with_edge)
 
 
 @checks_calls()
@@ -146,16 +140,12 @@ class Labor(Sampler):
         return LaborDraws(self.layer_dependency, self.batch_dependency)
 
     @override
-    def sampling(
-        self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool
-    ) -> NeighborSampling:
-        if time_attr is not None:
+    def sampling(self, schema: GraphSchema, edges: EdgeUse) -> NeighborSampling:
+        if edges.time_attr is not None:
             raise PlanError(
-                f"time_attr={time_attr!r}, but seeds with times of their own share no neighbours",
-                "sample with num_neighbors",
+                f"time_attr={edges.time_attr!r}, but seeds with times of their own share no neighbours", "sample with num_neighbors"
             )
-        fan_outs = resolve_fan_outs(self.num_neighbors, schema)
-        return NeighborSampling(fan_outs, edge_dir=edge_dir, weight=weight, with_edge=with_edge, labor=self._draws())
+        return NeighborSampling(resolve_fan_outs(self.num_neighbors, schema), labor=self._draws(), **vars(edges))
 
 
 @checks_calls()
@@ -188,12 +178,10 @@ class LayerWise(Sampler):
         _check(self.num_nodes, "num_nodes")
 
     @override
-    def sampling(
-        self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool
-    ) -> LayerSampling:
-        if time_attr is not None:
-            raise PlanError(f"time_attr={time_attr!r}, but layer-wise sampling does not follow it", "sample with num_neighbors")
-        return LayerSampling(_by_type(self.num_nodes, "num_nodes", schema), edge_dir, weight, with_edge)
+    def sampling(self, schema: GraphSchema, edges: EdgeUse) -> LayerSampling:
+        if edges.time_attr is not None:
+            raise PlanError(f"time_attr={edges.time_attr!r}, but layer-wise sampling does not follow it", "sample with num_neighbors")
+        return LayerSampling(_by_type(self.num_nodes, "num_nodes", schema), edges.edge_dir, edges.weight, edges.with_edge)
 
 
 @checks_calls()
@@ -242,12 +230,8 @@ class PPR(PPRNumbers, Sampler):
         _check_edge_types("edge_types", self.edge_types, "None is all without labels")
 
     @override
-    def sampling(
-        self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool
-    ) -> PPRSampling:
-        for name, value in (("weight", weight), ("time_attr", time_attr)):
-            if value is not None:
-                raise PlanError(f"{name}={value!r}, but PPR does not follow it", f"leave {name} out, or sample with num_neighbors")
+    def sampling(self, schema: GraphSchema, edges: EdgeUse) -> PPRSampling:
+        edges.check_plain("PPR")
         if schema.is_homogeneous:
             for name in ("typed_channel_ratios", "include_sampled_edges"):
                 if getattr(self, name):
@@ -260,8 +244,8 @@ class PPR(PPRNumbers, Sampler):
             edge_types=walked,
             channels=self._channels(walked),
             include_sampled_edges=self.include_sampled_edges,
-            edge_dir=edge_dir,
-            with_edge=with_edge,
+            edge_dir=edges.edge_dir,
+            with_edge=edges.with_edge,
         )
 
     @classmethod
@@ -391,17 +375,15 @@ class Clusters(ClusterNumbers, Sampler):
         return cls(planned.num_clusters, planned.clusters_per_batch, cut)
 
     @override
-    def sampling(
-        self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool
-    ) -> ClustersSampling:
-        _check_whole_subgraphs("Clusters", schema, weight, time_attr)
+    def sampling(self, schema: GraphSchema, edges: EdgeUse) -> ClustersSampling:
+        _check_whole_subgraphs("Clusters", schema, edges)
         method, clusters = (self.partition, None) if isinstance(self.partition, str) else (None, to_array(self.partition, "partition"))
         if clusters is not None and clusters.shape != (schema.num_nodes,):
             raise PlanError(
                 f"partition must be a partitioner or the clusters [{schema.num_nodes}] of all nodes, got shape {list(clusters.shape)}",
                 "partition='ldg', or 'metis' where pymetis is installed",
             )
-        return ClustersSampling(self.num_clusters, self.clusters_per_batch, method, clusters, edge_dir, with_edge)
+        return ClustersSampling(self.num_clusters, self.clusters_per_batch, method, clusters, edges.edge_dir, edges.with_edge)
 
 
 @checks_calls()
@@ -435,22 +417,18 @@ class Saint(SaintNumbers, Sampler):
     """
 
     @override
-    def sampling(
-        self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool
-    ) -> SaintSampling:
-        _check_whole_subgraphs("Saint", schema, weight, time_attr)
-        return SaintSampling(**_fields(SaintNumbers, self), edge_dir=edge_dir, with_edge=with_edge)
+    def sampling(self, schema: GraphSchema, edges: EdgeUse) -> SaintSampling:
+        _check_whole_subgraphs("Saint", schema, edges)
+        return SaintSampling(**_fields(SaintNumbers, self), edge_dir=edges.edge_dir, with_edge=edges.with_edge)
 
 
-def _check_whole_subgraphs(name: str, schema: GraphSchema, weight: str | None, time_attr: str | None) -> None:
+def _check_whole_subgraphs(name: str, schema: GraphSchema, edges: EdgeUse) -> None:
     if not schema.is_homogeneous:
         raise PlanError(
             f"{name}(...) samples homogeneous graphs, and this one has the node types {list(schema.node_types)}",
             "data.to_homogeneous() makes it one; HGT(...), LayerWise(...) and num_neighbors sample typed graphs",
         )
-    for option, value in (("weight", weight), ("time_attr", time_attr)):
-        if value is not None:
-            raise PlanError(f"{option}={value!r}, but {name}(...) does not follow it", f"leave {option} out, or sample with num_neighbors")
+    edges.check_plain(f"{name}(...)")
 
 
 @checks_calls()
@@ -490,17 +468,16 @@ class Walks(WalkNumbers, Sampler):
         _check_edge_types("metapath", self.metapath, "None is for a graph of one type")
 
     @override
-    def sampling(
-        self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool
-    ) -> WalkSampling:
-        if time_attr is not None:
-            raise PlanError(f"time_attr={time_attr!r}, but walks do not follow it", "leave it out, or sample with num_neighbors")
+    def sampling(self, schema: GraphSchema, edges: EdgeUse) -> WalkSampling:
+        if edges.time_attr is not None:
+            raise PlanError(f"time_attr={edges.time_attr!r}, but walks do not follow it", "leave it out, or sample with num_neighbors")
         if self.metapath is None and not schema.is_homogeneous:
             raise PlanError("metapath is missing: the graph has several types", f"name edge types, of {list(schema.edge_types)}")
         metapath = [HOMOGENEOUS_EDGE_TYPE] if self.metapath is None else self.metapath
         if unknown := [edge_type for edge_type in metapath if edge_type not in schema.edge_types]:
             raise PlanError(f"metapath names the unknown edge types {unknown}", f"known: {list(schema.edge_types)}")
-        return WalkSampling(**_fields(WalkNumbers, self), metapath=tuple(metapath), edge_dir=edge_dir, weight=weight, with_edge=with_edge)
+        used: dict[str, Any] = {"edge_dir": edges.edge_dir, "weight": edges.weight, "with_edge": edges.with_edge}
+        return WalkSampling(**_fields(WalkNumbers, self), metapath=tuple(metapath), **used)
 
 
 @dataclass(frozen=True)
@@ -514,7 +491,7 @@ class AsPlanned(Sampler):
     planned: Sampling
 
     @override
-    def sampling(self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool) -> Sampling:
+    def sampling(self, schema: GraphSchema, edges: EdgeUse) -> Sampling:
         return self.planned
 
 

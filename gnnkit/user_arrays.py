@@ -283,15 +283,6 @@ def _as_date(value: Any) -> Any:
     return np.timedelta64(value, "us") if isinstance(value, timedelta) else value if isinstance(value, np.generic) else None
 
 
-def to_weight(value: Any, what: str) -> NDArray[np.float64] | None:
-    """Weights of nodes: float64, or None where there are none.
-
-    Raises:
-        PlanError: They are no numbers.
-    """
-    return None if value is None else to_array(value, what).astype(np.float64)
-
-
 def integer_weights(weight: NDArray[Any], count: int, what: str, of: str = "nodes") -> NDArray[np.int64]:
     """Weights as ``docs/development/sampling.md`` makes integers of them: the largest lies between 2**31 and 2**32.
 

@@ -29,7 +29,7 @@ from gnnkit.errors import PlanError
 from gnnkit.loader.inputs import resolve_input_nodes
 from gnnkit.loader.planned import check_store_has, open_store
 from gnnkit.plan import Batching, Inputs, LoaderPlan, NeighborSampling, Placement, RuntimeOptions, Sampling, SubgraphType
-from gnnkit.plan.sampling import whole_fan_outs
+from gnnkit.plan.sampling import EdgeUse, whole_fan_outs
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.samplers import PPR
 from gnnkit.schema import EdgeType
@@ -354,7 +354,7 @@ def _nodes(sampler_input: Any, graph: GraphHandle) -> Inputs:
 def _sampling(store: Store, config: Any, options: SamplerOptions | None) -> Sampling:
     weight, with_edge = store.options.weight if config.with_weight else None, bool(config.with_edge)
     if isinstance(options, PPRSamplerOptions):
-        return options.sampling(store.schema, edge_dir=store.edge_dir, weight=weight, time_attr=None, with_edge=with_edge)
+        return options.sampling(store.schema, EdgeUse(store.edge_dir, weight, with_edge=with_edge))
     fan_outs = whole_fan_outs(config.num_neighbors, store.schema)
     subgraph_type: SubgraphType = "induced" if config.sampling_type == SamplingType.SUBGRAPH else "directional"
     return NeighborSampling(fan_outs, False, store.edge_dir, weight, with_edge, subgraph_type=subgraph_type)

@@ -541,14 +541,15 @@ def _of_workers(measured: LoopMeasurement, count: int) -> dict[str, Any]:
     return {"num_workers": count}
 
 
-def backend_options(backend: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of some options that belong to a backend; the others are keywords of the loader.
+def divided(backend: Mapping[str, Any], change: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Divides options into those of a backend and the others, which are keywords of the loader.
 
     Args:
         backend: The backend's options, as in a plan.
         change: Names and values.
     """
-    return {name: value for name, value in change.items() if name in backend}
+    own = {name: value for name, value in change.items() if name in backend}
+    return own, {name: value for name, value in change.items() if name not in own}
 
 
 def in_words(backend: Mapping[str, Any], change: Mapping[str, Any]) -> str:
@@ -558,9 +559,8 @@ def in_words(backend: Mapping[str, Any], change: Mapping[str, Any]) -> str:
         backend: The backend's options, as in a plan.
         change: Options of the backend and keywords of the loader.
     """
-    own = backend_options(backend, change)
+    own, rest = divided(backend, change)
     words = [f"backend={backend['kind']}({arguments(own)})"] if own else []
-    rest = {name: value for name, value in change.items() if name not in own}
     return ", ".join([*words, *([arguments(rest)] if rest else [])])
 
 
@@ -753,8 +753,7 @@ def beside(loader: Pipeline, change: Mapping[str, Any]) -> Pipeline:
         loader: The loader.
         change: Options of its backend and keywords of the loader; see ``Advice.change``.
     """
-    own = backend_options(loader.plan.backend, change)
-    rest = {name: value for name, value in change.items() if name not in own}
+    own, rest = divided(loader.plan.backend, change)
     # Of another seed: a loader of the same plan would take this one's place in its processes, as a cell that is run again does.
     seed = loader.plan.batching.seed ^ 1
     return loader.with_backend(backend_from_json({**loader.plan.backend, **own}), {"seed": seed, **rest}, ignore_events)
@@ -850,8 +849,7 @@ def call_for(name: str, backend: Mapping[str, Any], change: Mapping[str, Any]) -
         return f"{name}.with_backend({change['backend']!r})"
     usual = backend_from_json({"kind": backend["kind"]}).to_json()
     kept = {option: value for option, value in backend.items() if value != usual.get(option)}
-    own = backend_options(backend, change)
-    rest = {option: value for option, value in change.items() if option not in own}
+    own, rest = divided(backend, change)
     words = [f"{backend['kind']}({arguments({**kept, **own})})", *([arguments(rest)] if rest else [])]
     return f"{name}.with_backend({', '.join(words)})"
 

@@ -125,6 +125,11 @@ def _bounds(bounds: Sequence[int], count: int) -> tuple[int, ...]:
     return tuple(bounds) if len(bounds) == count else (bounds[-1],) * count
 
 
+def _by_hop(ends: Sequence[int]) -> list[int]:
+    """The sizes of hops, of their ends."""
+    return [last - first for first, last in zip((0, *ends), ends, strict=False)]
+
+
 def _fits(shape: Sizes, extent: Extent) -> bool:
     """Whether a batch can be padded to a shape: with a node of padding of each type, and with its counts by hop."""
     limits = {owner: _bounds(shape[owner], len(sizes)) for owner, sizes in extent.sizes.items()}
@@ -410,8 +415,7 @@ class _PaddedWriter:
 
     def _counts(self, bounds: Sequence[int], own: Sequence[int]) -> list[int]:
         """The shape's counts by hop; none where batches have none."""
-        expanded = _bounds(bounds, len(own)) if own else ()
-        return [last - first for first, last in zip((0, *expanded), expanded, strict=False)]
+        return _by_hop(_bounds(bounds, len(own))) if own else []
 
     def _write(self, key: BatchKey, tensor: torch.Tensor | None, out: NDArray[np.uint8]) -> None:
         """Writes the bytes of an array, by NumPy: threads of torch would wait for each other longer than a copy takes."""
@@ -462,11 +466,7 @@ class _PaddedWriter:
 
 def real_counts(extent: Extent) -> dict[Owner, dict[str, list[int]]]:
     """Returns the attributes that say how much of a padded batch is real, by type of nodes or edges."""
-
-    def counts(sizes: Sequence[int]) -> list[int]:
-        return [last - first for first, last in zip((0, *sizes), sizes, strict=False)]
-
-    return {owner: {REAL_NODES if isinstance(owner, str) else REAL_EDGES: counts(own)} for owner, own in extent.sizes.items()}
+    return {owner: {REAL_NODES if isinstance(owner, str) else REAL_EDGES: _by_hop(own)} for owner, own in extent.sizes.items()}
 
 
 @checks_calls()
@@ -483,20 +483,22 @@ def unpad(batch: Any) -> Any:
     found = copy.copy(batch)
     sizes = {store._key: sum(store[REAL_NODES]) for store in batch.stores if REAL_NODES in store}
     for store, before in zip(found.stores, batch.stores, strict=True):
-        names = list(before)
-        if REAL_EDGES in store:
-            count, own = sum(store[REAL_EDGES]), [name for name in names if _is_of(before, name, EDGE_MASK)]
-            ends = (None, None) if store._key is None else (store._key[0], store._key[2])
-            edge_index = store["edge_index"]
-            store["edge_index"] = edge_index.narrow(1, 0, count)
-            if isinstance(edge_index, EdgeIndex):
-                store["edge_index"].sparse_resize_(*(sizes[end] for end in ends))
-            _shorten(store, own, count, EDGE_MASK, REAL_EDGES, "num_sampled_edges")
-        if REAL_NODES in store:
-            count, own = sum(store[REAL_NODES]), [name for name in names if _is_of(before, name, NODE_MASK)]
-            if "num_nodes" in store:
+        for mask, real, counted in ((EDGE_MASK, REAL_EDGES, "num_sampled_edges"), (NODE_MASK, REAL_NODES, "num_sampled_nodes")):
+            if real not in store:
+                continue
+            count = sum(store[real])
+            if mask == EDGE_MASK:
+                ends, edge_index = store._key or (None, None, None), store["edge_index"]
+                store["edge_index"] = edge_index.narrow(1, 0, count)
+                if isinstance(edge_index, EdgeIndex):
+                    store["edge_index"].sparse_resize_(sizes[ends[0]], sizes[ends[2]])
+            elif "num_nodes" in store:
                 store["num_nodes"] = count
-            _shorten(store, own, count, NODE_MASK, REAL_NODES, "num_sampled_nodes")
+            for name in [name for name in before if _is_of(before, name, mask)]:
+                store[name] = store[name][:count]
+            if counted in store:
+                store[counted] = store[real]
+            del store[mask], store[real]
     return found
 
 
@@ -513,14 +515,6 @@ def _is_of(store: Any, name: str, mask: str) -> bool:
     names = list(store)
     is_of_edges = names.index(name) > names.index("edge_index") and name not in (_ROOTS, NODE_MASK)
     return is_of_edges == (mask == EDGE_MASK)
-
-
-def _shorten(store: Any, names: Iterable[str], count: int, mask: str, real: str, counted: str) -> None:
-    for name in names:
-        store[name] = store[name][:count]
-    if counted in store:
-        store[counted] = store[real]
-    del store[mask], store[real]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.arguments import Array, Dates, EdgesOption, NodesOption, check_fields
-from gnnkit.bounds import check_choice
 from gnnkit.callers import warn
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.plan import (
@@ -30,13 +29,9 @@ from gnnkit.plan import (
     PPRSampling,
     Sampling,
     SubgraphType,
-    TemporalComparison,
-    TemporalStrategy,
 )
-from gnnkit.plan.sampling import check_fan_outs, resolve_fan_outs
 from gnnkit.runtime.batches import OWN_NEGATIVES, InputRows, LinkArrays, input_rows
 from gnnkit.runtime.graph_memory import GraphHandle
-from gnnkit.samplers import Sampler
 from gnnkit.schema import (
     EdgeDir,
     EdgeType,
@@ -56,9 +51,6 @@ from gnnkit.user_arrays import LINK_FORMS, in_unit, integer_weights, one_window,
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
     from torch_geometric.sampler import NegativeSampling as PyGNegativeSampling
-
-    from gnnkit.loader.options import LoaderOptions
-    from gnnkit.storage.layout import BuildOptions
 
 
 def resolve_input_nodes(
@@ -313,73 +305,6 @@ def find_rank() -> tuple[int, int] | None:
         ) from None
 
 
-# Options that speak of sampling hop by hop, and what they are where they are not given.
-HOP_OPTIONS: dict[str, Any] = {
-    "num_neighbors": None,
-    "replace": False,
-    "disjoint": False,
-    "subgraph_type": "directional",
-    "temporal_strategy": "uniform",
-    "time_window": None,
-    "temporal_comparison": "<=",
-}
-
-
-def check_sampling_options(options: LoaderOptions) -> None:
-    """Checks what can be checked without a graph.
-
-    Raises:
-        PlanError: Neither or both of ``num_neighbors`` and ``sampler`` are given, or a value is unusable.
-    """
-    if options.sampler is None:
-        if options.num_neighbors is None:
-            raise PlanError("num_neighbors is missing", "give one number per hop, for example num_neighbors=[15, 10, 5]")
-        check_fan_outs(options.num_neighbors)
-        NeighborSampling({}, disjoint=options.disjoint, subgraph_type=options.subgraph_type)
-        check_choice("temporal_strategy", options.temporal_strategy, TemporalStrategy)
-        check_choice("temporal_comparison", options.temporal_comparison, TemporalComparison)
-        one_window(in_unit(options.time_window, "time_window", "us"))  # in any unit: the graph's is not known yet
-        return
-    if isinstance(options.sampler, type) or not isinstance(options.sampler, Sampler):
-        raise PlanError(
-            f"sampler must be a way of sampling such as gnnkit.Labor(...), gnnkit.PPR() or gnnkit.HGT(...), got {options.sampler!r}",
-            "num_neighbors=[15, 10, 5] samples hop by hop",
-        )
-    for name, usual in HOP_OPTIONS.items():
-        value = getattr(options, name)
-        if type(value) is not type(usual) or value != usual:  # a tensor cannot be compared
-            kind = type(options.sampler).__name__
-            raise PlanError(f"{name}={value!r} and sampler={kind}(...) do not go together", f"leave {name} out")
-
-
-def edge_use(said: Sampling | BuildOptions) -> dict[str, Any]:
-    """The direction of edges, and what of them is used: what every ``Sampler`` is told."""
-    return {name: getattr(said, name) for name in ("edge_dir", "weight", "time_attr", "with_edge")}
-
-
-def resolve_sampling(options: LoaderOptions, schema: GraphSchema, edges: Sampling | BuildOptions) -> Sampling:
-    """Turns a user's options into a plan's way of sampling.
-
-    Args:
-        options: The loader's options.
-        schema: The graph's schema.
-        edges: The direction in which it is sampled, and the edge ids, weights and times that are used.
-
-    Raises:
-        PlanError: An option does not go with the graph or with another one.
-    """
-    if options.sampler is not None:
-        return options.sampler.sampling(schema, **edge_use(edges))
-    assert options.num_neighbors is not None, "checked when the options were made"
-    check_reverses(options.subgraph_type, schema)
-    hops = {name: getattr(options, name) for name in HOP_OPTIONS} | {
-        "num_neighbors": resolve_fan_outs(options.num_neighbors, schema),
-        "replace": bool(options.replace),
-        "time_window": one_window(in_unit(options.time_window, "time_window", schema.time_unit(edges.time_attr))),
-    }
-    return NeighborSampling(**hops, **edge_use(edges))
-
-
 def check_reverses(subgraph_type: SubgraphType, schema: GraphSchema) -> None:
     """Checks that bidirectional batches are possible, where they are wanted.
 
@@ -627,9 +552,8 @@ def resolve_anchors(
     """
     schema, edge_dir = graph.arrays.schema, graph.arrays.edge_dir
     outward = [_edge_type("positive", given) for given in _several("positive", positive)]
-    bad: Sequence[EdgeType | None] = [None] * len(outward)
-    if negative is not None:
-        bad = [None if given is None else _edge_type("negative", given) for given in _several("negative", negative)]
+    given_bad = [None] * len(outward) if negative is None else _several("negative", negative)
+    bad = [None if given is None else _edge_type("negative", given) for given in given_bad]
     if len(bad) != len(outward):
         raise PlanError(f"there are {len(bad)} negative types and {len(outward)} positive ones", "give None for a type without negatives")
     anchor_types = sorted({edge_type[0] for edge_type in (*outward, *bad) if edge_type is not None})

@@ -282,12 +282,8 @@ class BatchGraph:
         Raises:
             PlanError: It lacks what every batch of a loader has.
         """
-        typed = hasattr(batch, "node_types")
-        stores = (
-            {**{t: batch[t] for t in batch.node_types}, **{t: batch[t] for t in batch.edge_types}}
-            if typed
-            else {HOMOGENEOUS_NODE_TYPE: batch, HOMOGENEOUS_EDGE_TYPE: batch}
-        )
+        types = (*batch.node_types, *batch.edge_types) if hasattr(batch, "node_types") else ()
+        stores: dict[Any, Any] = {t: batch[t] for t in types} or {HOMOGENEOUS_NODE_TYPE: batch, HOMOGENEOUS_EDGE_TYPE: batch}
         node_types = tuple(t for t in stores if isinstance(t, str))
         # Links may have a type of their own in a batch, which holds labels and no edges.
         edge_types = tuple(t for t in stores if isinstance(t, tuple) and "edge_index" in stores[t])
@@ -388,11 +384,9 @@ def neighborhood(loader: Pipeline, seed: Any = None, batch: Any = None) -> Neigh
         batch = loader.peek() if wanted is None else loader.sample(wanted[:, None] if isinstance(plan.inputs, InputLinks) else wanted)
     graph = BatchGraph.of(batch)
     roots, pairs, remarks = _roots(graph, batch, plan, wanted)
-    if isinstance(plan.sampling, PPRSampling):
-        hop, parent, inside = _kept_by_ppr(graph, roots)
-    else:
-        hop, parent, inside = _reached(graph, roots, plan.sampling.num_hops)
-    return _cut_out(graph, roots, (hop, parent, inside), pairs, remarks)
+    by_ppr = isinstance(plan.sampling, PPRSampling)
+    found = _kept_by_ppr(graph, roots) if by_ppr else _reached(graph, roots, plan.sampling.num_hops)
+    return _cut_out(graph, roots, found, pairs, remarks)
 
 
 def _ids_of(seed: Any, plan: LoaderPlan) -> NDArray[np.int64]:

@@ -14,7 +14,7 @@ from gnnkit.backends import BackendName, resolve_backend
 from gnnkit.backends.base import Backend
 from gnnkit.backends.devices import Device, device_for, resolve_device
 from gnnkit.backends.on_device import WhereRoom
-from gnnkit.bounds import size_in_bytes
+from gnnkit.bounds import check_choice, size_in_bytes
 from gnnkit.cluster.hosts import ONE_HOST, Hosts, PlacementOption, check_placement, find_hosts, place
 from gnnkit.cluster.urls.stores import open_url
 from gnnkit.datasets import table_options
@@ -22,11 +22,9 @@ from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.files import user_path
 from gnnkit.loader.inputs import (
-    HOP_OPTIONS,
     InputOptions,
-    check_sampling_options,
+    check_reverses,
     resolve_rank,
-    resolve_sampling,
     warn_where_empty,
     with_seed_weights,
     with_time_window,
@@ -51,14 +49,18 @@ from gnnkit.plan import (
     TemporalStrategy,
     to_pad,
 )
-from gnnkit.plan.sampling import FanOuts
+from gnnkit.plan.sampling import EdgeUse, FanOuts, check_fan_outs, resolve_fan_outs
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.samplers import Clusters, Sampler, to_options
+from gnnkit.schema import GraphSchema
 from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.manifest import Manifest, read_manifest
 from gnnkit.storage.store import Store
 from gnnkit.urls import is_url
+from gnnkit.user_arrays import in_unit, one_window
 
+# Options that speak of sampling hop by hop.
+_HOP_OPTIONS = ("num_neighbors", "replace", "disjoint", "subgraph_type", "temporal_strategy", "time_window", "temporal_comparison")
 _Part = TypeVar("_Part", Batching, RuntimeOptions, BatchForm)
 WeightsOption: TypeAlias = Literal["balanced"] | Array | None
 WindowOption: TypeAlias = int | timedelta | Dates | None
@@ -188,7 +190,7 @@ class LoaderOptions:
             raise PlanError(
                 "seed_weights draws the inputs of an epoch, and shuffle=False asks for their own order", "leave one of them out"
             )
-        check_sampling_options(self)
+        self._check_sampling()
         self.batching(InputNodes("", ""), NeighborSampling({}))
         self.runtime()
         self.form()
@@ -203,7 +205,7 @@ class LoaderOptions:
         """The options that led to a plan and to the backend that it names."""
         hops, own = plan.sampling, {field.name for field in fields(cls)}
         is_plain = isinstance(hops, NeighborSampling) and hops.labor is None
-        how: dict[str, Any] = {name: getattr(hops, name) for name in HOP_OPTIONS} if is_plain else {"sampler": to_options(hops)}
+        how: dict[str, Any] = {name: getattr(hops, name) for name in _HOP_OPTIONS} if is_plain else {"sampler": to_options(hops)}
         parts: tuple[Any, ...] = plan.batching, plan.runtime, plan.form
         how |= {field.name: getattr(part, field.name) for part in parts for field in fields(part) if field.name in own}
         if device is None:
@@ -219,12 +221,54 @@ class LoaderOptions:
         check_names(changes, [field.name for field in fields(self)])
         base: dict[str, Any] = {"shuffle": None, "remainder": None, "seed_weights": None}
         if changes.get("sampler") is not None:
-            base.update(HOP_OPTIONS)
+            base |= {name: getattr(LoaderOptions, name) for name in _HOP_OPTIONS}
         elif "num_neighbors" in changes:
             base["sampler"] = None
         if isinstance(changes.get("sampler"), Clusters) or isinstance(self.sampler, Clusters):  # which say how large batches are
             base["batch_size"] = LoaderOptions.batch_size
         return replace(self, **{**base, **changes})
+
+    def _check_sampling(self) -> None:
+        """Checks what of sampling can be checked without a graph.
+
+        Raises:
+            PlanError: Neither or both of ``num_neighbors`` and ``sampler`` are given, or a value is unusable.
+        """
+        if self.sampler is None:
+            if self.num_neighbors is None:
+                raise PlanError("num_neighbors is missing", "give one number per hop, for example num_neighbors=[15, 10, 5]")
+            check_fan_outs(self.num_neighbors)
+            NeighborSampling({}, disjoint=self.disjoint, subgraph_type=self.subgraph_type)
+            check_choice("temporal_strategy", self.temporal_strategy, TemporalStrategy)
+            check_choice("temporal_comparison", self.temporal_comparison, TemporalComparison)
+            one_window(in_unit(self.time_window, "time_window", "us"))  # in any unit: the graph's is not known yet
+            return
+        if isinstance(self.sampler, type) or not isinstance(self.sampler, Sampler):
+            raise PlanError(
+                f"sampler must be a way of sampling such as gnnkit.Labor(...), gnnkit.PPR() or gnnkit.HGT(...), got {self.sampler!r}",
+                "num_neighbors=[15, 10, 5] samples hop by hop",
+            )
+        for name in _HOP_OPTIONS:
+            value, usual = getattr(self, name), getattr(LoaderOptions, name)
+            if type(value) is not type(usual) or value != usual:  # a tensor cannot be compared
+                raise PlanError(f"{name}={value!r} and sampler={type(self.sampler).__name__}(...) do not go together", f"leave {name} out")
+
+    def sampling(self, schema: GraphSchema, edges: EdgeUse) -> Sampling:
+        """The way of sampling, on a graph of this schema.
+
+        Raises:
+            PlanError: An option does not go with the graph or with another one.
+        """
+        if self.sampler is not None:
+            return self.sampler.sampling(schema, edges)
+        assert self.num_neighbors is not None, "checked when the options were made"
+        check_reverses(self.subgraph_type, schema)
+        hops = {name: getattr(self, name) for name in _HOP_OPTIONS} | {
+            "num_neighbors": resolve_fan_outs(self.num_neighbors, schema),
+            "replace": bool(self.replace),
+            "time_window": one_window(in_unit(self.time_window, "time_window", schema.time_unit(edges.time_attr))),
+        }
+        return NeighborSampling(**hops, **vars(edges))
 
     def batching(self, inputs: Inputs, sampling: Sampling) -> Batching:
         """Batch size, order and rank."""
@@ -275,7 +319,7 @@ class LoaderOptions:
         self,
         graph: GraphHandle,
         placement: Placement | None,
-        edges: Sampling | BuildOptions,
+        edges: EdgeUse,
         inputs_on: Callable[[Sampling], tuple[Inputs, Sampling]],
         events: EventSink,
     ) -> tuple[LoaderPlan, Backend]:
@@ -284,14 +328,14 @@ class LoaderOptions:
         Args:
             graph: The opened graph.
             placement: Which host holds which of its parts.
-            edges: What says which edges are used, and how; see ``edge_use``.
+            edges: The direction of its edges, and what of them is used.
             inputs_on: Gives the inputs, and the sampling with what they change of it.
             events: Receives the stage "partition", where the way of sampling cuts the graph.
 
         Raises:
             PlanError: A value does not fit the graph.
         """
-        inputs, sampling = inputs_on(resolve_sampling(self, graph.arrays.schema, edges))
+        inputs, sampling = inputs_on(self.sampling(graph.arrays.schema, edges))
         inputs = with_seed_weights(with_time_window(inputs, self.time_window, sampling, graph), self.seed_weights, graph)
         warn_where_empty(inputs, graph)
         sampling = found_on(sampling, inputs, graph, events)
@@ -364,43 +408,34 @@ _ELSEWHERE = {
     "num_servers": "it belongs to the backend: backend=GraphStore(num_servers=2)",
     "max_restarts": "it belongs to the backend: backend=Colocated(max_restarts=3)",
     "worker_options": "say it with backend=Colocated(...) or backend=GraphStore(...)",
-    "fanout": "it is num_neighbors=[15, 10, 5] here",
-    "fanouts": "it is num_neighbors=[15, 10, 5] here",
+    **dict.fromkeys(("fanout", "fanouts"), "it is num_neighbors=[15, 10, 5] here"),
     "num_samples": "it belongs to the sampler: sampler=gnnkit.HGT(...)",
     "walk_length": "it belongs to the sampler: sampler=gnnkit.Walks(20)",
     "depth": "num_neighbors has a number for each hop",
     "pin_memory": "device='cuda' copies batches by page-locked memory, while others are sampled; there is nothing to choose",
     "non_blocking": "device='cuda' copies batches while others are sampled; there is nothing to choose",
-    "to_device": "it is device= here",
-    "output_device": "it is device= here",
+    **dict.fromkeys(("to_device", "output_device"), "it is device= here"),
     "persistent_workers": "workers stay from epoch to epoch until loader.close(); there is nothing to choose",
-    "prefetch_factor": "it is prefetch= here: batches kept ready beyond those being sampled",
-    "channel_size": "it is prefetch= here: batches kept ready beyond those being sampled",
+    **dict.fromkeys(("prefetch_factor", "channel_size"), "it is prefetch= here: batches kept ready beyond those being sampled"),
     "timeout": "it is batch_timeout_s= here",
-    "collate_fn": "it is transform= here: a function of a batch",
+    **dict.fromkeys(("collate_fn", "custom_cls"), "it is transform= here: a function of a batch"),
     "worker_init_fn": "draws depend on seed, epoch and batch alone, so workers need no seeds of their own; leave it out",
     "generator": "it is seed= here: an integer",
-    "random_seed": "it is seed= here",
+    **dict.fromkeys(("random_seed", "ddp_seed"), "it is seed= here"),
     "multiprocessing_context": "workers are processes of their own, neither forked nor spawned from this one; leave it out",
     "batch_sampler": "batch_size, shuffle, drop_last and input_nodes say what batches are made of",
     "filter_per_worker": "rows are gathered where batches are sampled; there is nothing to choose",
-    "custom_cls": "it is transform= here: a function of a batch",
     "transform_sampler_output": "transform= gets the whole batch",
     "neighbor_sampler": "samplers are gnnkit's own: num_neighbors=[...], or sampler=gnnkit.PPR(...), HGT(...) or LayerWise(...)",
     "is_sorted": "edges are sorted when the store is built; there is nothing to choose",
     "directed": "it is subgraph_type= here: 'directional', 'bidirectional' or 'induced'",
     "undirected": "from_ogb() and from_tables() have it; torch_geometric.transforms.ToUndirected()(data) adds the reverses of edges",
-    "weight_attr": "it is weight= here: the name of an edge array",
-    "edge_weight": "it is weight= here: the name of an edge array",
-    "with_weight": "it is weight= here: the name of an edge array",
+    **dict.fromkeys(("weight_attr", "edge_weight", "with_weight"), "it is weight= here: the name of an edge array"),
     "time": "it is time_attr= here",
     "neg_sampling_ratio": "neg_sampling='binary' with neg_amount=1.0 says the same",
-    "train_idx": "it is input_nodes= here",
-    "seeds": "it is input_nodes= here",
-    "nids": "it is input_nodes= here",
+    **dict.fromkeys(("train_idx", "seeds", "nids"), "it is input_nodes= here"),
     "method": "it is partition= here",
     "use_uva": "feature_cache= keeps the rows that are touched most on the device",
-    "ddp_seed": "it is seed= here",
     "use_ddp": "rank and world_size come from the process group or torchrun's environment by themselves",
     "num_epochs": "iterate as often as you like: each iteration is the next epoch",
 }

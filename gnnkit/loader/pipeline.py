@@ -46,6 +46,7 @@ from gnnkit.loader.planned import (
 from gnnkit.loader.served import check_is_here
 from gnnkit.loader.subgraphs import SaintNorms
 from gnnkit.plan import InputAnchors, InputLinks, InputNodes, Inputs, LoaderPlan, Placement, Sampling
+from gnnkit.plan.sampling import EdgeUse
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.sampling.collate import is_importing, load_batch_classes
@@ -608,7 +609,7 @@ class Pipeline(Controls):
             changes = {"rank": None, "world_size": None, **changes}
         options = LoaderOptions.of_plan(self.plan, self.backend, self.transform, self.device).changed(changes)
         graph, placement = placed_graph(self.graph, options) if "placement" in changes else (self.graph, self.plan.placement)
-        plan, backend = options.plan(graph, placement, self.plan.sampling, inputs_on, events or self.events)
+        plan, backend = options.plan(graph, placement, EdgeUse.of(self.plan.sampling), inputs_on, events or self.events)
         if _window_of(self.plan.inputs) is not None and _window_of(plan.inputs) is None and "time_window" not in changes:
             raise PlanError("this loader's time_window is one for each of its own inputs", "say that of the others: time_window=...")
         return _opened(plan, graph, events or self.events, backend, options, self.cache)
@@ -711,7 +712,7 @@ def on_graph(graph: GraphHandle, given: GivenOptions, placement: Placement | Non
     """A pipeline on an opened graph."""
     if taken := sorted(name for name in graph.names() if shown_name(name) != name):
         warn(f"batches have {taken} of their own; the graph's attributes of these names are on them as {[*map(shown_name, taken)]}")
-    options, edges = given.loader, replace(given.build, edge_dir=graph.arrays.edge_dir, with_edge=bool(with_edge))
+    options, edges = given.loader, EdgeUse(graph.arrays.edge_dir, given.build.weight, given.build.time_attr, bool(with_edge))
     plan, backend = options.plan(graph, placement, edges, lambda sampling: (given.inputs.resolve(sampling, graph), sampling), events)
     return _opened(plan, graph, events, backend, options)
 

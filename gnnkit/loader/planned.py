@@ -19,7 +19,6 @@ from gnnkit.loader.inputs import (
     check_reverses,
     checked_anchors,
     checked_links,
-    edge_use,
     find_rank,
     resolve_input_nodes,
     resolve_rank,
@@ -31,7 +30,7 @@ from gnnkit.loader.options import LoaderOptions, Site
 from gnnkit.loader.served import is_served, joins_servers, served_store
 from gnnkit.loader.subgraphs import found_on
 from gnnkit.plan import InputAnchors, InputLinks, Inputs, LoaderPlan, NeighborSampling, Placement, Sampling, StoreRef
-from gnnkit.plan.sampling import resolve_fan_outs
+from gnnkit.plan.sampling import EdgeUse, resolve_fan_outs
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.samplers import to_options
 from gnnkit.schema import GraphSchema
@@ -256,14 +255,10 @@ def check_store_has(store: Store, weight: str | None, time_attr: str | None, wit
     """
     if with_edge and not store.options.with_edge:
         raise PlanError(f"the store {str(store.path)!r} holds no edge ids", "build it with with_edge=True, or leave with_edge out")
-    if weight is not None and weight != store.options.weight:
-        built = "without weights" if store.options.weight is None else f"for the weights {store.options.weight!r}"
-        raise PlanError(f"weight={weight!r}, but the store {str(store.path)!r} was built {built}", f"build it with weight={weight!r}")
-    times = store.options.time_attr
-    if time_attr is not None and time_attr != times:
-        built = "without times" if times is None else f"for the times {times!r}"
-        hint = f"build it with time_attr={time_attr!r}"
-        raise PlanError(f"time_attr={time_attr!r}, but the store {str(store.path)!r} was built {built}", hint)
+    for name, words, wanted in (("weight", "weights", weight), ("time_attr", "times", time_attr)):
+        if wanted is not None and wanted != (own := getattr(store.options, name)):
+            built = f"without {words}" if own is None else f"for the {words} {own!r}"
+            raise PlanError(f"{name}={wanted!r}, but the store {str(store.path)!r} was built {built}", f"build it with {name}={wanted!r}")
 
 
 def _checked(plan: LoaderPlan, store: Store, graph: GraphHandle) -> tuple[Inputs, Sampling]:
@@ -287,7 +282,7 @@ def _checked_sampling(sampling: Sampling, schema: GraphSchema) -> Sampling:
     if isinstance(sampling, NeighborSampling):
         check_reverses(sampling.subgraph_type, schema)
         return replace(sampling, num_neighbors=resolve_fan_outs(sampling.num_neighbors, schema))
-    return to_options(sampling).sampling(schema, **edge_use(sampling))
+    return to_options(sampling).sampling(schema, EdgeUse.of(sampling))
 
 
 def checked_inputs(inputs: Inputs, sampling: Sampling, graph: GraphHandle) -> tuple[Inputs, Sampling]:
@@ -296,20 +291,20 @@ def checked_inputs(inputs: Inputs, sampling: Sampling, graph: GraphHandle) -> tu
     Raises:
         PlanError: A value is unusable, or does not fit the graph or the sampling.
     """
+    found: Inputs
     if isinstance(inputs, InputLinks):
-        links = with_time_window(checked_links(inputs, sampling, graph), inputs.window, sampling, graph)
-        return with_seed_weights(links, inputs.weights, graph), sampling
-    if isinstance(inputs, InputAnchors):
-        anchors = with_seed_weights(checked_anchors(inputs, graph), inputs.weights, graph)
-        return anchors, without_labels(sampling, inputs.label_types)
-    if inputs.split is not None and inputs.ids is not None:
-        raise PlanError("the plan's inputs need a split or ids but not both")
-    which = inputs.node_type, inputs.ids if inputs.split is None else inputs.split
-    resolved = resolve_input_nodes(which, graph, inputs.time, sampling.time_attr)
-    # The stream decides the draws: it stays as it was written.
-    nodes = replace(resolved, stream=inputs.stream, is_mask=inputs.is_mask)
-    nodes_in_time = with_time_window(nodes, inputs.window, sampling, graph)
-    return with_seed_weights(nodes_in_time, inputs.weights, graph), sampling
+        found = checked_links(inputs, sampling, graph)
+    elif isinstance(inputs, InputAnchors):
+        found, sampling = checked_anchors(inputs, graph), without_labels(sampling, inputs.label_types)
+        return with_seed_weights(found, inputs.weights, graph), sampling
+    else:
+        if inputs.split is not None and inputs.ids is not None:
+            raise PlanError("the plan's inputs need a split or ids but not both")
+        which = inputs.node_type, inputs.ids if inputs.split is None else inputs.split
+        resolved = resolve_input_nodes(which, graph, inputs.time, sampling.time_attr)
+        # The stream decides the draws: it stays as it was written.
+        found = replace(resolved, stream=inputs.stream, is_mask=inputs.is_mask)
+    return with_seed_weights(with_time_window(found, inputs.window, sampling, graph), inputs.weights, graph), sampling
 
 
 def check_source(source: Any) -> None:

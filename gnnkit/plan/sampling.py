@@ -123,6 +123,38 @@ _ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
+class EdgeUse:
+    """The direction of a graph's edges, and what of them is used.
+
+    Attributes:
+        edge_dir: The direction in which they are sampled.
+        weight: Name of the edge array that draws follow; None draws all alike.
+        time_attr: Name of the array that keeps later neighbours out; None where time plays no part.
+        with_edge: Whether batches carry edge ids.
+    """
+
+    edge_dir: EdgeDir = "in"
+    weight: str | None = None
+    time_attr: str | None = None
+    with_edge: bool = False
+
+    @classmethod
+    def of(cls, said: Any) -> EdgeUse:
+        """That of a plan's way of sampling, or of the options of a build."""
+        return cls(said.edge_dir, said.weight, said.time_attr, said.with_edge)
+
+    def check_plain(self, sampler: str) -> None:
+        """Refuses weights and times, for a way of sampling that follows neither.
+
+        Raises:
+            PlanError: One is given.
+        """
+        for name in ("weight", "time_attr"):
+            if (value := getattr(self, name)) is not None:
+                raise PlanError(f"{name}={value!r}, but {sampler} does not follow it", f"leave {name} out, or sample with num_neighbors")
+
+
+@dataclass(frozen=True)
 class BatchSize:
     """A batch, or the mean of several.
 

@@ -155,12 +155,12 @@ def _take_aside(data: Data | HeteroData, graph: Data | HeteroData) -> Iterator[A
     """Takes attributes out of ``graph``; what is named as the ids that others are looked up by comes last."""
     found = []
     for key, name, value in attributes_of(data):
-        store, own = (
-            (data._store, graph._store) if key is None and isinstance(data, Data) else (data[key], graph[key]) if key else (None, None)
-        )
+        if key is None and isinstance(data, HeteroData):  # of the whole graph
+            continue
+        store, own = (each.stores[0] if key is None else each[key] for each in (data, graph))
         is_taken = shown_name(name) != name and name not in ("edge_index", "num_nodes")
         has_rows_only = hasattr(value, "num_rows") and not isinstance(value, (torch.Tensor, np.ndarray))
-        if store is None or own is None or not (is_taken or has_rows_only):
+        if not (is_taken or has_rows_only):
             continue
         is_node = True if store.is_node_attr(name) else False if store.is_edge_attr(name) else None
         if is_taken or is_node is not None:
@@ -322,13 +322,7 @@ def _of_class(batch: Data | HeteroData, like: Data | HeteroData) -> Any:
     """The batch as an object of the user's own class."""
     shown = copy.copy(like)
     for store in batch.stores:
-        own = (
-            shown._store
-            if store._key is None and isinstance(batch, Data)
-            else shown._global_store
-            if store._key is None
-            else shown[store._key]
-        )
+        own = shown.stores[0] if store._key is None else shown[store._key]
         own._mapping.update(store._mapping)
     return shown
 

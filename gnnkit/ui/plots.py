@@ -43,6 +43,7 @@ FAINT = "#7a7a7a55"
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#b8689b", "#a07d00", "#3b8bba", "#8c6d52", "#7a7a7a")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
 TEXT_SIZE, TITLE_SIZE = 10, 11
+WORDS: dict[str, Any] = {"color": INK, "fontsize": TEXT_SIZE - 1}
 _LETTERS_PER_INCH, _MAX_LETTERS = 14, 30
 
 Grid = Literal["x", "y", "both"]
@@ -286,7 +287,7 @@ def _draw_rings(axes: Axes, found: Neighborhood, drawn: NDArray[np.bool_]) -> No
     spots[drawn] = place(np.where(parent >= 0, number[parent], -1), found.hop[drawn])
     for hop in range(1, int(found.hop.max(initial=0)) + 1):
         axes.add_patch(_ring(hop))
-        axes.annotate(f"hop {hop}", (0, hop), ha="center", va="center", color=INK, fontsize=TEXT_SIZE - 1, zorder=5)
+        axes.annotate(f"hop {hop}", (0, hop), ha="center", va="center", **WORDS, zorder=5)
     neighbor, center = found.edges
     visible = drawn[neighbor] & drawn[center]
     first = (found.parent[neighbor] == center) | (found.parent[center] == neighbor)
@@ -325,17 +326,8 @@ def _draw_nodes(axes: Axes, found: Neighborhood, spots: NDArray[np.float64], dra
         axes.scatter(x[mine & roots], y[mine & roots], 130, color=color, marker=marker, edgecolors=INK, linewidths=1.5, zorder=4)
     for node in np.flatnonzero(drawn & (roots | (count <= _MAX_NAMED))):
         side = 0 if roots[node] else -1 if x[node] < -0.05 else 1  # outwards
-        axes.annotate(
-            str(found.n_id[node]),
-            spots[node],
-            (5 * side, 5 if side else 11),
-            textcoords="offset points",
-            color=INK,
-            fontsize=TEXT_SIZE - 1,
-            fontweight="normal" if side else "bold",
-            ha=("center", "left", "right")[side],
-            zorder=6,
-        )
+        style = {"fontweight": "normal" if side else "bold", "ha": ("center", "left", "right")[side], **WORDS}
+        axes.annotate(str(found.n_id[node]), spots[node], (5 * side, 5 if side else 11), textcoords="offset points", zorder=6, **style)
     if typed or found.pairs:
         legend(axes, _legend_handles(axes, found), loc="upper right", bbox_to_anchor=(0.0, 1.0))  # beside the rings
 
@@ -372,9 +364,7 @@ def _draw_counts(axes: Axes, found: Neighborhood) -> None:
         axes.barh(hops, here, left=below, height=0.6, color=colors)
         below += here
     for hop, total in enumerate(below):
-        axes.annotate(
-            format_short(int(total)), (total, hop), (4, 0), textcoords="offset points", va="center", color=INK, fontsize=TEXT_SIZE - 1
-        )
+        axes.annotate(format_short(int(total)), (total, hop), (4, 0), textcoords="offset points", va="center", **WORDS)
     dress(axes, "nodes by hop", "nodes", "hop", grid="x")
     axes.set_yticks(hops, ["seed" if hop == 0 else str(hop) for hop in hops])
     axes.set_ylim(len(hops) - 0.5, -0.5)
@@ -451,7 +441,7 @@ def _draw_savings(axes: Axes, numbers: Footprint) -> None:
     axes.plot(*[[100 * value for value in values] for values in zip(*shares, strict=True)], "o", markersize=5, color=color_of(0))
     lines = [f"{format_bytes(share * everything)} save {100 * saved:.0f} %" for share, saved in shares]
     # Below the diagonal, where there is no curve.
-    axes.text(0.985, 0.27, "\n".join(lines), transform=axes.transAxes, ha="right", va="bottom", color=INK, fontsize=TEXT_SIZE - 1)
+    axes.text(0.985, 0.27, "\n".join(lines), transform=axes.transAxes, ha="right", va="bottom", **WORDS)
     dress(axes, "what a cache of features saves", f"size of the cache (% of {format_bytes(everything)})", "bytes read from it (%)")
     axes.set_xlim(0, 100)
     axes.set_ylim(0, 104)
@@ -494,13 +484,10 @@ def plot_timeline(loader: Pipeline, epoch: int | None = None) -> Picture:
     _draw_lanes(lanes, numbers, rows, scale)
     _draw_waiting(waiting, numbers.ready, loader.status().slots, f"time since the epoch began ({unit})", scale)
     waiting.set_xlim(0, max(numbers.seconds, 1e-6) * scale)
-    note(picture, loader.graph, text, *_remarks(numbers))
-    return picture
-
-
-def _remarks(numbers: Timeline) -> list[str]:
     remarks = [] if numbers.is_whole else ["earlier batches are not known any more"]
-    return remarks + ([f"the worker of {numbers.unseen:,} of them is not known"] if numbers.unseen else [])
+    remarks += [f"the worker of {numbers.unseen:,} of them is not known"] if numbers.unseen else []
+    note(picture, loader.graph, text, *remarks)
+    return picture
 
 
 def _rows_of_consumer(numbers: Timeline) -> list[int]:
@@ -541,9 +528,7 @@ def _draw_waiting(axes: Axes, ready: NDArray[np.float64], slots: int, xlabel: st
     axes.step(ready[:, 0] * scale, ready[:, 1], where="post", color=color_of(0), linewidth=1.4)
     if slots:
         axes.axhline(slots, color=INK, linewidth=1, linestyle=":")
-        axes.annotate(
-            f"{slots} slots", (1.0, slots), xycoords=("axes fraction", "data"), ha="right", va="bottom", color=INK, fontsize=TEXT_SIZE - 1
-        )
+        axes.annotate(f"{slots} slots", (1.0, slots), xycoords=("axes fraction", "data"), ha="right", va="bottom", **WORDS)
     dress(axes, "batches that were waiting for the loop", xlabel, "batches")
     axes.set_ylim(0, max(float(ready[:, 1].max(initial=0)), slots, 1) * 1.35)
     whole_numbers(axes.yaxis)

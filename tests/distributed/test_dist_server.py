@@ -28,6 +28,7 @@ from gnnkit.distributed import (
 )
 from gnnkit.distributed.dist_server import METHODS, method_name
 from gnnkit.errors import GnnkitError, PlanError, SamplingError, StoreError, WorkerDied
+from gnnkit.plan.sampling import EdgeUse
 from gnnkit.runtime.pool import SharedPool
 from gnnkit.runtime.remote import error_from_json, error_to_json
 from gnnkit.runtime.wire import Message, in_memory
@@ -474,7 +475,7 @@ def test_an_input_is_sampled_with_its_backends_options(tmp_path: Path, workers: 
     request: Any = SimpleNamespace(backend_id=backend, worker_key="w", sampler_input=seeds, sampling_config=config, buffer_capacity=1)
     server.register_sampling_input(request)
     ((_, kind, body),) = workers.sent
-    wanted = options.sampling(store.schema, edge_dir="in", weight=None, time_attr=None, with_edge=False)
+    wanted = options.sampling(store.schema, EdgeUse())
     assert kind == "open" and LoaderPlan.from_json(body["plan"]).sampling == wanted
     assert [channel.target for channel in wanted.channels] == [6, 2]
     started.sampler_options = None

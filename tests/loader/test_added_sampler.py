@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from gnnkit import GraphLoader, InProcess, partition
 from gnnkit.datasets import GraphSchema
 from gnnkit.errors import PlanError
 from gnnkit.plan import NeighborSampling, Sampling
+from gnnkit.plan.sampling import EdgeUse
 from gnnkit.sampling.kinds import NeighborWalker
 from tests.helpers.batches import same
 from tests.helpers.graphs import EdgeType
@@ -46,8 +47,8 @@ class FirstHopWalker(NeighborWalker):
 class First:
     """The user's words."""
 
-    def sampling(self, schema: GraphSchema, *, edge_dir: Literal["in", "out"], weight: Any, time_attr: Any, with_edge: bool) -> FirstHop:
-        return FirstHop(tuple(schema.edge_types), 3, edge_dir, with_edge)
+    def sampling(self, schema: GraphSchema, edges: EdgeUse) -> FirstHop:
+        return FirstHop(tuple(schema.edge_types), 3, edges.edge_dir, edges.with_edge)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import pytest
 
 from gnnkit import HGT, PPR, BuildOptions, Glt, GraphLoader, Labor, LayerWise, Store, Walks
 from gnnkit.errors import PlanError
+from gnnkit.plan.sampling import EdgeUse
 from gnnkit.samplers import Sampler, to_options
 from tests.backends.kinds import BUYS, KNOWS, REV_BUYS, source_of
 from tests.helpers.batches import same
@@ -118,4 +119,4 @@ def test_a_form_without_words_stays_as_it_is(store: Store) -> None:
     planned = OneSampling()
     words = to_options(planned)
     assert isinstance(words, Sampler)
-    assert words.sampling(store.schema, edge_dir="in", weight=None, time_attr=None, with_edge=False) is planned
+    assert words.sampling(store.schema, EdgeUse()) is planned

@@ -14,6 +14,7 @@ from torch_geometric.data import Data, HeteroData
 from gnnkit import PPR, GraphLoader, LoaderPlan
 from gnnkit.datasets import EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from gnnkit.errors import PlanError
+from gnnkit.plan.sampling import EdgeUse
 from tests.helpers.batches import to_pyg
 from tests.helpers.graphs import homogeneous_source
 
@@ -193,7 +194,7 @@ def test_targets_are_shared_out_by_largest_remainders(ratios: list[float], most:
     types = [VIEWS, SEEN, (VIEWS, SEEN)][: len(ratios)]
     schema = GraphSchema({USER: NodeTypeSchema(3), STORY: NodeTypeSchema(3)}, {VIEWS: EdgeTypeSchema(6), SEEN: EdgeTypeSchema(6)})
     ppr = PPR(max_ppr_nodes=most, typed_channel_ratios=dict(zip(types, ratios, strict=True)))
-    sampling = ppr.sampling(schema, edge_dir="in", weight=None, time_attr=None, with_edge=False)
+    sampling = ppr.sampling(schema, EdgeUse())
     assert [channel.target for channel in sampling.channels] == targets
 
 

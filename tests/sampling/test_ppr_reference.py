@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
 
 from gnnkit import PPR, BuildOptions, Colocated, GraphLoader
+from gnnkit.plan.sampling import EdgeUse
 from tests import reference_ppr, reference_sampler
 from tests.cluster.parts.several_hosts import request_of, sampled, spread_samplers
 from tests.helpers.batches import same, to_pyg, to_reference
@@ -154,7 +155,7 @@ def test_parts_on_several_hosts(tmp_path: Path, edge_dir: Any) -> None:
     first, *others = sorted(source.edges)
     options = {**OPTIONS, "typed_channel_ratios": {first: 0.3, tuple(others): 0.7}}
     store = stored(source, tmp_path / "store", BuildOptions(num_parts=3, partition="random", edge_dir=edge_dir, with_edge=True))
-    sampling = PPR(**options).sampling(store.schema, edge_dir=edge_dir, weight=None, time_attr=None, with_edge=True)
+    sampling = PPR(**options).sampling(store.schema, EdgeUse(edge_dir, with_edge=True))
     request = request_of(77, np.arange(9))
     wanted = reference_ppr.sample(to_reference(source), 77, {input_type: list(range(9))}, edge_dir=edge_dir, **options)
     placement = {0: (0,), 1: (1, 2)}

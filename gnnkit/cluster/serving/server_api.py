@@ -22,7 +22,7 @@ from gnnkit.cluster.serving.pool import ServedPool
 from gnnkit.cluster.serving.store_api import StoreApi
 from gnnkit.errors import GnnkitError, PlanError, SamplingError, near_matches
 from gnnkit.plan import Batching, InputLinks, InputNodes, LoaderPlan, NeighborSampling, PPRSampling, Sampling, num_batches
-from gnnkit.plan.sampling import whole_fan_outs
+from gnnkit.plan.sampling import EdgeUse, whole_fan_outs
 from gnnkit.runtime.pool import BatchRequest, PoolSession, Sampled, WorkerPool
 from gnnkit.runtime.remote import fresh
 from gnnkit.runtime.scheduler import Scheduler
@@ -82,7 +82,7 @@ def _sampling(store: Store, config: Config) -> Sampling:
     if config.get("ppr") is not None:
         words = config["ppr"]
         ppr = PPR(**{**words, "typed_channel_ratios": channel_ratios(words["typed_channel_ratios"] or ())})
-        return ppr.sampling(store.schema, edge_dir=store.edge_dir, weight=weight, time_attr=None, with_edge=with_edge)
+        return ppr.sampling(store.schema, EdgeUse(store.edge_dir, weight, with_edge=with_edge))
     return NeighborSampling(whole_fan_outs(config["num_neighbors"], store.schema), False, store.edge_dir, weight, with_edge)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from gnnkit.bounds import is_real
 from gnnkit.errors import PlanError
 from gnnkit.ui.dashboard.observer import Observer, Snapshot
 from gnnkit.ui.dashboard.places import Actions, HtmlPlace, WidgetPlace, to_block, to_bundle
@@ -233,8 +234,7 @@ class Dashboard:
     """
 
     def __init__(self, loader: Pipeline, interval_s: float = 0.5) -> None:
-        is_number = isinstance(interval_s, (int, float)) and not isinstance(interval_s, bool)
-        if not is_number or not _LEAST_INTERVAL_S <= interval_s <= _LONGEST_INTERVAL_S:
+        if not is_real(interval_s) or not _LEAST_INTERVAL_S <= interval_s <= _LONGEST_INTERVAL_S:
             raise PlanError(f"interval_s must be between {_LEAST_INTERVAL_S:g} and {_LONGEST_INTERVAL_S:g} seconds, got {interval_s!r}")
         self._loader, self._interval_s = weakref.ref(loader), float(interval_s)
         self._title = loader.graph.name

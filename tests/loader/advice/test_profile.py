@@ -15,7 +15,7 @@ from gnnkit import Colocated, GraphLoader, GraphStore, InProcess, OnDevice, part
 from gnnkit.backends.base import Backend
 from gnnkit.errors import LoaderClosed, PlanError
 from gnnkit.host import available_cpus
-from gnnkit.loader.advice import Profile, advise, backend_options, call_for, profile
+from gnnkit.loader.advice import Profile, advise, call_for, divided, profile
 from tests.helpers.machine import in_time
 from tests.helpers.waiting import wait_until
 from tests.loader.advice.measurements import measured, shares
@@ -115,7 +115,7 @@ def test_an_advice_becomes_a_call_that_loaders_take(backend: Backend, change: di
     mine = GraphLoader.from_store(tmp_path / "store", num_neighbors=[2], backend=InProcess(1), progress=False)
     names = {made.__name__: made for made in (InProcess, Colocated, GraphStore, OnDevice)}
     with mine, eval(call or "mine", {"mine": mine, **names}) as made:
-        assert made.plan.backend == (change.get("backend") or replace(backend, **backend_options(backend.to_json(), change))).to_json()
+        assert made.plan.backend == (change.get("backend") or replace(backend, **divided(backend.to_json(), change)[0])).to_json()
         assert made.plan.runtime.prefetch == change.get("prefetch", 2)
 
 
