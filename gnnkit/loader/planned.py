@@ -291,12 +291,11 @@ def checked_inputs(inputs: Inputs, sampling: Sampling, graph: GraphHandle) -> tu
     Raises:
         PlanError: A value is unusable, or does not fit the graph or the sampling.
     """
+    if isinstance(inputs, InputAnchors):
+        return with_seed_weights(checked_anchors(inputs, graph), inputs.weights, graph), without_labels(sampling, inputs.label_types)
     found: Inputs
     if isinstance(inputs, InputLinks):
         found = checked_links(inputs, sampling, graph)
-    elif isinstance(inputs, InputAnchors):
-        found, sampling = checked_anchors(inputs, graph), without_labels(sampling, inputs.label_types)
-        return with_seed_weights(found, inputs.weights, graph), sampling
     else:
         if inputs.split is not None and inputs.ids is not None:
             raise PlanError("the plan's inputs need a split or ids but not both")
