@@ -60,7 +60,7 @@ class LoopSampling:
 
     back_s: float = 250e-6
     small_s: float = 0.5e-3
-    group_s: float = 2e-3
+    group_s: float = 3e-3
 
 
 @checks_calls()
@@ -128,7 +128,7 @@ class _Shared:
         self.plan, self.loop, self._make = plan, loop, make
         self.owner = os.getpid()
         self.batches = BatchList(plan, graph)
-        self.memory = graph.memory(plan.runtime.memory_budget)
+        self._graph, self.memory, self._wants_copy = graph, graph.memory(0), True
         self.window = num_threads + plan.runtime.prefetch
         self.pool = BlockPool(self.window + 1, pinned_for=plan.runtime.pin_device)
         # One lock. Threads wait for something to do, consumers for batches.
@@ -149,6 +149,12 @@ class _Shared:
             if self._tables is None or self._tables.graph is not self.memory.graph:
                 self._tables = GraphTables(self.memory.graph, weighted=self.plan.sampling.weight is not None)
             return self._tables
+
+    def want_copy(self) -> None:
+        """Has the graph copied into huge pages, if it may be: called with the first batch, which would wait for a processor beside it."""
+        if self._wants_copy:
+            self._wants_copy = False
+            self._graph.memory(self.plan.runtime.memory_budget)
 
     def sampler(self) -> BatchSource:
         """Returns a sampler for one thread."""
@@ -367,6 +373,7 @@ class InProcessStream:
         except BaseException:
             shared.unclaim()
             raise
+        shared.want_copy()
         shared.left_s = time.perf_counter()
         return found
 
@@ -447,6 +454,7 @@ class InProcessStream:
             except Exception as error:
                 return _raise_or_return(error)
             self._idle.append(sampler)
+        shared.want_copy()
         return result
 
     def _idle_sampler(self) -> BatchSource:
