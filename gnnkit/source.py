@@ -68,8 +68,12 @@ class GraphSource(Protocol):
         """
         ...
 
-    def array_chunks(self, owner: NodeType | EdgeType, name: str) -> Iterator[NDArray[Any]]:
-        """Yields rows ``[k, *row_shape]`` of an array of a node type or an edge type, in the dataset's order of these."""
+    def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
+        """Yields rows ``[k, *row_shape]`` of an edge array in the dataset's edge order."""
+        ...
+
+    def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
+        """Yields rows ``[k, *row_shape]`` of a node array in the dataset's node order."""
         ...
 
 
@@ -95,8 +99,12 @@ class RangedSource(Protocol):
         """Returns the edges ``[first, last)`` of the dataset's edge order: ``[2, last - first]`` (source row, target row)."""
         ...
 
-    def array_rows(self, owner: NodeType | EdgeType, name: str, first: int, last: int) -> NDArray[Any]:
-        """Returns rows ``[first, last)`` of an array of a node type or an edge type."""
+    def edge_array_rows(self, edge_type: EdgeType, name: str, first: int, last: int) -> NDArray[Any]:
+        """Returns rows ``[first, last)`` of an edge array."""
+        ...
+
+    def node_array_rows(self, node_type: NodeType, name: str, first: int, last: int) -> NDArray[Any]:
+        """Returns rows ``[first, last)`` of a node array."""
         ...
 
 

@@ -204,11 +204,15 @@ class UndirectedSource:
         else:
             yield from self._source.edge_chunks(edge_type)
 
-    def array_chunks(self, owner: NodeType | EdgeType, name: str) -> Iterator[NDArray[Any]]:
-        """The rows of an array, some at a time."""
-        if isinstance(owner, tuple) and owner[0] == owner[2]:
-            return self._merge(owner).rows(_array_key(name))
-        return self._source.array_chunks(self._reverse.get(owner, owner) if isinstance(owner, tuple) else owner, name)
+    def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
+        """The rows of an edge array, some at a time."""
+        if edge_type[0] == edge_type[2]:
+            return self._merge(edge_type).rows(_array_key(name))
+        return self._source.edge_array_chunks(self._reverse.get(edge_type, edge_type), name)
+
+    def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
+        """The rows of a node array, some at a time."""
+        return self._source.node_array_chunks(node_type, name)
 
     def _merge(self, edge_type: EdgeType) -> Spool:
         """The keys and arrays of edges of a type with the same node type at both ends: sorted by (source, target), each once."""
@@ -280,10 +284,15 @@ class FiledSource(RangedSource):
         for first, last in _steps(self.schema.edge_types[edge_type].num_edges):
             yield self.edge_rows(edge_type, first, last)
 
-    def array_chunks(self, owner: NodeType | EdgeType, name: str) -> Iterator[NDArray[Any]]:
-        """The rows of an array, some at a time."""
-        for first, last in _steps(self.schema.counts[owner]):
-            yield self.array_rows(owner, name, first, last)
+    def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
+        """The rows of an edge array, some at a time."""
+        for first, last in _steps(self.schema.edge_types[edge_type].num_edges):
+            yield self.edge_array_rows(edge_type, name, first, last)
+
+    def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
+        """The rows of a node array, some at a time."""
+        for first, last in _steps(self.schema.node_types[node_type].num_nodes):
+            yield self.node_array_rows(node_type, name, first, last)
 
 
 class CopiedSource(FiledSource):
@@ -301,19 +310,19 @@ class CopiedSource(FiledSource):
     @override
     def edge_rows(self, edge_type: EdgeType, first: int, last: int) -> NDArray[np.int64]:
         ends = zip(_ENDS, end_specs(self.schema, edge_type), strict=True)
-        return np.stack([self._read(edge_type, name, spec, first, last) for name, spec in ends]).astype(np.int64)
+        return np.stack([self._read(edge_type_name(edge_type), name, spec, first, last) for name, spec in ends]).astype(np.int64)
 
     @override
-    def array_rows(self, owner: NodeType | EdgeType, name: str, first: int, last: int) -> NDArray[Any]:
-        return self._read(owner, f"array.{name}", self.schema.arrays_of(owner)[name], first, last)
+    def edge_array_rows(self, edge_type: EdgeType, name: str, first: int, last: int) -> NDArray[Any]:
+        return self._read(edge_type_name(edge_type), f"array.{name}", self.schema.edge_types[edge_type].arrays[name], first, last)
 
-    def _read(self, owner: NodeType | EdgeType, name: str, spec: ArraySpec, first: int, last: int) -> NDArray[Any]:
-        return read_rows(_place(self._folder, owner) / file_name(name), spec, first, last, "remove the folder, and build the store again")
+    @override
+    def node_array_rows(self, node_type: NodeType, name: str, first: int, last: int) -> NDArray[Any]:
+        return self._read(f"node.{node_type}", f"array.{name}", self.schema.node_types[node_type].arrays[name], first, last)
 
-
-def _place(folder: Path, owner: NodeType | EdgeType) -> Path:
-    """The folder of a type in that of a copy."""
-    return folder / file_name(edge_type_name(owner) if isinstance(owner, tuple) else f"node.{owner}")
+    def _read(self, owner: str, name: str, spec: ArraySpec, first: int, last: int) -> NDArray[Any]:
+        path = self._folder / file_name(owner) / file_name(name)
+        return read_rows(path, spec, first, last, "remove the folder, and build the store again")
 
 
 def copy_source(source: GraphSource, folder: Path, events: EventSink) -> CopiedSource:
@@ -334,12 +343,12 @@ def copy_source(source: GraphSource, folder: Path, events: EventSink) -> CopiedS
     graph, schema, partial = SourceInput(source), source.schema, folder.with_name(folder.name + INCOMPLETE)
     remove_tree(partial)
     partial.mkdir(parents=True)
-    rows = sum(count * spec.row_nbytes for owner, count in schema.counts.items() for spec in schema.arrays_of(owner).values())
-    nbytes = rows + EDGE_BYTES * schema.num_edges
-    check_disk(partial, nbytes, f"the copy of {source.name}")
-    with Stage(events, "ingest", label=source.name, total=float(nbytes), unit="B") as stage:
+    nodes = sum(t.num_nodes * spec.row_nbytes for t in schema.node_types.values() for spec in t.arrays.values())
+    rows = sum(t.num_edges * spec.row_nbytes for t in schema.edge_types.values() for spec in t.arrays.values())
+    check_disk(partial, nodes + rows + EDGE_BYTES * schema.num_edges, f"the copy of {source.name}")
+    with Stage(events, "ingest", label=source.name, total=float(nodes + rows + EDGE_BYTES * schema.num_edges), unit="B") as stage:
         for edge_type, edges in schema.edge_types.items():
-            place = _place(partial, edge_type)
+            place = partial / file_name(edge_type_name(edge_type))
             place.mkdir()
             for batch in graph.edge_batches(edge_type, list(edges.arrays)):
                 check_ends(schema, edge_type, batch)
@@ -349,7 +358,7 @@ def copy_source(source: GraphSource, folder: Path, events: EventSink) -> CopiedS
                     append_rows(place / file_name(f"array.{name}"), values)
                 stage.advance(len(batch.source) * EDGE_BYTES + sum(values.nbytes for values in batch.rows.values()))
         for node_type, types in schema.node_types.items():
-            place = _place(partial, node_type)
+            place = partial / file_name(f"node.{node_type}")
             place.mkdir()
             for name in types.arrays:
                 reader = RowReader.of(graph, node_type, name)

@@ -139,9 +139,13 @@ class OgbSource:
         assert edges is not None, "a type of edges"
         return edges
 
-    def array_chunks(self, owner: NodeType | EdgeType, name: str) -> Iterator[NDArray[Any]]:
-        """The rows of an array, some at a time."""
-        return self._tables[owner].arrays[name].chunks()
+    def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
+        """The rows of an edge array, some at a time."""
+        return self._tables[edge_type].arrays[name].chunks()
+
+    def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
+        """The rows of a node array, some at a time."""
+        return self._tables[node_type].arrays[name].chunks()
 
     def _splits_of(self, node_type: NodeType) -> Mapping[str, NDArray[np.int64]]:
         folder, num_nodes = self._split_folders[node_type], self._tables[node_type].num_rows
@@ -156,8 +160,12 @@ class RangedOgbSource(OgbSource, RangedSource):
         return _rows(self._edges(edge_type), first, last)
 
     @override
-    def array_rows(self, owner: NodeType | EdgeType, name: str, first: int, last: int) -> NDArray[Any]:
-        return _rows(self._tables[owner].arrays[name], first, last)
+    def edge_array_rows(self, edge_type: EdgeType, name: str, first: int, last: int) -> NDArray[Any]:
+        return _rows(self._tables[edge_type].arrays[name], first, last)
+
+    @override
+    def node_array_rows(self, node_type: NodeType, name: str, first: int, last: int) -> NDArray[Any]:
+        return _rows(self._tables[node_type].arrays[name], first, last)
 
 
 def _rows(array: OgbArray, first: int, last: int) -> NDArray[Any]:

@@ -399,16 +399,22 @@ class PyGSource:
             self._checked.add((edge_type, start))
             yield chunk
 
-    def array_chunks(self, owner: NodeType | EdgeType, name: str) -> Iterator[NDArray[Any]]:
-        """Yields rows of an array; see ``GraphSource``."""
-        rows = self.array(owner, name)
-        return (rows[start : start + CHUNK_ROWS] for start in range(0, len(rows), CHUNK_ROWS))
+    def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
+        """Yields rows of an edge array; see ``GraphSource``."""
+        return _row_chunks(self.edge_array(edge_type, name))
 
-    def array(self, owner: NodeType | EdgeType, name: str) -> NDArray[Any]:
-        """An array as a whole, ``[num_nodes or num_edges, *row_shape]``, in the graph's own order; the user's memory where possible."""
-        what = "edge" if isinstance(owner, tuple) else "node"
-        found = _known(self._edges if isinstance(owner, tuple) else self._nodes, owner, f"{what} type")
-        rows: NDArray[Any] = _known(found.arrays, name, f"array of the {what}s {owner!r}")
+    def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
+        """Yields rows of a node array; see ``GraphSource``."""
+        return _row_chunks(self.node_array(node_type, name))
+
+    def edge_array(self, edge_type: EdgeType, name: str) -> NDArray[Any]:
+        """An edge array as a whole, ``[num_edges, *row_shape]``, in the order of the edges; the user's memory where possible."""
+        rows: NDArray[Any] = _known(_known(self._edges, edge_type, "edge type").arrays, name, f"array of the edges {edge_type}")
+        return rows
+
+    def node_array(self, node_type: NodeType, name: str) -> NDArray[Any]:
+        """A node array as a whole, ``[num_nodes, *row_shape]``; the user's memory where possible."""
+        rows: NDArray[Any] = _known(_known(self._nodes, node_type, "node type").arrays, name, f"array of the nodes {node_type!r}")
         return rows
 
     def _scan_homogeneous(self, data: Any, edge_arrays: Collection[str | None]) -> None:
@@ -494,6 +500,11 @@ def _sha256(piece: NDArray[Any]) -> bytes:
     return hashlib.sha256(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data).digest()
 
 
+def _row_chunks(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    for start in range(0, len(rows), CHUNK_ROWS):
+        yield rows[start : start + CHUNK_ROWS]
+
+
 def _known(table: Mapping[Any, Any], key: Any, what: str) -> Any:
     if key not in table:
         names = [str(name) for name in table]
@@ -547,7 +558,7 @@ def graph_from_pyg(
             raise PlanError(f"{node_type!r} has {node_schema.num_nodes} nodes; a type may have up to {_INT32_END - 1}")
     check_memory(_structure_nbytes(schema, edge_dir), f"sampling from {type(data).__name__}", schema)
     nodes = {
-        node_type: (NodePart({name: source.array(node_type, name) for name in node_schema.arrays}),)
+        node_type: (NodePart({name: source.node_array(node_type, name) for name in node_schema.arrays}),)
         for node_type, node_schema in schema.node_types.items()
     }
     edges = {edge_type: (_compress(source, edge_type, edge_dir, weight, time_attr, with_edge),) for edge_type in schema.edge_types}
@@ -594,13 +605,13 @@ def _compress(
         if edge_id is not None:
             edge_id[place] = np.arange(first, first + count)
         for name, rows in arrays.items():
-            rows[place] = source.array(edge_type, name)[first : first + count]
+            rows[place] = source.edge_array(edge_type, name)[first : first + count]
         first += count
     timed = timed_edge_types(source.schema, edge_dir, time_attr)
     times = None
     if time_attr is not None and edge_type in timed:
         own = timed[edge_type] is None
-        times = as_times(arrays[time_attr]) if own else as_times(source.array(edge_type[2 * other_end], time_attr))[indices]
+        times = as_times(arrays[time_attr]) if own else as_times(source.node_array(edge_type[2 * other_end], time_attr))[indices]
         if (order := time_order(indptr, times)) is not None:
             times, indices = times[order], indices[order]
             edge_id = None if edge_id is None else edge_id[order]
@@ -609,7 +620,7 @@ def _compress(
             times = times.copy()  # an array of its own, as everywhere
     prefix = None
     if weight is not None and weight in arrays:
-        exponent = weight_exponent(check_weights(source.array(edge_type, weight), edge_type, weight))
+        exponent = weight_exponent(check_weights(source.edge_array(edge_type, weight), edge_type, weight))
         prefix = weight_prefix(indptr, arrays[weight], exponent)
     return EdgePart(indptr.astype(index_dtype(edge_schema.num_edges), copy=False), indices, edge_id, prefix, arrays, times)
 

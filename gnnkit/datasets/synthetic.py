@@ -393,23 +393,33 @@ class GeneratedSource(RangedSource):
         pieces = ((start, min(step, total - start)) for start in range(0, total, step))
         return overlap(pieces, lambda piece: make(*piece), num_threads=threads, depth=threads + 1)
 
-    def array_chunks(self, owner: NodeType | EdgeType, name: str) -> Iterator[NDArray[Any]]:
+    def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
+        """The edges carry nothing.
+
+        Raises:
+            PlanError: Always.
+        """
+        raise PlanError(f"the edges of {self.name} carry no array {name!r}")
+
+    @override
+    def edge_array_rows(self, edge_type: EdgeType, name: str, first: int, last: int) -> NDArray[Any]:
+        raise PlanError(f"the edges of {self.name} carry no array {name!r}")
+
+    def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
         """Yields rows of "x" (float32 ``[k, num_features]``) or "y" (int64 ``[k]``, -1 for nodes without a label).
 
         Raises:
             PlanError: There is no such array.
         """
-        make = self._maker(owner, name)
+        make = self._maker(node_type, name)
         return self._ahead(self.num_nodes, _FEATURE_ROWS if name == "x" else _EDGE_ROWS, make)
 
     @override
-    def array_rows(self, owner: NodeType | EdgeType, name: str, first: int, last: int) -> NDArray[Any]:
-        return self._maker(owner, name)(first, last - first)
+    def node_array_rows(self, node_type: NodeType, name: str, first: int, last: int) -> NDArray[Any]:
+        return self._maker(node_type, name)(first, last - first)
 
-    def _maker(self, owner: NodeType | EdgeType, name: str) -> Callable[[int, int], NDArray[Any]]:
-        if isinstance(owner, tuple):
-            raise PlanError(f"the edges of {self.name} carry no array {name!r}")
-        _check(owner, HOMOGENEOUS_NODE_TYPE, "node type")
+    def _maker(self, node_type: NodeType, name: str) -> Callable[[int, int], NDArray[Any]]:
+        _check(node_type, HOMOGENEOUS_NODE_TYPE, "node type")
         if name not in ("x", "y"):
             raise PlanError(f"the nodes of {self.name} carry 'x' and 'y', not {name!r}")
         return self._features_from if name == "x" else self._labels_from

@@ -78,8 +78,8 @@ def _write_products(source: GeneratedSource, folder: Path, compresslevel: int, e
         "raw/num-node-list": [np.array([[source.num_nodes]])],
         "raw/num-edge-list": [np.array([[source.num_draws]])],
         "raw/edge": (np.ascontiguousarray(chunk[:, ::2].T) for chunk in source.edge_chunks()),
-        "raw/node-feat": source.array_chunks(HOMOGENEOUS_NODE_TYPE, "x"),
-        "raw/node-label": (labels[:, None] for labels in source.array_chunks(HOMOGENEOUS_NODE_TYPE, "y")),
+        "raw/node-feat": source.node_array_chunks(HOMOGENEOUS_NODE_TYPE, "x"),
+        "raw/node-label": (labels[:, None] for labels in source.node_array_chunks(HOMOGENEOUS_NODE_TYPE, "y")),
         **_split_tables(source, "sales_ranking"),
     }
     rows = 2 + source.num_draws + 3 * source.num_nodes
@@ -94,11 +94,11 @@ def _write_papers(source: GeneratedSource, folder: Path, compresslevel: int, eve
     ends = (np.ascontiguousarray(chunk[end]) for end in (0, 1) for chunk in source.edge_chunks())
     data = {
         "edge_index": ((2, num_edges), ends),
-        "node_feat": ((num_nodes, source.shape.num_features), source.array_chunks(HOMOGENEOUS_NODE_TYPE, "x")),
+        "node_feat": ((num_nodes, source.shape.num_features), source.node_array_chunks(HOMOGENEOUS_NODE_TYPE, "x")),
         "num_nodes_list": ((1,), [np.array([num_nodes])]),
         "num_edges_list": ((1,), [np.array([num_edges])]),
     }
-    labels = (np.where(y < 0, np.float32(np.nan), y.astype(np.float32)) for y in source.array_chunks(HOMOGENEOUS_NODE_TYPE, "y"))
+    labels = (np.where(y < 0, np.float32(np.nan), y.astype(np.float32)) for y in source.node_array_chunks(HOMOGENEOUS_NODE_TYPE, "y"))
     splits = _split_tables(source, "time")
     rows = 2 + 2 * num_edges + 2 * num_nodes + sum(len(rows) for (rows,) in splits.values())
     with Stage(events, "write", label=str(folder), total=rows, unit="rows") as stage:

@@ -42,7 +42,7 @@ class _Columns:
     def __init__(self, graph: GraphHandle) -> None:
         self._arrays, self.metadata, self.schema = graph.arrays, graph.metadata, graph.arrays.schema
 
-    def array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
+    def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
         """Yields an array.
 
         Raises:

@@ -110,7 +110,8 @@ class BuildTask:
     def measured(self) -> Mapping[NodeType | EdgeType, Mapping[str, ArraySpec]]:
         """The source's arrays that are to be quantised, by type."""
         source, stored = self.source.schema, store_schema(self.source.schema, self.options, self.source.metadata)
-        return {t: {name: source.arrays_of(t)[name] for name in unmeasured(stored.arrays_of(t))} for t in source.counts}
+        owners: list[NodeType | EdgeType] = [*source.node_types, *source.edge_types]
+        return {t: {name: source.arrays_of(t)[name] for name in unmeasured(stored.arrays_of(t))} for t in owners}
 
     def ranges_of(self, owner: NodeType | EdgeType, rows: Mapping[str, NDArray[Any]]) -> dict[str, ColumnRange]:
         """The ranges of the columns of those rows of a type's arrays that are to be quantised."""
@@ -179,18 +180,18 @@ class PartInput(SourceInput):
             self._spools[edge_type] = spool
         return self._spools[edge_type]
 
-    def array_chunks(self, owner: NodeType | EdgeType, name: str) -> Iterator[NDArray[Any]]:
-        """Yields the part's own rows, of nodes."""
-        assert isinstance(owner, str), "edges come with their arrays"
+    def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
+        """Yields the part's own rows."""
         if self._part is None:
             return
         if self._task.assignment is not None:
-            yield from (piece["rows"] for piece in self._nodes[owner, name])
+            yield from (piece["rows"] for piece in self._nodes[node_type, name])
             return
-        low, high = self._task.range_of(owner, self._part)
-        step = max(1, BLOCK_BYTES // max(1, self.schema.node_types[owner].arrays[name].row_nbytes))
+        nodes = self.schema.node_types[node_type]
+        low, high = self._task.range_of(node_type, self._part)
+        step = max(1, BLOCK_BYTES // max(1, nodes.arrays[name].row_nbytes))
         for first in range(low, high, step):
-            yield self._task.source.array_rows(owner, name, first, min(first + step, high))
+            yield self._task.source.node_array_rows(node_type, name, first, min(first + step, high))
 
 
 # Tasks: what follows runs in processes of Ray's, on any node ------------------------------------------------------------------
@@ -277,7 +278,7 @@ def divide_edges(held: Sequence[Any], edge_type: EdgeType, first: int, last: int
     nbytes, largest = edges.nbytes, 0.0
     arrays: dict[str, NDArray[Any]] = {}
     for number, name in enumerate(schema.edge_types[edge_type].arrays):
-        rows = columns[f"array{number}"] = arrays[name] = source.array_rows(edge_type, name, first, last)
+        rows = columns[f"array{number}"] = arrays[name] = source.edge_array_rows(edge_type, name, first, last)
         nbytes += rows.nbytes
         if name == options.weight and edge_type in weighted_edge_types(schema, options):
             largest = check_weights(rows, edge_type, name, first)
@@ -293,7 +294,7 @@ def divide_nodes(held: Sequence[Any], node_type: NodeType, name: str, first: int
     Where parts are ranges of nodes it returns ``RangeFacts`` alone, for the ranges of columns: owners read the rows again.
     """
     task: BuildTask = _taken(held)
-    rows = task.source.array_rows(node_type, name, first, last)
+    rows = task.source.node_array_rows(node_type, name, first, last)
     facts = RangeFacts(_here(), rows.nbytes, ranges=task.ranges_of(node_type, {name: rows}))
     if task.assignment is None:
         return facts

@@ -243,7 +243,7 @@ class _AppendWriter:
                     writer = self._copy(file, specs[file], recoding)
                     if part == last and file == files[0]:
                         before = len(self.store.file(file))
-                        for first, rows in numbered(self.graph.array_chunks(node_type, name)):
+                        for first, rows in numbered(self.graph.node_array_chunks(node_type, name)):
                             writer.write(before + first, convert_rows(rows, spec, stored, f"{name!r} of {node_type!r}"))
         if new and node_type in self.draft.renumbered:
             for file in (node_file(last, node_type, "global_id"), book_file(node_type)):

@@ -428,17 +428,29 @@ class GltPartitionSource:
                     raise DatasetError(f"edge type {edge_type} names node {bad} of {edge_type[2 * column]!r}, which has {limit} nodes")
             yield np.ascontiguousarray(pairs.T)
 
-    def array_chunks(self, owner: NodeType | EdgeType, name: str) -> Iterator[NDArray[Any]]:
-        """Yields rows in the order of ids, of labels, a file of its own, weights or features; see ``GraphSource.array_chunks``."""
-        spec, count, extra = self.schema.arrays_of(owner)[name], self.schema.counts[owner], self._layout.array(owner, name)
-        if isinstance(owner, str) and name == LABEL_NAME and owner in self._labels:
-            return iter([to_array(read_tensor(self._labels[owner])).reshape(count, *spec.row_shape)])
+    def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
+        """Yields rows in the order of edge ids; see ``GraphSource.edge_array_chunks``."""
+        edges, weights = self.schema.edge_types[edge_type], None
+        if name == WEIGHT_NAME:
+            weights = [MappedRows(e.ids, e.weights.__getitem__) for e in self._edges[edge_type] if e.weights is not None]
+        return self._array_chunks(edge_type, name, edges.arrays[name], edges.num_edges, weights)
+
+    def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
+        """Yields rows in the order of node ids; see ``GraphSource.node_array_chunks``."""
+        nodes = self.schema.node_types[node_type]
+        spec = nodes.arrays[name]
+        if name == LABEL_NAME and node_type in self._labels:
+            return iter([to_array(read_tensor(self._labels[node_type])).reshape(nodes.num_nodes, *spec.row_shape)])
+        return self._array_chunks(node_type, name, spec, nodes.num_nodes)
+
+    def _array_chunks(
+        self, owner: NodeType | EdgeType, name: str, spec: ArraySpec, count: int, rows: Sequence[MappedRows] | None = None
+    ) -> Iterator[NDArray[Any]]:
+        """Yields rows of an array with a file of its own, else ``rows``, else features, in the order of ids."""
+        extra, what = self._layout.array(owner, name), "nodes" if isinstance(owner, str) else "edges"
         if extra.exists():
             return _npy_chunks(extra, spec, count)
-        parts: Sequence[MappedRows | PickledRows] = [PickledRows(folder) for folder in self._feature_folders(owner)]
-        if isinstance(owner, tuple) and name == WEIGHT_NAME:
-            parts = [MappedRows(e.ids, e.weights.__getitem__) for e in self._edges[owner] if e.weights is not None]
-        what = "nodes" if isinstance(owner, str) else "edges"
+        parts = [PickledRows(folder) for folder in self._feature_folders(owner)] if rows is None else rows
         return in_order(parts, count, spec.row_shape, spec.numpy_dtype, f"{name!r} of {what} {owner!r}")
 
     def _feature_folders(self, owner: NodeType | EdgeType) -> list[Path]:
@@ -484,7 +496,7 @@ class GltPartitionSource:
             lambda t, arrays: dict(arrays) | ({LABEL_NAME: found.arrays_of(t)[LABEL_NAME]} if t in own else {})
         )
         for what, old, new in (("node", schema.node_types, found.node_types), ("edge", schema.edge_types, found.edge_types)):
-            if list(old) != list(new) or any(schema.counts[t] != found.counts[t] for t in old):
+            if list(old) != list(new) or [_size(t) for t in old.values()] != [_size(t) for t in new.values()]:
                 raise damaged(self._layout.about, f"its {what} types do not agree with the partition books")
         return schema
 
@@ -568,6 +580,10 @@ def _types(meta: Mapping[str, Any]) -> tuple[list[NodeType], list[EdgeType]]:
         if not word or "/" in word or word.startswith("."):
             raise DatasetError(f"META names the type {word!r}, which cannot be a folder", _SPEC_HINT)
     return [str(t) for t in meta["node_types"]], edge_types
+
+
+def _size(type_schema: NodeTypeSchema | EdgeTypeSchema) -> int:
+    return type_schema.num_nodes if isinstance(type_schema, NodeTypeSchema) else type_schema.num_edges
 
 
 def _feature_spec(folders: list[Path]) -> ArraySpec | None:

@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,7 +130,7 @@ class BuildInput(ABC):
         """Yields all edges with the rows of the named edge arrays."""
 
     @abstractmethod
-    def array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
+    def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
         """Yields rows of a node array in the dataset's node order."""
 
     def cheap_to_reread(self, edge_type: EdgeType, names: Sequence[str]) -> bool:
@@ -165,7 +165,9 @@ class RowReader:
     def of(cls, graph: GraphSource | BuildInput, owner: Any, name: str, num_rows: int | None = None) -> RowReader:
         """Reads an array of a type: as many rows as the type has nodes or edges, where nothing else is said."""
         spec, count = graph.schema.arrays_of(owner)[name], graph.schema.counts[owner] if num_rows is None else num_rows
-        return cls(graph.array_chunks(owner, name), spec, f"{name!r} of {owner!r}", count)
+        # Edges are read of sources alone: a store's come in batches.
+        chunks = graph.node_array_chunks if isinstance(owner, str) else cast("GraphSource", graph).edge_array_chunks
+        return cls(chunks(owner, name), spec, f"{name!r} of {owner!r}", count)
 
     def take(self, count: int) -> NDArray[Any]:
         """The next ``count`` rows; a view wherever they lie in one chunk.
@@ -267,13 +269,17 @@ class SourceInput(BuildInput):
         for reader in (edges, *readers.values()):
             reader.finish()
 
+    def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
+        """Yields rows of a node array of the source."""
+        return self._source.node_array_chunks(node_type, name)
+
     def edge_chunks(self, edge_type: EdgeType) -> Iterator[NDArray[Any]]:
         """Yields the edges of the source, ``[2, k]``."""
         return self._source.edge_chunks(edge_type)
 
-    def array_chunks(self, owner: NodeType | EdgeType, name: str) -> Iterator[NDArray[Any]]:
-        """Yields rows of an array of the source."""
-        return self._source.array_chunks(owner, name)
+    def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
+        """Yields rows of an edge array of the source."""
+        return self._source.edge_array_chunks(edge_type, name)
 
     def _transposed(self, edge_type: EdgeType) -> Iterator[NDArray[Any]]:
         for chunk in self.edge_chunks(edge_type):
@@ -332,7 +338,7 @@ class StoreInput(BuildInput):
                 yield EdgeBatch(first + low, source, target, ids, {name: edges.arrays[name][low:high] for name in names})
             first += len(edges.indices)
 
-    def array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
+    def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
         """Yields rows of a node array in the dataset's node order."""
         arrays = self.store.arrays()
         parts, book, bounds = arrays.nodes[node_type], arrays.store_id[node_type], arrays.node_bounds[node_type]
@@ -373,9 +379,9 @@ class SortedEdgesInput(StoreInput):
         """The fingerprint of the input."""
         return self._nodes.fingerprint()
 
-    def array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
+    def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
         """Yields rows of a node array of the input."""
-        return self._nodes.array_chunks(node_type, name)
+        return self._nodes.node_array_chunks(node_type, name)
 
 
 def edges_only(graph: BuildInput) -> BuildInput:
@@ -419,13 +425,13 @@ class KeptSourceInput(SourceInput):
         for chunk in self._once((edge_type, ""), super().edge_chunks(edge_type), spec, (2, -1)):
             yield chunk.astype(np.int64, copy=False)
 
-    def array_chunks(self, owner: NodeType | EdgeType, name: str) -> Iterator[NDArray[Any]]:
-        """Yields rows of an array, parsed once where it is one of edges that is kept."""
-        chunks = super().array_chunks(owner, name)
-        if not isinstance(owner, tuple) or name not in self._kept:
+    def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
+        """Yields rows of an edge array, parsed once where it is kept."""
+        chunks = super().edge_array_chunks(edge_type, name)
+        if name not in self._kept:
             return chunks
-        spec = self.schema.edge_types[owner].arrays[name]
-        return self._once((owner, name), chunks, spec, (-1, *spec.stored_shape))
+        spec = self.schema.edge_types[edge_type].arrays[name]
+        return self._once((edge_type, name), chunks, spec, (-1, *spec.stored_shape))
 
     def _once(
         self, key: tuple[EdgeType, str], chunks: Iterator[NDArray[Any]], spec: ArraySpec, shape: tuple[int, ...]
@@ -490,7 +496,8 @@ def with_quantizations(graph: BuildInput, schema: GraphSchema, events: EventSink
     Raises:
         PlanError: See ``ColumnRange.quantization``; names the column.
     """
-    counts = schema.counts
+    counts: dict[NodeType | EdgeType, int] = {t: nodes.num_nodes for t, nodes in schema.node_types.items()}
+    counts |= {t: edges.num_edges for t, edges in schema.edge_types.items()}
     pending = [(owner, name) for owner in counts for name in unmeasured(schema.arrays_of(owner))]
     if not pending:
         return schema
@@ -512,7 +519,7 @@ def measured(graph: BuildInput, owner: NodeType | EdgeType, name: str, stage: St
     if isinstance(owner, tuple):
         chunks: Iterator[NDArray[Any]] = (batch.rows[name] for batch in graph.edge_batches(owner, [name]))
     else:
-        chunks = graph.array_chunks(owner, name)
+        chunks = graph.node_array_chunks(owner, name)
     for chunk in chunks:
         found.add_rows(chunk, spec)
         if stage is not None:

@@ -128,7 +128,7 @@ def build_nodes(context: BuildContext, node_type: NodeType, hot: list[Mapping[No
     low, high = numbering.bounds[context.parts[0] :][:2] if context.parts else (0, 0)
     own = StoreNumbering(np.clip(numbering.bounds, low, high) - low)
     for name, spec in schema.arrays.items():
-        chunks = context.graph.array_chunks(node_type, name)
+        chunks = context.graph.node_array_chunks(node_type, name)
         stored = context.draft.schema.node_types[node_type].arrays[name]
         cached = _cached_rows(context, node_type, hot) if name == FEATURE_NAME else []
         _scatter(context, node_type, name, chunks, (spec, stored), numbering if context.graph.totals is None else own, cached)

@@ -88,7 +88,7 @@ def test_the_peers_get_the_same_graph(graph: BenchGraph) -> None:
     source = products_like(SCALE)
     edges = np.concatenate(list(source.edge_chunks()), axis=1)
     assert np.array_equal(np.stack([row, col]), edges)
-    assert np.array_equal(feat, np.concatenate(list(source.array_chunks("node", "x"))))
+    assert np.array_equal(feat, np.concatenate(list(source.node_array_chunks("node", "x"))))
     assert np.array_equal(train, source.splits["node"]["train"])
     assert {array.dtype.name for array in (row, col, train)} == {"int64"} and feat.dtype == np.float32
 

@@ -24,9 +24,18 @@ def read_edges(source: GraphSource, edge_type: tuple[str, str, str]) -> NDArray[
     return edges
 
 
-def read_array(source: GraphSource, owner: str | tuple[str, str, str], name: str) -> NDArray[Any]:
-    """What is streamed, which must be what the schema says."""
-    chunks, num_rows, spec = list(source.array_chunks(owner, name)), source.schema.counts[owner], source.schema.arrays_of(owner)[name]
+def read_node_array(source: GraphSource, node_type: str, name: str) -> NDArray[Any]:
+    table = source.schema.node_types[node_type]
+    return _checked(list(source.node_array_chunks(node_type, name)), table.num_nodes, table.arrays[name])
+
+
+def read_edge_array(source: GraphSource, edge_type: tuple[str, str, str], name: str) -> NDArray[Any]:
+    table = source.schema.edge_types[edge_type]
+    return _checked(list(source.edge_array_chunks(edge_type, name)), table.num_edges, table.arrays[name])
+
+
+def _checked(chunks: list[NDArray[Any]], num_rows: int, spec: Any) -> NDArray[Any]:
+    """What was streamed must be what the schema says."""
     values = np.concatenate([np.empty((0, *spec.row_shape), spec.numpy_dtype), *chunks])
     assert all(chunk.dtype == spec.numpy_dtype for chunk in chunks)
     assert values.shape == (num_rows, *spec.row_shape)
@@ -38,11 +47,11 @@ def read_everything(source: GraphSource) -> dict[str, NDArray[Any]]:
     found: dict[str, NDArray[Any]] = {}
     for node_type, table in source.schema.node_types.items():
         for name in table.arrays:
-            found[f"{node_type}.{name}"] = read_array(source, node_type, name)
+            found[f"{node_type}.{name}"] = read_node_array(source, node_type, name)
     for edge_type, edges in source.schema.edge_types.items():
         found["/".join(edge_type)] = read_edges(source, edge_type)
         for name in edges.arrays:
-            found[f"{edge_type}.{name}"] = read_array(source, edge_type, name)
+            found[f"{edge_type}.{name}"] = read_edge_array(source, edge_type, name)
     for node_type, splits in source.splits.items():
         for split, ids in splits.items():
             found[f"{node_type}/{split}"] = ids

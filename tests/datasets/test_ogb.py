@@ -17,7 +17,7 @@ from gnnkit.datasets import evaluator, ogb_names, ogb_table, open_ogb
 from gnnkit.datasets.ogb import ogb_info
 from gnnkit.datasets.ogb_table import CsvTable
 from gnnkit.errors import DatasetError
-from tests.datasets.reading import ask_ogb, read_array, read_edges, read_everything
+from tests.datasets.reading import ask_ogb, read_edge_array, read_edges, read_everything, read_node_array
 from tests.helpers.ogb_trees import read_text, write_csv, write_tree
 
 EDGES = ("node", "to", "node")
@@ -49,11 +49,11 @@ def test_untyped_graphs_equal_ogbs_own_reading(name: str, tmp_path: Path) -> Non
     nodes, edges = source.schema.node_types["node"].arrays, source.schema.edge_types[EDGES].arrays
     assert {*nodes, *edges} - {"y"} == set(expected)
     for key, value in expected.items():
-        mine = read_array(source, "node", key) if key in nodes else read_array(source, EDGES, key)
+        mine = read_node_array(source, "node", key) if key in nodes else read_edge_array(source, EDGES, key)
         assert mine.dtype == value.dtype
         np.testing.assert_array_equal(mine, value)
     labels = theirs.labels[:, 0] if theirs.labels.shape[1] == 1 else theirs.labels
-    np.testing.assert_array_equal(read_array(source, "node", "y"), np.nan_to_num(labels, nan=-1).astype(np.int64))
+    np.testing.assert_array_equal(read_node_array(source, "node", "y"), np.nan_to_num(labels, nan=-1).astype(np.int64))
     for split, ids in theirs.splits.items():
         np.testing.assert_array_equal(source.splits["node"][split], ids)
 
@@ -69,14 +69,14 @@ def test_typed_graph_equals_ogbs_own_reading(tmp_path: Path) -> None:
     assert set(source.schema.edge_types) == set(theirs.graph["edge_index_dict"])
     for edge_type, edge_index in theirs.graph["edge_index_dict"].items():
         np.testing.assert_array_equal(read_edges(source, edge_type), edge_index)
-        np.testing.assert_array_equal(read_array(source, edge_type, "edge_reltype"), theirs.graph["edge_reltype"][edge_type])
+        np.testing.assert_array_equal(read_edge_array(source, edge_type, "edge_reltype"), theirs.graph["edge_reltype"][edge_type])
         assert set(source.schema.edge_types[edge_type].arrays) == {"edge_reltype"}
     assert {key: set(table.arrays) for key, table in source.schema.node_types.items()} == {
         "author": set(), "field_of_study": set(), "institution": set(), "paper": {"x", "y", "node_year"}
     }  # fmt: skip
-    np.testing.assert_array_equal(read_array(source, "paper", "x"), theirs.graph["node_feat_dict"]["paper"])
-    np.testing.assert_array_equal(read_array(source, "paper", "node_year"), theirs.graph["node_year"]["paper"])
-    np.testing.assert_array_equal(read_array(source, "paper", "y"), theirs.labels["paper"][:, 0])
+    np.testing.assert_array_equal(read_node_array(source, "paper", "x"), theirs.graph["node_feat_dict"]["paper"])
+    np.testing.assert_array_equal(read_node_array(source, "paper", "node_year"), theirs.graph["node_year"]["paper"])
+    np.testing.assert_array_equal(read_node_array(source, "paper", "y"), theirs.labels["paper"][:, 0])
     assert set(source.splits) == {"paper"}
     for split, ids in theirs.splits.items():
         np.testing.assert_array_equal(source.splits["paper"][split], ids["paper"])
@@ -89,7 +89,7 @@ def test_inverse_edges_lie_beside_their_edges(tmp_path: Path) -> None:
     edges = read_edges(source, EDGES)
     np.testing.assert_array_equal(edges[:, 0::2].T, written)
     np.testing.assert_array_equal(edges[::-1, 1::2].T, written)
-    features = read_array(source, EDGES, "edge_attr")
+    features = read_edge_array(source, EDGES, "edge_attr")
     np.testing.assert_array_equal(features[0::2], features[1::2])
 
 
@@ -113,15 +113,15 @@ def test_variants_of_the_binary_layout(kind: str, tmp_path: Path) -> None:
     save(tree / "raw/node-label.npz", node_label=labels)
     source = open_ogb("ogbn-papers100M", root=tmp_path, download=False)
     np.testing.assert_array_equal(read_edges(source, EDGES), arrays["edge_index"])
-    np.testing.assert_array_equal(read_array(source, "node", "x"), arrays["node_feat"])
-    np.testing.assert_array_equal(read_array(source, "node", "y"), np.nan_to_num(labels.reshape(-1), nan=-1))
+    np.testing.assert_array_equal(read_node_array(source, "node", "x"), arrays["node_feat"])
+    np.testing.assert_array_equal(read_node_array(source, "node", "y"), np.nan_to_num(labels.reshape(-1), nan=-1))
 
 
 def test_missing_labels_in_text_are_minus_one(tmp_path: Path) -> None:
     tree = write_tree("ogbn-arxiv", tmp_path, num_nodes=5)
     write_csv(tree / "raw/node-label.csv.gz", [["3.0"], [None], ["nan"], ["39"], [0]])
     source = open_ogb("ogbn-arxiv", root=tmp_path, download=False)
-    assert read_array(source, "node", "y").tolist() == [3, -1, -1, 39, 0]
+    assert read_node_array(source, "node", "y").tolist() == [3, -1, -1, 39, 0]
 
 
 def test_features_of_whole_numbers_stay_whole_as_in_ogb(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_features_of_whole_numbers_stay_whole_as_in_ogb(tmp_path: Path) -> None:
     write_csv(tree / "raw/node-feat.csv.gz", [[1, -2], [3, 4], [5, 6], [7, 8]])
     theirs = ask_ogb("ogbn-arxiv", tree, tmp_path)
     source = open_ogb("ogbn-arxiv", root=tmp_path / "root", download=False)
-    x = read_array(source, "node", "x")
+    x = read_node_array(source, "node", "x")
     assert x.dtype == theirs.graph["node_feat"].dtype == np.int64
     np.testing.assert_array_equal(x, theirs.graph["node_feat"])
 
@@ -138,7 +138,7 @@ def test_one_fraction_far_from_the_start_makes_features_float(tmp_path: Path, mo
     monkeypatch.setattr(ogb_table, "_SAMPLE_BYTES", 100)
     tree = write_tree("ogbn-arxiv", tmp_path, num_nodes=500)
     write_csv(tree / "raw/node-feat.csv.gz", [*([1, 2] for _ in range(499)), [1, 0.5]])
-    x = read_array(open_ogb("ogbn-arxiv", root=tmp_path, download=False), "node", "x")
+    x = read_node_array(open_ogb("ogbn-arxiv", root=tmp_path, download=False), "node", "x")
     assert x.dtype == np.float32
     assert x[-1].tolist() == [1, 0.5]
 
@@ -183,9 +183,9 @@ def test_a_tree_without_write_permission_is_read(tmp_path: Path) -> None:
     for path in paths:
         path.chmod(0o555 if path.is_dir() else 0o444)
     code = (
-        "import os; from tests.datasets.reading import read_everything, read_array; from gnnkit.datasets.ogb import open_ogb;"
+        "import os; from tests.datasets.reading import read_everything, read_node_array; from gnnkit.datasets.ogb import open_ogb;"
         f"assert not os.access({str(tree)!r}, os.W_OK); s = open_ogb('ogbn-proteins', root={str(tmp_path)!r}, download=False);"
-        "read_everything(s); s.fingerprint(); print(read_array(s, 'node', 'node_species').shape)"
+        "read_everything(s); s.fingerprint(); print(read_node_array(s, 'node', 'node_species').shape)"
     )
     # Root without the right to ignore permissions.
     drop = ["/usr/bin/setpriv", "--bounding-set", "-dac_override,-dac_read_search"] if os.geteuid() == 0 else []

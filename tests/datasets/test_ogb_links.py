@@ -28,7 +28,7 @@ from gnnkit.datasets import evaluator, ogb_names, open_ogb
 from gnnkit.datasets.ogb import ogb_info
 from gnnkit.datasets.ogb_binary import read_saved
 from gnnkit.errors import DatasetError
-from tests.datasets.reading import read_array, read_edges, read_everything
+from tests.datasets.reading import read_edge_array, read_edges, read_everything, read_node_array
 from tests.helpers.ogb_link_trees import LINK_NAMES, save_splits, write_link_tree
 from tests.helpers.ogb_trees import rewrite
 from tests.storage.checks import build_store
@@ -91,7 +91,7 @@ def test_untyped_datasets_equal_ogbs_own_reading(name: str, saved: str, tmp_path
     nodes, edges = source.schema.node_types["node"].arrays, source.schema.edge_types[EDGES].arrays
     assert {*nodes, *edges} == set(expected)
     for key, value in expected.items():
-        mine = read_array(source, "node", key) if key in nodes else read_array(source, EDGES, key)
+        mine = read_node_array(source, "node", key) if key in nodes else read_edge_array(source, EDGES, key)
         assert mine.dtype == value.dtype
         np.testing.assert_array_equal(mine, value)
     assert list(source.link_splits) == [EDGES] and list(source.link_splits[EDGES]) == list(splits)
@@ -109,7 +109,7 @@ def test_links_of_biokg_come_by_edge_type(saved: str, tmp_path: Path, monkeypatc
     assert set(source.schema.edge_types) == set(graph["edge_index_dict"]) == set(source.link_splits)
     for edge_type, edge_index in graph["edge_index_dict"].items():
         np.testing.assert_array_equal(read_edges(source, edge_type), edge_index)
-        np.testing.assert_array_equal(read_array(source, edge_type, "edge_reltype"), graph["edge_reltype"][edge_type])
+        np.testing.assert_array_equal(read_edge_array(source, edge_type, "edge_reltype"), graph["edge_reltype"][edge_type])
     relation_of = {edge_type: int(numbers[0, 0]) for edge_type, numbers in graph["edge_reltype"].items()}
     for split, value in splits.items():
         rows = zip(value["head_type"], np.asarray(value["relation"]).tolist(), value["tail_type"], strict=True)

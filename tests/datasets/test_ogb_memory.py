@@ -35,7 +35,7 @@ total = rows = 0
 for edges in source.edge_chunks(("node", "to", "node")):
     rows += edges.shape[1]
 for array in source.schema.node_types["node"].arrays:
-    for chunk in source.array_chunks("node", array):
+    for chunk in source.node_array_chunks("node", array):
         total += chunk.nbytes
 print(rows, total)
 """

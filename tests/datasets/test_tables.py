@@ -28,7 +28,7 @@ import gnnkit
 from gnnkit import BuildOptions, GraphLoader
 from gnnkit.datasets import TableSource
 from gnnkit.errors import DatasetError, GnnkitError, PlanError
-from tests.datasets.reading import read_array, read_edges
+from tests.datasets.reading import read_edge_array, read_edges, read_node_array
 from tests.storage.checks import build_store
 
 BUYS, FOLLOWS = ("user", "buys", "item"), ("user", "follows", "user")
@@ -124,13 +124,13 @@ def test_it_is_what_pandas_makes_of_it(tmp_path: Path) -> None:
     assert np.array_equal(read_edges(source, FOLLOWS), expected)
     one_hot = np.stack([users.country == name for name in ("ch", "de", "fr")], axis=1)
     x = np.concatenate([users[["age"]], one_hot], axis=1).astype(np.float32)
-    assert np.array_equal(read_array(source, "user", "x"), x)
-    assert np.array_equal(read_array(source, "user", "y"), users.churned.astype(np.int64))
-    assert np.array_equal(read_array(source, "user", "plan"), number_of(["free", "pro", "team"], users.plan))
-    assert np.array_equal(read_array(source, "item", "x"), items[["price"]].astype(np.float32))
-    assert np.array_equal(read_array(source, BUYS, "time"), buys["at"].astype("datetime64[us]").astype(np.int64))
+    assert np.array_equal(read_node_array(source, "user", "x"), x)
+    assert np.array_equal(read_node_array(source, "user", "y"), users.churned.astype(np.int64))
+    assert np.array_equal(read_node_array(source, "user", "plan"), number_of(["free", "pro", "team"], users.plan))
+    assert np.array_equal(read_node_array(source, "item", "x"), items[["price"]].astype(np.float32))
+    assert np.array_equal(read_edge_array(source, BUYS, "time"), buys["at"].astype("datetime64[us]").astype(np.int64))
     for name in ("edge_weight", "edge_attr"):
-        assert np.array_equal(read_array(source, BUYS, name).ravel(), buys.amount.astype(np.float32))
+        assert np.array_equal(read_edge_array(source, BUYS, name).ravel(), buys.amount.astype(np.float32))
     for split, called in {"train": "train", "valid": "val", "test": "test"}.items():
         assert np.array_equal(source.splits["user"][split], np.flatnonzero(users.fold == called))
     facts = source.metadata["tables"]
@@ -239,7 +239,9 @@ def test_networkx(tmp_path: Path) -> None:
     source = gnnkit.tables(club, label="club", edge_weight="weight", scratch_dir=tmp_path)
     edges = read_edges(source, ("node", "to", "node"))
     assert {tuple(edge) for edge in edges.T.tolist()} == set(club.to_directed().edges) and edges.shape[1] == 2 * club.number_of_edges()
-    assert read_array(source, ("node", "to", "node"), "edge_weight").tolist() == [club.edges[a, b]["weight"] for a, b in edges.T.tolist()]
+    assert read_edge_array(source, ("node", "to", "node"), "edge_weight").tolist() == [
+        club.edges[a, b]["weight"] for a, b in edges.T.tolist()
+    ]
     assert source.metadata["num_classes"] == 2 and source.metadata["tables"]["node"]["y"]["values"] == ["Mr. Hi", "Officer"]
 
 
@@ -351,7 +353,7 @@ def test_edges_that_name_no_node_are_refused_or_left_out(tmp_path: Path) -> None
     source = the_graph(fewer.__getitem__, tmp_path, dangling="drop")
     kept = shop["buys"][~lost]
     assert np.array_equal(read_edges(source, BUYS)[1], number_of(fewer["items"].sku, kept["what"]))
-    assert np.array_equal(read_array(source, BUYS, "edge_weight"), kept.amount.astype(np.float32))
+    assert np.array_equal(read_edge_array(source, BUYS, "edge_weight"), kept.amount.astype(np.float32))
     assert source.metadata["tables"]["user__buys__item"]["dropped_edges"] == lost.sum()
     assert the_graph({**fewer, "buys": kept}.__getitem__, tmp_path).fingerprint() != source.fingerprint()
 
@@ -365,8 +367,8 @@ def test_nulls_are_refused_or_filled(tmp_path: Path) -> None:
         gnnkit.tables(edges, nodes, keys="id", categories="kind", scratch_dir=tmp_path)
     options: dict[str, Any] = {"keys": "id", "features": "price", "label": "kind", "split": "fold", "scratch_dir": tmp_path}
     source = gnnkit.tables(edges, nodes, fill={"price": 0.5, "kind": -1}, **options)
-    assert read_array(source, "node", "x").tolist() == [[1.0], [0.5], [2.0]]
-    assert read_array(source, "node", "y").tolist() == [0, -1, 1]
+    assert read_node_array(source, "node", "x").tolist() == [[1.0], [0.5], [2.0]]
+    assert read_node_array(source, "node", "y").tolist() == [0, -1, 1]
     assert {split: ids.tolist() for split, ids in source.splits["node"].items()} == {"test": [2], "train": [0]}
 
 

@@ -82,11 +82,11 @@ def test_rows_can_be_read_in_any_ranges_and_sent(tmp_path: Path) -> None:
         np.testing.assert_array_equal(edges[:, 33:140], ranged.edge_rows(edge_type, 33, 140))
         np.testing.assert_array_equal(edges, np.concatenate(list(ranged.edge_chunks(edge_type)), axis=1))
     for name in one.schema.edge_types[BUYS].arrays:
-        rows = np.concatenate(list(one.array_chunks(BUYS, name)))
-        np.testing.assert_array_equal(rows[12:99], ranged.array_rows(BUYS, name, 12, 99))
+        rows = np.concatenate(list(one.edge_array_chunks(BUYS, name)))
+        np.testing.assert_array_equal(rows[12:99], ranged.edge_array_rows(BUYS, name, 12, 99))
     for name in one.schema.node_types["user"].arrays:
-        rows = np.concatenate(list(one.array_chunks("user", name)))
-        np.testing.assert_array_equal(rows[36:60], ranged.array_rows("user", name, 36, 60))
+        rows = np.concatenate(list(one.node_array_chunks("user", name)))
+        np.testing.assert_array_equal(rows[36:60], ranged.node_array_rows("user", name, 36, 60))
     assert len(list(tmp_path.glob("gnnkit-tables-*"))) == 1
     del source
     assert not list(tmp_path.glob("gnnkit-tables-*"))
@@ -154,7 +154,7 @@ def test_labels_that_are_missing_in_one_file(tmp_path: Path, first: Any, second:
     given: dict[str, Any] = {"keys": "id", "label": "label", "split": "fold", "scratch_dir": tmp_path, **options}
     tables = tmp_path / "edges.parquet", tmp_path / "nodes*.parquet"
     one, other = (gnnkit.tables(*tables, **given, **more) for more in ({}, {"engine": Hosts()}))
-    labels = np.nan_to_num(np.concatenate(list(other.array_chunks("node", "y"))), nan=-9)
+    labels = np.nan_to_num(np.concatenate(list(other.node_array_chunks("node", "y"))), nan=-9)
     assert labels[[0, 1, 2, 60, 61, 62]].tolist() == expected
     assert other.fingerprint() == one.fingerprint() and other.append_state == one.append_state and other.metadata == one.metadata
 

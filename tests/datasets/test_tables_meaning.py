@@ -23,7 +23,7 @@ from torch_geometric.datasets import KarateClub
 
 import gnnkit
 from gnnkit.errors import DatasetError, GnnkitError, PlanError
-from tests.datasets.reading import read_array, read_edges
+from tests.datasets.reading import read_edge_array, read_edges, read_node_array
 from tests.helpers.machine import ROOT
 
 PLAIN = ("node", "to", "node")
@@ -223,7 +223,7 @@ def test_columns_of_nodes_are_ends_of_edges_of_the_same_names(tmp_path: Path) ->
     (tmp_path / "cora.cites").write_text("1\t2\n2\t3\n")
     (tmp_path / "cora.content").write_text("1\t0\t1\tA\n2\t1\t1\tB\n3\t0\t0\tA\n")
     source = gnnkit.tables(tmp_path / "cora.cites", tmp_path / "cora.content", keys="f0", features=["f1", "f2"], label="f3")
-    assert pairs(source) == [(1, 2), (2, 3)] and read_array(source, "node", "y").tolist() == [0, 1, 0]
+    assert pairs(source) == [(1, 2), (2, 3)] and read_node_array(source, "node", "y").tolist() == [0, 1, 0]
 
 
 # Ids that are no row numbers -------------------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ def test_values_of_a_column_become_edge_types(tmp_path: Path) -> None:
     sources = [gnnkit.tables(rows, edge_type="relation", edge_weight="w") for rows in (TRIPLES, TRIPLES[::-1])]
     assert [*sources[0].schema.edge_types] == [*sources[1].schema.edge_types] == sorted(RELATIONS)
     assert pairs(sources[0], ("node", "likes", "node")) == [("a", "b"), ("c", "a")]
-    assert read_array(sources[0], ("node", "likes", "node"), "edge_weight").tolist() == [1, 3]
+    assert read_edge_array(sources[0], ("node", "likes", "node"), "edge_weight").tolist() == [1, 3]
     typed = ("user", "to", "item")
     by_type = gnnkit.tables({typed: TRIPLES}, edge_type={typed: "relation"})
     assert {*by_type.schema.edge_types} == {("user", relation, "item") for _, relation, _ in RELATIONS}
@@ -304,7 +304,7 @@ def test_columns_that_name_no_edge_types(table: Any, says: str) -> None:
 
 def test_relations_as_whole_numbers() -> None:
     source = gnnkit.tables(TRIPLES, categories="relation")
-    assert read_array(source, PLAIN, "relation").tolist() == [2, 1, 2, 0]
+    assert read_edge_array(source, PLAIN, "relation").tolist() == [2, 1, 2, 0]
     assert source.metadata["tables"]["node__to__node"]["relation"]["values"] == ["/p/x, z", "knows", "likes"]
 
 
@@ -357,7 +357,7 @@ def test_attributes_of_networkx_take_no_ends_and_no_keys(kind: Any) -> None:
         graph.add_node(node, node=2 - node, v=10.0 * node)
         graph.add_edge(node, other, src=other, dst=node, _src="x", source=1, target=2)
     source = gnnkit.tables(graph, features="v")
-    keys, rows = source.keys["node"][[0, 1, 2]], read_array(source, "node", "x")
+    keys, rows = source.keys["node"][[0, 1, 2]], read_node_array(source, "node", "x")
     assert dict(zip(keys.tolist(), rows[:, 0].tolist(), strict=True)) == {0: 0, 1: 10, 2: 20}
     assert sorted(pairs(source)) == sorted((a, b) for a, b, *_ in graph.to_directed().edges)
     with pytest.raises(PlanError, match="its own nodes and ends"):
@@ -405,7 +405,7 @@ def test_null_foreign_keys(tmp_path: Path) -> None:
         gnnkit.tables({BUYS: buys}, {"c": customers}, **options)
     dropped = gnnkit.tables({BUYS: buys}, {"c": customers}, dangling="drop", **options)
     assert pairs(dropped, BUYS) == [(10, "p")]
-    assert read_array(dropped, BUYS, "edge_weight").tolist() == [1.0]
+    assert read_edge_array(dropped, BUYS, "edge_weight").tolist() == [1.0]
     assert dropped.metadata["tables"]["c__buys__a"]["dropped_edges"] == 3 and dropped.schema.edge_types[BUYS].num_edges == 1
     filled = gnnkit.tables({BUYS: buys}, {"c": customers}, dangling="drop", fill={"customer": 20, "article": "none"}, **options)
     assert pairs(filled, BUYS) == [(10, "p"), (20, "q"), (30, "none")]
@@ -505,14 +505,14 @@ RING = {"src": [0, 1, 2], "dst": [1, 2, 0]}
 def test_whole_numbers_beyond_int64(option: str) -> None:
     nodes = {"y": np.array([2**63 + 5, 1, 2], np.uint64)}
     if option == "features":  # of float32, as all features are
-        assert read_array(gnnkit.tables(RING, nodes, features="y"), "node", "x")[0, 0] == np.float32(2**63 + 5)
+        assert read_node_array(gnnkit.tables(RING, nodes, features="y"), "node", "x")[0, 0] == np.float32(2**63 + 5)
         return
     with pytest.raises(DatasetError, match=r"column 'y' has 9223372036854775813, which int64 does not hold") as caught:
         gnnkit.tables(RING, nodes, label="y")
     types = eval(re.findall(r"types=(\{.*?\})", caught.value.hint or "")[0])
-    assert read_array(gnnkit.tables(RING, nodes, label="y", types=types), "node", "y").tolist() == [2, 0, 1]
+    assert read_node_array(gnnkit.tables(RING, nodes, label="y", types=types), "node", "y").tolist() == [2, 0, 1]
     fits = {"y": np.array([2**63 - 1, 1, 2], np.uint64)}
-    assert read_array(gnnkit.tables(RING, fits, label="y"), "node", "y").tolist() == [2**63 - 1, 1, 2]
+    assert read_node_array(gnnkit.tables(RING, fits, label="y"), "node", "y").tolist() == [2**63 - 1, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -534,8 +534,8 @@ def test_fractions_beyond_float32(option: str, values: list[float], fits: bool) 
         edges = {"src": [0, 1], "dst": [1, 0], **({"v": found} if option == "edge_weight" else {})}
         source = gnnkit.tables(edges, {"v": found} if option != "edge_weight" else 2, **{option: "v"})
         if option == "edge_weight":
-            return read_array(source, PLAIN, "edge_weight").tolist()
-        return read_array(source, "node", {"features": "x", "label": "y"}[option]).reshape(-1).tolist()
+            return read_edge_array(source, PLAIN, "edge_weight").tolist()
+        return read_node_array(source, "node", {"features": "x", "label": "y"}[option]).reshape(-1).tolist()
 
     if fits:
         assert read(values) == np.array(values, np.float32).tolist()
@@ -682,7 +682,7 @@ def test_seconds_beside_timestamps_are_refused(as_csv: bool, tmp_path: Path) -> 
         gnnkit.tables({RATED: events}, {"user": users}, **options)
     types = eval(re.findall(r"types=(\{.*?\})", caught.value.hint or "")[0])
     source = gnnkit.tables({RATED: events}, {"user": users}, types=types, **options)
-    assert read_array(source, RATED, "time").tolist() == [1546300800 * 10**6, 1893456000 * 10**6]
+    assert read_edge_array(source, RATED, "time").tolist() == [1546300800 * 10**6, 1893456000 * 10**6]
     more: dict[str, Any] = {"num_neighbors": [-1], "input_nodes": ("user", [0]), "time_attr": "time", "progress": False}
     with gnnkit.GraphLoader.from_source(source, **more) as loader:
         assert loader.peek()["film"].n_id.tolist() == [0]
@@ -695,8 +695,8 @@ def test_a_column_of_both_tables_is_no_time() -> None:
     with pytest.raises(PlanError, match="is a column of nodes and one of edges") as caught:
         gnnkit.tables(payments, people, keys="id", time="at")
     of_nodes, of_edges = (eval(words) for words in re.findall(r"time=(\{.*?\}) (?:takes|that)", caught.value.hint or ""))
-    assert read_array(gnnkit.tables(payments, people, keys="id", time=of_nodes), "node", "time").tolist() == [50, 1, 1]
-    assert read_array(gnnkit.tables(payments, people, keys="id", time=of_edges), PLAIN, "time").tolist() == [10, 99]
+    assert read_node_array(gnnkit.tables(payments, people, keys="id", time=of_nodes), "node", "time").tolist() == [50, 1, 1]
+    assert read_edge_array(gnnkit.tables(payments, people, keys="id", time=of_edges), PLAIN, "time").tolist() == [10, 99]
 
 
 @pytest.mark.parametrize(
@@ -713,10 +713,10 @@ def test_what_an_error_of_times_names_helps(values: Any, unit: str, says: str) -
         gnnkit.tables(table, time="t", time_unit=unit)
     hint = caught.value.hint or ""
     if found := re.findall(r"time_unit='(\w+)'", hint):
-        assert len(read_array(gnnkit.tables(table, time="t", time_unit=found[0]), PLAIN, "time")) == 2
+        assert len(read_edge_array(gnnkit.tables(table, time="t", time_unit=found[0]), PLAIN, "time")) == 2
     else:
         (change,) = re.findall(r"for example (\(.*'int64'\))", hint)
-        assert read_array(gnnkit.tables(table.assign(t=eval(change)), time="t"), PLAIN, "time").tolist() == [1500, 2500]
+        assert read_edge_array(gnnkit.tables(table.assign(t=eval(change)), time="t"), PLAIN, "time").tolist() == [1500, 2500]
 
 
 # Other forms -----------------------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ def tables(edges: Any = EDGES, nodes: Any = NODES, **options: Any) -> Any:
 
 
 def rows(source: Any, name: str = "x") -> np.ndarray[Any, Any]:
-    return np.concatenate(list(source.array_chunks("node", name)))
+    return np.concatenate(list(source.node_array_chunks("node", name)))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_semicolons_are_recognised_and_can_be_named(named: dict[str, str], tmp_p
     (tmp_path / "edges.csv").write_text("src;dst;amount\n0;1;2,5\n1;0;3,5\n")
     source = tables(tmp_path / "edges.csv", None, edge_weight="amount", decimal=",", **named)
     assert "';'" in repr(source) or "sep ;" in repr(source) or ";" in repr(source)
-    assert np.concatenate(list(source.array_chunks(("node", "to", "node"), "edge_weight"))).tolist() == [2.5, 3.5]
+    assert np.concatenate(list(source.edge_array_chunks(("node", "to", "node"), "edge_weight"))).tolist() == [2.5, 3.5]
 
 
 def test_standardized_features_have_mean_0_and_deviation_1_in_the_training_rows() -> None:
@@ -114,7 +114,7 @@ def test_lists_and_edges_are_standardized() -> None:
     source = tables(pd.DataFrame({"src": [0, 1], "dst": [1, 0], "w": [2.0, 4.0]}), nodes, features={"node": "v"}, standardize=True)
     assert rows(source).tolist() == [[-1, 0], [1, 0]]
     source = tables(pd.DataFrame({"src": [0, 1], "dst": [1, 0], "w": [2.0, 4.0]}), None, features="w", standardize="w")
-    assert np.concatenate(list(source.array_chunks(("node", "to", "node"), "edge_attr"))).tolist() == [[-1], [1]]
+    assert np.concatenate(list(source.edge_array_chunks(("node", "to", "node"), "edge_attr"))).tolist() == [[-1], [1]]
 
 
 def test_fitted_features_do_not_depend_on_how_the_rows_came(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_times_are_features_in_days() -> None:
     assert rows(source).tolist() == [[1, 0.25], [2.5, 0.5], [10, 0.75], [4, 1]]
     assert rows(tables(features=["born"], fill="mean"))[2, 0] == 2.5
     of_edges = tables(features="at")
-    assert np.concatenate(list(of_edges.array_chunks(("node", "to", "node"), "edge_attr")))[:2, 0].tolist() == [18262, 18262.5]
+    assert np.concatenate(list(of_edges.edge_array_chunks(("node", "to", "node"), "edge_attr")))[:2, 0].tolist() == [18262, 18262.5]
 
 
 def test_advice_on_texts_that_are_times_works() -> None:
@@ -189,7 +189,7 @@ def test_undirected_tables_are_what_pyg_makes_of_them() -> None:
     edges = torch.tensor(EDGES[["a", "b"]].to_numpy().T)
     wanted = ToUndirected()(Data(edge_index=edges, edge_weight=torch.tensor(EDGES.amount.to_numpy(), dtype=torch.float32), num_nodes=4))
     assert np.array_equal(np.concatenate(list(source.edge_chunks(("node", "to", "node"))), axis=1), wanted.edge_index)
-    found = np.concatenate(list(source.array_chunks(("node", "to", "node"), "edge_weight")))
+    found = np.concatenate(list(source.edge_array_chunks(("node", "to", "node"), "edge_weight")))
     assert np.array_equal(found, wanted.edge_weight) and "undirected" in repr(source)
 
 

@@ -29,7 +29,7 @@ from torch_geometric.data import Data
 
 import gnnkit
 from gnnkit.errors import DatasetError, GnnkitError, PlanError
-from tests.datasets.reading import read_array, read_edges
+from tests.datasets.reading import read_edge_array, read_edges, read_node_array
 
 EDGE = ("node", "to", "node")
 
@@ -153,8 +153,8 @@ def test_options_overrule_what_a_text_shows(
 def test_numbers_and_missing_values_as_options_say(tmp_path: Path) -> None:
     path = written(tmp_path, "src;dst;w;y\n1;2;0,5;a\n3;4;NA;NULL\n5;6;;\n")
     source = gnnkit.tables(path, features="w", label="y", decimal=",", null=["NA", "NULL"], fill={"w": -2.5, "y": -1})
-    assert read_array(source, EDGE, "edge_attr").tolist() == [[0.5], [-2.5], [-2.5]]
-    assert read_array(source, EDGE, "edge_label").tolist() == [0, -1, -1]
+    assert read_edge_array(source, EDGE, "edge_attr").tolist() == [[0.5], [-2.5], [-2.5]]
+    assert read_edge_array(source, EDGE, "edge_label").tolist() == [0, -1, -1]
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_matrix_market_is_what_scipy_reads(tmp_path: Path, symmetry: str, field:
     source = gnnkit.tables(path, 30, **({} if field == "pattern" else {"edge_weight": "value"}))
     assert sorted(pairs(source)) == sorted(zip(wanted.row.tolist(), wanted.col.tolist(), strict=True))
     if field != "pattern":
-        found = sorted(zip(pairs(source), read_array(source, EDGE, "edge_weight").tolist(), strict=True))
+        found = sorted(zip(pairs(source), read_edge_array(source, EDGE, "edge_weight").tolist(), strict=True))
         assert found == sorted(zip(zip(wanted.row.tolist(), wanted.col.tolist(), strict=True), wanted.data.tolist(), strict=True))
 
 
@@ -233,7 +233,7 @@ def test_headers_of_neo4j(tmp_path: Path) -> None:
     knows = written(tmp_path, ":START_ID(Person),since:int,:END_ID(Person),:TYPE\n10,2000,11,KNOWS\n", "knows.csv")
     source = gnnkit.tables(knows, people, keys="pid:ID(Person)", features={"node": "born:int"}, label=":LABEL", edge_type=":TYPE")
     assert read_edges(source, ("node", "KNOWS", "node")).tolist() == [[0], [1]]
-    assert read_array(source, "node", "y").tolist() == [0, 1]
+    assert read_node_array(source, "node", "y").tolist() == [0, 1]
     with pytest.raises(DatasetError, match="such as 'pid:ID"):
         gnnkit.tables(knows, people)
 
@@ -367,7 +367,7 @@ def test_a_table_in_any_dialect_comes_back_as_it_was_or_is_an_error(tmp_path: Pa
     except GnnkitError:
         return
     assert pairs(source) == [(row[0], row[1]) for row in rows]
-    assert read_array(source, EDGE, "edge_attr")[:, 0].tolist() == [-1000.0 if row[2] is None else row[2] for row in rows]
+    assert read_edge_array(source, EDGE, "edge_attr")[:, 0].tolist() == [-1000.0 if row[2] is None else row[2] for row in rows]
 
 
 # Folders of engines --------------------------------------------------------------------------------------------------------------
@@ -399,7 +399,7 @@ def test_names_of_folders_are_columns(tmp_path: Path, marked: bool) -> None:
     parquet(root / "year=2021" / f"kind={'__HIVE_DEFAULT_PARTITION__' if marked else 'c'}" / "0.parquet", [3], [4], w=[1.5])
     source = gnnkit.tables(root, features=["year", "w"], categories="kind", fill={"kind": "none"})
     assert pairs(source) == ONE
-    assert read_array(source, EDGE, "edge_attr").tolist() == [[2020, 0.5], [2021, 1.5]]
+    assert read_edge_array(source, EDGE, "edge_attr").tolist() == [[2020, 0.5], [2021, 1.5]]
     assert source.metadata["tables"]["node__to__node"]["kind"]["values"] == (["a/b", "none"] if marked else ["a/b", "c"])
     assert pairs(gnnkit.tables(root, src="year", dst="src")) == [(2020, 1), (2021, 3)]
 
@@ -408,7 +408,7 @@ def test_texts_below_folders_and_rows_of_nothing_else(tmp_path: Path) -> None:
     written(tmp_path, "src,dst\n1,2\n", "day=1/a.csv")
     written(tmp_path, "src,dst\n3,4\n", "day=x/a.csv")
     source = gnnkit.tables(tmp_path, label="day")
-    assert (pairs(source), read_array(source, EDGE, "edge_label").tolist()) == (ONE, [0, 1])
+    assert (pairs(source), read_edge_array(source, EDGE, "edge_label").tolist()) == (ONE, [0, 1])
     assert gnnkit.tables({"src": [0], "dst": [1]}, tmp_path, categories={"node": "day"}).schema.node_types["node"].num_nodes == 2
 
 
@@ -420,7 +420,7 @@ def test_a_folder_of_delta_is_read_as_its_log_says(tmp_path: Path) -> None:
     deltalake.write_deltalake(str(tmp_path / "t"), pa.table({"src": [8], "dst": [9], "year": [2020]}), partition_by=["year"])
     deltalake.write_deltalake(str(tmp_path / "t"), rows, mode="overwrite")
     source = gnnkit.tables(tmp_path / "t", features="year")
-    found = dict(zip(pairs(source), read_array(source, EDGE, "edge_attr")[:, 0].tolist(), strict=True))
+    found = dict(zip(pairs(source), read_edge_array(source, EDGE, "edge_attr")[:, 0].tolist(), strict=True))
     assert found == {(1, 2): 2020, (3, 4): 2021}
     with pytest.raises(PlanError, match="table of Delta, whose log says"):
         gnnkit.tables(f"{tmp_path}/t/*/*.parquet")
@@ -456,8 +456,8 @@ def test_categories_of_polars(tmp_path: Path, kind: Any, form: str) -> None:
         given = [tmp_path / "edges.parquet", tmp_path / "nodes.parquet"]
     source = gnnkit.tables(*given, keys="id", label="y", one_hot="h", split="s", fill={"y": -1})
     assert pairs(source) == [("a", "b"), ("b", "c"), ("c", "a")]
-    assert read_array(source, "node", "y").tolist() == [1, 0, -1]
-    assert read_array(source, "node", "x").tolist() == [[0, 1], [1, 0], [0, 1]]
+    assert read_node_array(source, "node", "y").tolist() == [1, 0, -1]
+    assert read_node_array(source, "node", "x").tolist() == [[0, 1], [1, 0], [0, 1]]
     assert {name: ids.tolist() for name, ids in source.splits["node"].items()} == {"test": [1], "train": [0]}
     assert pairs(gnnkit.tables(given[0], types={"src": "string", "dst": "string"})) == pairs(source)
 
@@ -486,7 +486,7 @@ def unlike_columns() -> dict[str, Any]:
 def test_columns_that_no_option_names_stop_nothing(name: str) -> None:
     source = gnnkit.tables(unlike_columns()[name], edge_weight="w")
     assert pairs(source) == [(0, 1), (1, 0)]
-    assert read_array(source, EDGE, "edge_weight").tolist() == [0.5, 1.5]
+    assert read_edge_array(source, EDGE, "edge_weight").tolist() == [0.5, 1.5]
     assert source.metadata["tables"]["node__to__node"]["unused"] in (["note"], ["osmid", "place"], ["note.0", "note.1"])
 
 
@@ -494,12 +494,12 @@ def test_cells_that_take_a_way_of_their_own() -> None:
     frame = pd.DataFrame({"src": [0, 1], "dst": [1, 0]})
     nodes = frame.assign(s=pd.arrays.SparseArray([0, 1.5]), t=[torch.ones(2), torch.zeros(2)], v=[None, [1.0, 2.0]])[["s", "t", "v"]]
     source = gnnkit.tables(frame, nodes, features=["s", "t", "v"], fill={"v": 7.0})
-    assert read_array(source, "node", "x").tolist() == [[0, 1, 1, 7, 7], [1.5, 0, 0, 1, 2]]
+    assert read_node_array(source, "node", "x").tolist() == [[0, 1, 1, 7, 7], [1.5, 0, 0, 1, 2]]
     nodes["p"] = pd.period_range("2020-01", periods=2, freq="M")
     with pytest.raises(DatasetError, match="'p' of nodes 'node' has periods") as caught:
         gnnkit.tables(frame, nodes, features="p")
     exec((caught.value.hint or "").removesuffix(" makes times of them"), {"table": nodes})
-    assert read_array(gnnkit.tables(frame, nodes, features="p"), "node", "x").tolist() == [[18262], [18293]]
+    assert read_node_array(gnnkit.tables(frame, nodes, features="p"), "node", "x").tolist() == [[18262], [18293]]
     with pytest.raises(GnnkitError, match="complex numbers, of which"):
         gnnkit.tables(frame.assign(c=[1j, 2j]), features="c")
     with pytest.raises(PlanError, match=r"features=\{\('node', 'to', 'node'\): \['src'\]\}"):
@@ -518,7 +518,7 @@ def test_such_a_column_is_an_error_where_it_is_named(name: str) -> None:
 
 def test_embeddings_of_no_length_and_types_of_numpy() -> None:
     source = gnnkit.tables({"src": [0], "dst": [1]}, pd.DataFrame({"v": [[], []]}), features="v", types={"src": np.int64, "dst": int})
-    assert read_array(source, "node", "x").shape == (2, 0)
+    assert read_node_array(source, "node", "x").shape == (2, 0)
 
 
 @pytest.mark.parametrize(
@@ -583,7 +583,7 @@ def test_numbers_with_zeros_before_them_are_not_taken_for_others_in_any_row(tmp_
 def test_zeros_before_numbers_that_are_no_names_are_read_as_ever(tmp_path: Path) -> None:
     path = written(tmp_path, after_many(100_000, "1,2,3,4,007,2020-01-01,01/02/2020"))
     source = gnnkit.tables(path, edge_weight="w", time="at")
-    assert read_array(source, EDGE, "edge_weight")[-1] == 7
+    assert read_edge_array(source, EDGE, "edge_weight")[-1] == 7
     # Ends that are row numbers are numbers, however they are written.
     rows = gnnkit.tables(written(tmp_path, after_many(1000, "007,2,3,4,1,2020-01-01,x")), 1001)
     assert read_edges(rows, EDGE)[:, -1].tolist() == [7, 2]
@@ -651,7 +651,7 @@ def test_layouts_of_known_data_sets(tmp_path: Path) -> None:
         gnnkit.tables(tmp_path / "edge_index.npy")
     ends, rows = (np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in ("edge_index", "node_feat"))
     source = gnnkit.tables(ends, {"x": rows}, features="x")
-    assert (read_edges(source, EDGE).tolist(), read_array(source, "node", "x").tolist()) == (ends.tolist(), rows.tolist())
+    assert (read_edges(source, EDGE).tolist(), read_node_array(source, "node", "x").tolist()) == (ends.tolist(), rows.tolist())
     # LINKX's Facebook100: a sparse matrix and columns of whole numbers.
     coo = nx.to_scipy_sparse_array(nx.path_graph(3), format="coo")
     source = gnnkit.tables(coo.coords, {"y": np.array([1, 2, 2])}, label="y")

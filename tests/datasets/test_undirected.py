@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gnnkit.datasets import ArraySpec, EdgeTypeSchema, GraphSchema, GraphSource, NodeTypeSchema, open_ogb
 from gnnkit.datasets.derived import UndirectedSource
 from gnnkit.errors import DatasetError, PlanError
-from tests.datasets.reading import read_array, read_edges
+from tests.datasets.reading import read_edge_array, read_edges, read_node_array
 from tests.helpers.graphs import ArraySource, homogeneous_source, typed_source
 from tests.helpers.ogb_trees import write_tree
 
@@ -36,7 +36,7 @@ def pyg_undirected(source: GraphSource) -> Any:
         place = data if source.schema.is_homogeneous else data[edge_type]
         place.edge_index = torch.from_numpy(read_edges(source, edge_type))
         for name in edges.arrays:
-            place[name] = torch.from_numpy(read_array(source, edge_type, name))
+            place[name] = torch.from_numpy(read_edge_array(source, edge_type, name))
     return ToUndirected()(data)
 
 
@@ -49,7 +49,7 @@ def assert_equals_pyg(mine: GraphSource, original: GraphSource) -> None:
         np.testing.assert_array_equal(read_edges(mine, edge_type), place.edge_index.numpy())
         for name in edges.arrays:
             # PyG sorts equal edges in no particular order, so three or more of them add up with other rounding.
-            np.testing.assert_allclose(read_array(mine, edge_type, name), place[name].numpy(), rtol=1e-6)
+            np.testing.assert_allclose(read_edge_array(mine, edge_type, name), place[name].numpy(), rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["ogbn-arxiv", "ogbn-proteins", "ogbn-mag", "ogbn-papers100M"])
@@ -62,7 +62,7 @@ def test_ogb_graphs(name: str, tmp_path: Path) -> None:
     assert after.metadata == {**before.metadata, "undirected": True}
     assert after.fingerprint() != before.fingerprint()
     node_type = "paper" if name == "ogbn-mag" else "node"
-    np.testing.assert_array_equal(read_array(after, node_type, "y"), read_array(before, node_type, "y"))
+    np.testing.assert_array_equal(read_node_array(after, node_type, "y"), read_node_array(before, node_type, "y"))
     np.testing.assert_array_equal(after.splits[node_type]["train"], before.splits[node_type]["train"])
 
 

@@ -96,9 +96,15 @@ class ArraySource:
         for start in range(0, edge_index.shape[1], self.chunk_rows):
             yield edge_index[:, start : start + self.chunk_rows]
 
-    def array_chunks(self, owner: NodeType | EdgeType, name: str) -> Iterator[NDArray[Any]]:
-        """Yields rows in the order of the nodes or edges."""
-        values = (self.edge_arrays[owner] if isinstance(owner, tuple) else self.node_arrays[owner])[name]
+    def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
+        """Yields rows in the order of the edges."""
+        yield from self._chunks(self.edge_arrays[edge_type][name])
+
+    def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
+        """Yields rows in the order of the nodes."""
+        yield from self._chunks(self.node_arrays[node_type][name])
+
+    def _chunks(self, values: NDArray[Any]) -> Iterator[NDArray[Any]]:
         for start in range(0, len(values), self.chunk_rows):
             yield values[start : start + self.chunk_rows]
 

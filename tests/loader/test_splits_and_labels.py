@@ -293,7 +293,7 @@ def test_advice_on_labels_and_splits_is_followed_to_its_end() -> None:
     made = read(s=pd.Series([True, False, True, True, False]).astype(int).map({1: "train", 0: "test"}), options={"split": "s"})
     assert {name: list(own) for name, own in made.splits["node"].items()} == {"train": [0, 2, 3], "test": [1, 4]}
     lists = pd.Series([["x"], ["y", "x"], None, [], ["x"]]).str.join("|").str.get_dummies().values.tolist()
-    assert np.concatenate(list(read(c=lists, options={"label": "c"}).array_chunks("node", "y"))).tolist()[1:3] == [[1, 1], [0, 0]]
+    assert np.concatenate(list(read(c=lists, options={"label": "c"}).node_array_chunks("node", "y"))).tolist()[1:3] == [[1, 1], [0, 0]]
     texts = ["a", "nan", "b", "None", "a"]
     with pytest.warns(UserWarning, match=r"the labels 'c' have the classes \['None', 'nan'\]: unlabelled=\['None', 'nan'\] says"):
         assert read(c=texts, options={"label": "c"}).metadata["num_classes"] == 4
@@ -303,7 +303,7 @@ def test_advice_on_labels_and_splits_is_followed_to_its_end() -> None:
             assert read(c=texts, options={"label": "c", "unlabelled": none}).metadata["num_classes"] == 2
         assert read(c=[None] * 5, options={"label": "c"}).metadata["tables"]["node"]["unlabelled"] == 5
     masked = gnnkit.tables({"src": [0, 1], "dst": [1, 0]}, {"c": np.ma.array([1, 7], mask=[0, 1])}, label="c")
-    assert np.concatenate(list(masked.array_chunks("node", "y"))).tolist() == [1, -1]
+    assert np.concatenate(list(masked.node_array_chunks("node", "y"))).tolist() == [1, -1]
 
 
 def test_several_columns_of_labels_may_lack_some(tmp_path: Path) -> None:

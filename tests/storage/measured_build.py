@@ -37,11 +37,13 @@ class Generated:
             rng = np.random.default_rng(first)
             yield rng.integers(0, self.num_nodes, (2, min(ROWS, self.num_edges - first)))
 
-    def array_chunks(self, owner: str | tuple[str, str, str], name: str) -> Iterator[NDArray[Any]]:
-        edges, nodes = (self.num_edges, ROWS, 4), (self.num_nodes, NODE_ROWS, self.width)
-        count, step, width = edges if isinstance(owner, tuple) else nodes
-        for first in range(0, count, step):
-            yield np.full((min(step, count - first), width), first, np.float32)
+    def edge_array_chunks(self, edge_type: tuple[str, str, str], name: str) -> Iterator[NDArray[Any]]:
+        for first in range(0, self.num_edges, ROWS):
+            yield np.full((min(ROWS, self.num_edges - first), 4), first, np.float32)
+
+    def node_array_chunks(self, node_type: str, name: str) -> Iterator[NDArray[Any]]:
+        for first in range(0, self.num_nodes, NODE_ROWS):
+            yield np.full((min(NODE_ROWS, self.num_nodes - first), self.width), first, np.float32)
 
 
 def peak() -> int:

@@ -304,7 +304,7 @@ def appended(store: Store, out: Path) -> list[bytes] | None:
 def glt_folder(store: Store, out: Path) -> list[bytes]:
     write_glt_partitions(store, out)
     source, (edge_type,) = GltPartitionSource(out), store.schema.edge_types
-    edges, rows = source.edge_chunks(edge_type), source.array_chunks("node", "x")
+    edges, rows = source.edge_chunks(edge_type), source.node_array_chunks("node", "x")
     arrays = np.concatenate(list(edges), axis=1), np.concatenate(list(rows)), *source.parts.values()
     return [array.tobytes() for array in arrays]
 

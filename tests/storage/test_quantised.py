@@ -346,7 +346,7 @@ def test_each_type_has_its_own(tmp_path: Path) -> None:
     named: Any = {"node": {"dtype": "quint2x4", "whole": ["sort", "at", 0]}}
     made = gnnkit.partition(table, 1, out=tmp_path / "table", feature_dtype=named)
     stored, quantization = column(made, "x", "quint2x4")
-    (wanted,) = table.array_chunks("node", "x")
+    (wanted,) = table.node_array_chunks("node", "x")
     assert quantization.whole == (0, 1, 2, 4, 5, 6)
     np.testing.assert_array_equal(np.delete(dequantize_rows(stored, quantization), 3, 1), np.delete(wanted, 3, 1))
     more = made.append(
@@ -508,7 +508,7 @@ def test_graphlearn_torch_directories_have_floats(tmp_path: Path, feature_dtype:
     write_glt_partitions(store, tmp_path / "glt", lambda event: None)
     read = GltPartitionSource(tmp_path / "glt")
     for name in ("x", "y"):
-        rows = np.concatenate(list(read.array_chunks("node", name)))
+        rows = np.concatenate(list(read.node_array_chunks("node", name)))
         assert raw(torch.from_numpy(rows)) == raw(expected_rows(source.node_arrays["node"][name], name, feature_dtype))
-    rows = np.concatenate(list(read.array_chunks(EDGES, "edge_attr")))
+    rows = np.concatenate(list(read.edge_array_chunks(EDGES, "edge_attr")))
     assert raw(torch.from_numpy(rows)) == raw(expected_rows(source.edge_arrays[EDGES]["edge_attr"], "edge_attr", feature_dtype))

@@ -152,7 +152,7 @@ class BenchGraph:
 
         def nodes() -> Iterator[pa.RecordBatch]:
             first = 0
-            for rows in source.array_chunks(HOMOGENEOUS_NODE_TYPE, FEATURE_NAME):
+            for rows in source.node_array_chunks(HOMOGENEOUS_NODE_TYPE, FEATURE_NAME):
                 features = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), rows.shape[1])
                 yield pa.record_batch({"key": keys[first : first + len(rows)], FEATURE_NAME: features})
                 first += len(rows)
@@ -191,10 +191,10 @@ class BenchGraph:
                     end[done : done + chunk.shape[1]] = values
                 done += chunk.shape[1]
                 stage.advance(chunk.shape[1])
-            features: Iterator[NDArray[Any]] = self.source.array_chunks(HOMOGENEOUS_NODE_TYPE, "x")
+            features: Iterator[NDArray[Any]] = self.source.node_array_chunks(HOMOGENEOUS_NODE_TYPE, "x")
             _write_rows(folder / "feat.npy", features, nodes)
-            _write_rows(folder / "weight.npy", Weighted(self.source).array_chunks(HOMOGENEOUS_EDGE_TYPE, "weight"), edges)
-            _write_rows(folder / "time.npy", Timed(self.source).array_chunks(HOMOGENEOUS_NODE_TYPE, "time"), nodes)
+            _write_rows(folder / "weight.npy", Weighted(self.source).edge_array_chunks(HOMOGENEOUS_EDGE_TYPE, "weight"), edges)
+            _write_rows(folder / "time.npy", Timed(self.source).node_array_chunks(HOMOGENEOUS_NODE_TYPE, "time"), nodes)
             np.save(folder / "train.npy", self.source.splits[HOMOGENEOUS_NODE_TYPE]["train"])
             (folder / "facts.json").write_text(json.dumps({"scale": self.scale, "nodes": nodes, "edges": edges}))
 

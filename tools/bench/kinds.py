@@ -84,9 +84,13 @@ class _Wrapped:
         """See ``GraphSource.edge_chunks``."""
         return self._source.edge_chunks(edge_type)
 
-    def array_chunks(self, owner: NodeType | EdgeType, name: str) -> Iterator[NDArray[Any]]:
-        """See ``GraphSource.array_chunks``."""
-        return self._source.array_chunks(owner, name)
+    def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
+        """See ``GraphSource.edge_array_chunks``."""
+        return self._source.edge_array_chunks(edge_type, name)
+
+    def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
+        """See ``GraphSource.node_array_chunks``."""
+        return self._source.node_array_chunks(node_type, name)
 
 
 class Weighted(_Wrapped):
@@ -101,11 +105,8 @@ class Weighted(_Wrapped):
         weight = {"weight": ArraySpec("float32")}
         super().__init__(source, "weighted", GraphSchema.homogeneous(nodes.num_nodes, source.schema.num_edges, nodes.arrays, weight))
 
-    def array_chunks(self, owner: NodeType | EdgeType, name: str) -> Iterator[NDArray[Any]]:
-        """See ``GraphSource.array_chunks``."""
-        if name != "weight":
-            yield from super().array_chunks(owner, name)
-            return
+    def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
+        """See ``GraphSource.edge_array_chunks``."""
         for start, stop in _chunks(self.schema.num_edges):
             yield ((_spread(start, stop, TIME_SPAN) + 1) / TIME_SPAN).astype(np.float32)
 
@@ -122,10 +123,10 @@ class Timed(_Wrapped):
         arrays = {**nodes.arrays, "time": ArraySpec("int64")}
         super().__init__(source, "timed", GraphSchema.homogeneous(nodes.num_nodes, source.schema.num_edges, arrays))
 
-    def array_chunks(self, owner: NodeType | EdgeType, name: str) -> Iterator[NDArray[Any]]:
-        """See ``GraphSource.array_chunks``."""
+    def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
+        """See ``GraphSource.node_array_chunks``."""
         if name != "time":
-            yield from super().array_chunks(owner, name)
+            yield from super().node_array_chunks(node_type, name)
             return
         for start, stop in _chunks(self.schema.num_nodes):
             yield _spread(start, stop, TIME_SPAN)

@@ -303,7 +303,7 @@ class HostTables(TableSource):
     @property
     def ranged(self) -> RangedTables:
         """The same graph, any rows of which any host can read."""
-        columns = {owner: kept.columns for owner, kept in self._kept.items()}
+        columns = {kept.owner.name: kept.columns for kept in self._kept}
         return RangedTables(self, columns, {edge_type: edges.ids for edge_type, edges in self._edges.items()})
 
     def _read(self) -> None:
@@ -442,5 +442,9 @@ class RangedTables(FiledSource):
         return np.stack([self._ends[edge_type][end].read(first, last) for end in (0, 1)], dtype=np.int64)
 
     @override
-    def array_rows(self, owner: NodeType | EdgeType, name: str, first: int, last: int) -> NDArray[Any]:
-        return self._columns[owner][name].rows(first, last)
+    def edge_array_rows(self, edge_type: EdgeType, name: str, first: int, last: int) -> NDArray[Any]:
+        return self._columns[edge_type][name].rows(first, last)
+
+    @override
+    def node_array_rows(self, node_type: NodeType, name: str, first: int, last: int) -> NDArray[Any]:
+        return self._columns[node_type][name].rows(first, last)

@@ -440,7 +440,7 @@ class TableSource(Shown):
 
         None where features are fitted to rows, which are others with more of them.
         """
-        columns = [column for kept in self._kept.values() for column in kept.columns.values()]
+        columns = [column for kept in self._kept for column in kept.columns.values()]
         if any(isinstance(column, Features) and column.is_fitted for column in columns):
             return None
         options = self._options
@@ -456,7 +456,7 @@ class TableSource(Shown):
 
     def recoding(self, name: NodeType | EdgeType, array: str) -> Recoding | None:
         """Makes rows of an array of the store what they are among all rows; None where they stay as they are."""
-        kept = self._kept[name]
+        kept = self._edges[name] if isinstance(name, tuple) else self._nodes[name]
         return kept.columns[array].recoding() if kept.num_earlier else None
 
     @cached_property
@@ -471,16 +471,21 @@ class TableSource(Shown):
             both = np.stack(ends, dtype=np.int64)
             yield np.ascontiguousarray(both[:, are_known(ends)]) if edges.num_dropped else both
 
-    def array_chunks(self, owner: NodeType | EdgeType, name: str) -> Iterator[NDArray[Any]]:
-        """The rows of an array, some at a time."""
-        kept = self._kept[owner]
-        for start, rows in kept.chunks(name):
-            yield rows[are_known(kept.ends(start, start + len(rows)))] if isinstance(kept, KeptEdges) and kept.num_dropped else rows
+    def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
+        """The rows of an edge array, some at a time."""
+        edges = self._edges[edge_type]
+        for start, rows in edges.chunks(name):
+            yield rows[are_known(edges.ends(start, start + len(rows)))] if edges.num_dropped else rows
+
+    def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
+        """The rows of a node array, some at a time."""
+        for _, rows in self._nodes[node_type].chunks(name):
+            yield rows
 
     @property
-    def _kept(self) -> dict[Any, KeptNodes | KeptEdges]:
+    def _kept(self) -> list[KeptNodes | KeptEdges]:
         """Every node type, then every edge type."""
-        return {**self._nodes, **self._edges}
+        return [*self._nodes.values(), *self._edges.values()]
 
     # Reading ---------------------------------------------------------------------------------------------------------------
 
@@ -496,7 +501,7 @@ class TableSource(Shown):
             self._read_edges(self._begin_edges(edge))
         self._edges = dict(sorted(self._edges.items()))
         pending = [nodes for nodes in self._nodes.values() if nodes.finder is None]
-        for kept in self._kept.values():
+        for kept in self._kept:
             kept.specs = {name: column.finish() for name, column in kept.columns.items()}
         for nodes in self._nodes.values():
             nodes.finder = None  # and its memory
@@ -504,7 +509,7 @@ class TableSource(Shown):
         self.splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] = {
             name: self._split(nodes, nodes.split) for name, nodes in self._nodes.items() if nodes.split is not None
         }
-        for kept in self._kept.values():
+        for kept in self._kept:
             split = self.splits.get(kept.owner.name) if isinstance(kept, KeptNodes) else None
             for column in kept.columns.values():
                 if isinstance(column, Features):
@@ -700,7 +705,7 @@ class TableSource(Shown):
         Raises:
             DatasetError: Names the columns of both.
         """
-        timed = [kept for kept in self._kept.values() if "time" in kept.owner.uses and (kept.num_rows or kept.num_earlier)]
+        timed = [kept for kept in self._kept if "time" in kept.owner.uses and (kept.num_rows or kept.num_earlier)]
         found = {kept.specs[TIME].unit: kept.owner for kept in timed}
         if len(found) > 1 and None in found:
             number, (dated, *_) = found.pop(None), found.values()
@@ -885,7 +890,7 @@ class TableSource(Shown):
     def _facts(self) -> dict[str, Any]:
         """Returns what became of the columns, as JSON."""
         facts, labelled = dict[str, Any](), list[Column]()
-        for kept in self._kept.values():
+        for kept in self._kept:
             owner, earlier = kept.owner, {} if self._after is None else self._after.metadata["tables"][kept.label]
             own: dict[str, Any] = {name: column.facts() for name, column in kept.columns.items()}
             used = {name for columns in owner.uses.values() for name in columns}
@@ -928,7 +933,7 @@ class TableSource(Shown):
     def described(self) -> list[tuple[str, str]]:
         """Names and values for its card: of each table the files, the columns of each use, what was left out, and columns without use."""
         found: list[tuple[str, str]] = []
-        for kept in self._kept.values():
+        for kept in self._kept:
             label, owner, table = kept.label, kept.owner, kept.owner.table
             own, rows = self.metadata["tables"][label], f"{kept.num_rows} rows"
             found.append((label, f"no table, {rows}" if table is None else f"{table.origin}, {rows}"))

@@ -25,7 +25,7 @@ class NodeRows(Protocol):
     def schema(self) -> GraphSchema:
         """Types and sizes."""
 
-    def array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
+    def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
         """Yields rows of a node array in the dataset's node order."""
 
 
@@ -58,7 +58,7 @@ def assign(nodes: NodeRows, name: str, num_parts: int) -> dict[NodeType, NDArray
         own = values[node_type]
         meanings = None if own is None else np.array([texts.index(value) if texts else value for value in own], np.int64)
         found, first = np.empty(schema.num_nodes, np.int32), 0
-        for rows in nodes.array_chunks(node_type, name):
+        for rows in nodes.node_array_chunks(node_type, name):
             found[first : first + len(rows)] = _parts(rows.reshape(-1), meanings, num_parts, node_type, name, first)
             first += len(rows)
         parts[node_type] = found

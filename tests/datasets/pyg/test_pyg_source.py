@@ -98,7 +98,7 @@ def test_rows_lie_along_the_dimension_that_pyg_says() -> None:
     nodes, edges = source.schema.node_types["node"].arrays, source.schema.edge_types[EDGE_TYPE].arrays
     assert {name: (spec.row_shape, spec.dim) for name, spec in nodes.items()} == {"n_index": ((), 0), "z": ((2,), 1)}
     assert {name: (spec.row_shape, spec.dim) for name, spec in edges.items()} == {"pair_index": ((2,), 1)}
-    np.testing.assert_array_equal(source.array("node", "z"), z.t().numpy())
+    np.testing.assert_array_equal(source.node_array("node", "z"), z.t().numpy())
     assert GraphSchema.from_json(source.schema.to_json()) == source.schema
 
 
@@ -124,8 +124,8 @@ def test_typed_graph() -> None:
     np.testing.assert_array_equal(source.splits["paper"]["train"], [0, 2])
     assert source.extra == {"year": 2020}
     assert source.type_extra == {"paper": {"language": "en"}, WRITES: {"unit": "pages"}}
-    np.testing.assert_array_equal(np.concatenate(list(source.array_chunks("paper", "x"))), typed()["paper"].x.numpy())
-    np.testing.assert_array_equal(np.concatenate(list(source.array_chunks(WRITES, "edge_attr"))), [0, 1, 2])
+    np.testing.assert_array_equal(np.concatenate(list(source.node_array_chunks("paper", "x"))), typed()["paper"].x.numpy())
+    np.testing.assert_array_equal(np.concatenate(list(source.edge_array_chunks(WRITES, "edge_attr"))), [0, 1, 2])
 
 
 def test_type_without_a_number_of_nodes() -> None:
@@ -144,7 +144,7 @@ def test_dtypes(dtype: torch.dtype) -> None:
     source = PyGSource(small(x=x))
     spec = source.schema.node_types["node"].arrays["x"]
     assert spec == ArraySpec(str(dtype).removeprefix("torch."), (2,))
-    rows = source.array("node", "x")
+    rows = source.node_array("node", "x")
     assert rows.dtype == spec.numpy_dtype
     restored = torch.from_numpy(rows)
     assert torch.equal(restored.view(torch.bfloat16) if dtype == torch.bfloat16 else restored, x)
@@ -158,10 +158,10 @@ def test_tensors_that_must_be_copied() -> None:
     frozen.flags.writeable = False
     with pytest.warns(UserWarning, match=r"data\.z requires gradients"):
         source = PyGSource(small(x=wide[:, ::2], z=parameter, t=frozen))
-    np.testing.assert_array_equal(source.array("node", "x"), wide[:, ::2].numpy())
-    np.testing.assert_array_equal(source.array("node", "t"), frozen)
-    assert source.array("node", "x").flags.c_contiguous
-    assert source.array("node", "z").ctypes.data == parameter.data_ptr()
+    np.testing.assert_array_equal(source.node_array("node", "x"), wide[:, ::2].numpy())
+    np.testing.assert_array_equal(source.node_array("node", "t"), frozen)
+    assert source.node_array("node", "x").flags.c_contiguous
+    assert source.node_array("node", "z").ctypes.data == parameter.data_ptr()
 
 
 def test_looking_at_data_does_not_change_it() -> None:
@@ -341,8 +341,8 @@ def test_what_holds_graphs_says_where_the_graph_is(given: Any, advice: str) -> N
 def test_unknown_names() -> None:
     source = PyGSource(typed())
     with pytest.raises(PlanError, match="did you mean 'x'|unknown array"):
-        source.array("paper", "xx")
+        source.node_array("paper", "xx")
     with pytest.raises(PlanError, match="unknown node type 'papers'; did you mean 'paper'"):
-        source.array_chunks("papers", "x")
+        source.node_array_chunks("papers", "x")
     with pytest.raises(PlanError, match="unknown edge type"):
         next(source.edge_chunks(("author", "wrote", "paper")))

@@ -29,7 +29,7 @@ def edges_of(source: GraphSource) -> NDArray[np.int64]:
 
 
 def rows_of(source: GraphSource, name: str) -> NDArray[np.generic]:
-    return np.concatenate(list(source.array_chunks("node", name)))
+    return np.concatenate(list(source.node_array_chunks("node", name)))
 
 
 def digest_of(source: GraphSource) -> str:
@@ -64,7 +64,7 @@ def test_chunks_may_be_cut_anywhere() -> None:
     edges = [source.edge_rows(EDGES, *piece) for piece in pieces(source.schema.num_edges, 777)]
     np.testing.assert_array_equal(np.concatenate(edges, axis=1), edges_of(source))
     for name in ("x", "y"):
-        rows = [source.array_rows("node", name, *piece) for piece in pieces(source.num_nodes, 131)]
+        rows = [source.node_array_rows("node", name, *piece) for piece in pieces(source.num_nodes, 131)]
         np.testing.assert_array_equal(np.concatenate(rows), rows_of(source, name))
 
 
@@ -72,10 +72,10 @@ def test_chunks_may_be_cut_anywhere() -> None:
 def test_chunks_are_put_together_in_their_order() -> None:
     """They are generated ahead in several threads."""
     source = products_like(0.02)
-    chunks = list(source.edge_chunks()), list(source.array_chunks("node", "x"))
+    chunks = list(source.edge_chunks()), list(source.node_array_chunks("node", "x"))
     assert all(len(each) > 1 for each in chunks)
     np.testing.assert_array_equal(np.concatenate(chunks[0], axis=1), source.edge_rows(EDGES, 0, source.schema.num_edges))
-    np.testing.assert_array_equal(np.concatenate(chunks[1]), source.array_rows("node", "x", 0, source.num_nodes))
+    np.testing.assert_array_equal(np.concatenate(chunks[1]), source.node_array_rows("node", "x", 0, source.num_nodes))
 
 
 def test_schema_and_arrays_agree() -> None:
@@ -164,11 +164,11 @@ def test_bad_seed(seed: object) -> None:
 def test_unknown_names() -> None:
     source = products_like(0.001)
     with pytest.raises(PlanError, match="'z'"):
-        source.array_chunks("node", "z")
+        source.node_array_chunks("node", "z")
     with pytest.raises(PlanError, match="'paper'"):
-        source.array_chunks("paper", "x")
+        source.node_array_chunks("paper", "x")
     with pytest.raises(PlanError, match="edge_attr"):
-        source.array_chunks(EDGES, "edge_attr")
+        source.edge_array_chunks(EDGES, "edge_attr")
     with pytest.raises(PlanError, match="cites"):
         next(source.edge_chunks(("node", "cites", "node")))
 
@@ -185,11 +185,11 @@ def test_memory_is_bounded() -> None:
         "import resource\n"
         "from gnnkit.datasets.synthetic import products_like\n"
         "next(products_like(0.01).edge_chunks())\n"
-        "sum(len(c) for c in products_like(0.01).array_chunks('node', 'x'))\n"
+        "sum(len(c) for c in products_like(0.01).node_array_chunks('node', 'x'))\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "source = products_like(0.5)\n"
         "assert sum(c.shape[1] for c in source.edge_chunks()) == source.schema.num_edges\n"
-        "assert sum(len(c) for c in source.array_chunks('node', 'x')) == source.num_nodes\n"
+        "assert sum(len(c) for c in source.node_array_chunks('node', 'x')) == source.num_nodes\n"
         "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)\n"
     )
     grown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240, check=True)

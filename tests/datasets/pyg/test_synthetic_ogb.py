@@ -27,7 +27,7 @@ def check_tree(tree: Path, scale: float) -> None:
     edges = np.concatenate(list(source.edge_chunks()), axis=1)
     np.testing.assert_array_equal(read(tree / "raw/edge.csv.gz").T, edges[:, ::2])
     features = read(tree / "raw/node-feat.csv.gz").astype(np.float32)
-    np.testing.assert_array_equal(features, np.concatenate(list(source.array_chunks("node", "x"))))
+    np.testing.assert_array_equal(features, np.concatenate(list(source.node_array_chunks("node", "x"))))
     np.testing.assert_array_equal(read(tree / "raw/node-label.csv.gz")[:, 0], source.labels)
     assert read(tree / "raw/num-node-list.csv.gz").tolist() == [[source.num_nodes]]
     assert read(tree / "raw/num-edge-list.csv.gz").tolist() == [[source.num_draws]]
@@ -54,7 +54,7 @@ def test_ogbs_own_reader_reads_it(source: Any, tmp_path: Path) -> None:
     edges = np.concatenate(list(source.edge_chunks()), axis=1)
     assert answer.graph["num_nodes"] == source.num_nodes
     np.testing.assert_array_equal(answer.graph["edge_index"], edges)
-    labels = np.concatenate(list(source.array_chunks("node", "y")))
+    labels = np.concatenate(list(source.node_array_chunks("node", "y")))
     np.testing.assert_array_equal(np.nan_to_num(answer.labels[:, 0], nan=-1), labels)
     assert {split: len(ids) for split, ids in answer.splits.items()} == {split: len(ids) for split, ids in source.splits["node"].items()}
 
@@ -105,7 +105,7 @@ def test_the_sample_reads_as_the_graph_it_was_written_from() -> None:
     edges = [np.concatenate(list(graph.edge_chunks(EDGES)), axis=1) for graph in (read_back, source)]
     np.testing.assert_array_equal(*edges)
     for name in ("x", "y"):
-        rows = [np.concatenate(list(graph.array_chunks("node", name))) for graph in (read_back, source)]
+        rows = [np.concatenate(list(graph.node_array_chunks("node", name))) for graph in (read_back, source)]
         np.testing.assert_array_equal(*rows)
     for split, ids in source.splits["node"].items():
         np.testing.assert_array_equal(read_back.splits["node"][split], ids)

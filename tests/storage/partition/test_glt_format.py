@@ -76,13 +76,13 @@ def assert_same_graph(got, want):
             assert list(got.edge_chunks(edge_type)) == []
         for name, values in want.edge_arrays[edge_type].items():
             if len(values):
-                read = whole(got.array_chunks(edge_type, name))
+                read = whole(got.edge_array_chunks(edge_type, name))
                 assert read.dtype == values.dtype
                 np.testing.assert_array_equal(read, values)
     for node_type, arrays in want.node_arrays.items():
         for name, values in arrays.items():
             if len(values):
-                read = whole(got.array_chunks(node_type, name))
+                read = whole(got.node_array_chunks(node_type, name))
                 assert read.dtype == values.dtype
                 np.testing.assert_array_equal(read, values)
 
@@ -164,8 +164,8 @@ def test_without_edge_ids_edges_are_numbered_by_their_place(tmp_path):
     write_glt_partitions(parted(source, 2, with_edge=False), tmp_path / "parts", events.append)
     assert [e.text for e in events if e.kind == "message"] == ["the store has no edge ids: edges are numbered by their place in it"]
     read = GltPartitionSource(tmp_path / "parts")
-    edges, weight = whole(read.edge_chunks(EDGE), axis=1), whole(read.array_chunks(EDGE, "weight"))
-    attr = whole(read.array_chunks(EDGE, "edge_attr"))
+    edges, weight = whole(read.edge_chunks(EDGE), axis=1), whole(read.edge_array_chunks(EDGE, "weight"))
+    attr = whole(read.edge_array_chunks(EDGE, "edge_attr"))
     want = source.edge_arrays[EDGE]
     got = sorted(zip(*edges.tolist(), weight.tolist(), attr.tolist(), strict=True))
     assert got == sorted(zip(*source.edges[EDGE].tolist(), want["weight"].tolist(), want["edge_attr"].tolist(), strict=True))
@@ -306,7 +306,7 @@ def test_labels_are_given_as_a_file(tmp_path):
     save(tmp_path / "label.pt", source.node_arrays[NODE]["y"])
     read = GltPartitionSource(tmp_path / "parts", labels=tmp_path / "label.pt", name="mine")
     assert read.name == "mine"
-    np.testing.assert_array_equal(whole(read.array_chunks(NODE, "y")), source.node_arrays[NODE]["y"])
+    np.testing.assert_array_equal(whole(read.node_array_chunks(NODE, "y")), source.node_arrays[NODE]["y"])
     save(tmp_path / "label.pt", np.arange(7))
     with pytest.raises(DatasetError, match=r"labels of shape \[7\] for 30 nodes"):
         GltPartitionSource(tmp_path / "parts", labels=tmp_path / "label.pt")
@@ -352,7 +352,7 @@ def test_nothing_that_is_read_is_run(tmp_path, victim):
     else:
         path.write_bytes(pickle.dumps(Payload(tmp_path / "ran")))
     with pytest.raises(DatasetError, match="cannot be read as graphlearn-torch wrote it"):
-        list(GltPartitionSource(tmp_path / "parts").array_chunks(NODE, "x"))
+        list(GltPartitionSource(tmp_path / "parts").node_array_chunks(NODE, "x"))
     assert not (tmp_path / "ran").exists()
 
 
@@ -418,7 +418,7 @@ def test_damaged_directories_are_refused(tmp_path, case):
     damage(tmp_path / "parts")
     with pytest.raises(DatasetError, match=message):
         source = GltPartitionSource(tmp_path / "parts")
-        list(source.array_chunks(NODE, "x"))
+        list(source.node_array_chunks(NODE, "x"))
         list(source.edge_chunks(EDGE))
 
 
@@ -433,7 +433,7 @@ def test_flipped_bytes_never_crash(tmp_path_factory, victim, position, flip):
     files[victim % len(files)].write_bytes(content)
     try:
         source = GltPartitionSource(root)
-        assert sum(len(rows) for rows in source.array_chunks(NODE, "x")) == source.schema.node_types[NODE].num_nodes
+        assert sum(len(rows) for rows in source.node_array_chunks(NODE, "x")) == source.schema.node_types[NODE].num_nodes
         assert sum(pairs.shape[1] for pairs in source.edge_chunks(EDGE)) == source.schema.edge_types[EDGE].num_edges
     except DatasetError:
         pass
