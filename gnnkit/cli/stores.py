@@ -150,7 +150,7 @@ def label_facts(store: Store) -> dict[NodeType, dict[str, int | None]]:
 
 
 def _labels(store: Store) -> str:
-    """What the labels of nodes are, in words; empty where there are none."""
+    """The labels of nodes in words; empty where there are none."""
     texts = []
     for node_type, facts in label_facts(store).items():
         classes = facts["num_classes"]

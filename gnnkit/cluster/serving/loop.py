@@ -20,7 +20,6 @@ from gnnkit.cluster.network.requests import Requests
 from gnnkit.cluster.serving.listener import ClientListener
 from gnnkit.cluster.serving.pool import ServedPool
 from gnnkit.cluster.serving.spec import ServerSpec
-from gnnkit.cluster.serving.store_api import StoreApi
 from gnnkit.errors import GnnkitError, PlanError, StoreError
 from gnnkit.runtime.entry import ParentWatch
 from gnnkit.runtime.remote import error_to_json
@@ -279,6 +278,7 @@ class ServerLoop:
         """The object that answers clients' calls, made for the first of them; None until it is known which parts are here."""
         if self._api is None and self.pool is not None:
             from gnnkit.cluster.serving.server_api import SamplingApi, ServerApi  # heavy
+            from gnnkit.cluster.serving.store_api import StoreApi
 
             sampling = SamplingApi(self._store, self.pool, ends_with_clients=self._spec.stop_with_last_client > 0)
             self._api = ServerApi(StoreApi(self._store, self._rank, self._spec.num_servers, self._holders), sampling, self.call)

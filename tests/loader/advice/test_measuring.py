@@ -140,7 +140,7 @@ def test_a_copy_in_memory_can_be_had_while_older_loaders_are_there(store: Path) 
         assert not measure(old.pipeline).will_copy and old.status().graph_bytes == 0
         with GraphLoader.from_store(store, memory_budget=1 << 30, **options) as new:
             assert not new.pipeline.graph.memory(0).is_copying, "it is made with the first batch"
-            assert [seeds([next(iter(new))])] == expected[:1] and new.pipeline.graph.memory(0).wait(HANG_S)
+            assert [seeds([new.peek()])] == expected[:1] and new.pipeline.graph.memory(0).wait(HANG_S)
             assert new.status().graph_bytes == old.status().graph_bytes > 0, "one copy for both"
             assert measure(new.pipeline).copied_bytes > 0 and not measure(new.pipeline).will_copy
             old.set_epoch(0)
