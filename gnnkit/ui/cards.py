@@ -95,7 +95,7 @@ class Table:
     @property
     def right(self) -> set[int]:
         """The places of the columns that are set right."""
-        return numeric_columns(self.rows)
+        return _numeric_columns(self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ def _cells(table: Table, budget: _Budget) -> dict[str, Any]:
     return {
         "columns": [clean(column, min(budget.text, 40)) for column in table.columns[: budget.columns]],
         "rows": rows,
-        "numeric": numeric_columns(rows),
+        "numeric": _numeric_columns(rows),
         "more": _missing(rows=len(table.rows) - budget.rows, columns=len(table.columns) - budget.columns),
     }
 
@@ -199,11 +199,11 @@ def _missing(**left_out: int) -> str:
 def _aligned(table: Table) -> list[str]:
     rows = [[clean(cell, 120) for cell in row] for row in (table.columns, *table.rows)]
     widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows)))]
-    right = numeric_columns(rows[1:])
+    right = _numeric_columns(rows[1:])
     return ["  ".join(f"{cell:{'>' if i in right else '<'}{widths[i]}}" for i, cell in enumerate(row)).rstrip() for row in rows]
 
 
-def numeric_columns(rows: Sequence[Sequence[str]]) -> set[int]:
+def _numeric_columns(rows: Sequence[Sequence[str]]) -> set[int]:
     """The columns that hold nothing but numbers, cells that are empty or "?" aside."""
     columns = range(max(map(len, rows), default=0))
     cells = ({row[i] for row in rows if i < len(row)} - {"", "?"} for i in columns)
