@@ -25,7 +25,7 @@ from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.beats import SIGN_SILENCE_S
 from gnnkit.runtime.graph_memory import GraphHandle
-from gnnkit.runtime.limits import auto_disk_threads, auto_threads
+from gnnkit.runtime.limits import auto_disk_threads, auto_threads, own_cpus
 from gnnkit.runtime.process_status import look_at
 from gnnkit.runtime.ring import BlockPool
 from gnnkit.runtime.scheduler import BatchTimes, Scheduler
@@ -56,6 +56,7 @@ class LoopSampling:
         back_s: A loop that is back within this time has come back at once.
         small_s: A batch that takes less than this is small.
         group_s: As many small batches are sampled together as take so long: what is done once for all of them costs as much as one of them.
+            A thread that runs free would wait for the interpreter, which the loop has, so it samples a group when the loop does.
     """
 
     back_s: float = 250e-6
@@ -68,7 +69,8 @@ class LoopSampling:
 class InProcess(Backend):
     """Samples in threads of this process; every part of the graph must be on this host.
 
-    A loop that comes back for the next batch at once samples small batches itself, several at a time: handing them over would take longer.
+    A loop that comes back for the next batch at once samples small batches itself, several at a time, while a thread samples as many beside
+    it: handing over each of them would take longer.
 
     Attributes:
         num_threads: Sampling threads, or "auto": the processors this process may use, less one, at most 16; at least 4 for a store that is
@@ -139,6 +141,7 @@ class _Shared:
         self.scheduler: Scheduler[SampledSubgraph | BaseException] = Scheduler(self.window)
         self.schedule: Schedule | None = None
         self.times_at_once, self.left_s = 0, -math.inf  # that the consumer has come back at once; and when it left last
+        self._beside, self._has_cpus = 0, own_cpus() > 1  # batches that a thread is to sample while the consumer samples its own
         self._batch_times = BatchTimes()
         self._tables: GraphTables | None = None
         self._tables_lock = threading.Lock()
@@ -166,15 +169,17 @@ class _Shared:
 
     @property
     def consumer_samples(self) -> bool:
-        """Whether the consumer samples batches itself, and threads are at rest."""
+        """Whether the consumer samples batches itself, and threads are at rest but for one, where the consumer asks it."""
         return self.times_at_once >= _TIMES_AT_ONCE and self._batch_times.least_s < self.loop.small_s
 
     def claimed_together(self) -> _Claim | None:
-        """The next batches, for the consumer to sample: few at first, so that the first one is no later."""
+        """The next batches, for the consumer to sample, and as many for a thread beside it: few at first, so that the first is no later."""
         group = max(1, min(self._batch_times.batches_in(self.loop.group_s), _LARGEST_GROUP, 1 + self.scheduler.delivered))
-        self.scheduler.window = max(self.window, group)
+        self.scheduler.window = max(self.window, 2 * group)
         self.pool.keep = max(self.pool.keep, self.scheduler.window + 1)  # a smaller group's blocks are too few for the next larger one
-        return self.claimed(group)
+        claim, self._beside = self.claimed(group), group * self._has_cpus
+        self.work.notify()
+        return claim
 
     def claimed(self, most: int = 1) -> _Claim | None:
         """The next batches, at most so many, for the calling thread to sample; None where there are none now."""
@@ -202,7 +207,7 @@ class _Shared:
             while True:
                 if self.closed or shift != self.shift:
                     return None
-                claim = None if self.consumer_samples else self.claimed()
+                claim, self._beside = self.claimed(self._beside if self.consumer_samples else 1), 0
                 if claim is not None:
                     return claim
                 self.pool.reclaim()

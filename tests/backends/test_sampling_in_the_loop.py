@@ -14,6 +14,7 @@ from gnnkit.backends.base import EndOfEpoch
 from gnnkit.backends.inprocess import LoopSampling
 from gnnkit.errors import SamplingError
 from tests.helpers.batches import same
+from tests.helpers.system import pretend_processors
 from tests.helpers.waiting import wait_until
 from tests.helpers.watched import Watched
 from tests.loader.graphs import make
@@ -70,8 +71,22 @@ def test_the_loop_samples_the_same_batches() -> None:
         for batch, expected in zip(loader, wanted, strict=True):
             same(batch, expected)
         workers = [record.worker for record in loader.records]
-        assert workers[0] in ("thread 0", "thread 1") and workers[-1] == "loop" and workers.count("loop") >= len(wanted) - 20
+        assert workers[0] in ("thread 0", "thread 1") and workers.count("loop") >= (len(wanted) - 20) / 2
         assert len(list(loader)) == len(wanted)
+
+
+@pytest.mark.parametrize("processors", [1, 2])
+def test_a_thread_samples_beside_the_loop(processors: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though threads are at rest by then; on a busy machine the loop may be first with all of an epoch's batches."""
+    pretend_processors(monkeypatch, processors)
+    with loader_of() as loader:
+
+        def is_beside() -> bool:
+            first = len(loader.records)
+            assert list(loader)
+            return {record.worker for record in list(loader.records)[first + 20 :]} > {"loop"}
+
+        assert is_beside() is False if processors == 1 else wait_until(is_beside, _WAIT_S)
 
 
 @pytest.mark.parametrize("after", [1, 2])
@@ -124,7 +139,7 @@ def test_threads_go_on_once_the_loop_stays_away() -> None:
     with loader_of() as loader:
         iterator = iter(loader)
         got = [next(iterator) for _ in range(20)]
-        assert list(loader.records)[-1].worker == "loop"
+        assert "loop" in [record.worker for record in loader.records]
         assert wait_until(lambda: loader.status().batches_ready == loader.status().slots, _WAIT_S)
         for batch, expected in zip([*got, *iterator], wanted, strict=True):
             same(batch, expected)
