@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -365,7 +364,7 @@ class ClusterTasks:
         self._cpus = cpus
         self._held = [ray.put(shared)]
         self.nodes = self._living()
-        self._given = dict.fromkeys(self.nodes, 0.0)
+        self.forget_loads()
 
     @property
     def num_processors(self) -> int:
@@ -447,11 +446,9 @@ class ClusterTasks:
             )
         return fit
 
-    def anew(self) -> ClusterTasks:
-        """The same nodes and shared object, of which none has been given anything."""
-        other = copy(self)
-        other._given = dict.fromkeys(self.nodes, 0.0)
-        return other
+    def forget_loads(self) -> None:
+        """Counts anew what each node is given: what it was given so far is done, or of other units."""
+        self._given = dict.fromkeys(self.nodes, 0.0)
 
 
 def _is_idle() -> bool:
@@ -523,11 +520,12 @@ class RayBuild:
     def build(self, totals: GraphTotals) -> None:
         """Builds all parts that are to be built."""
         # Parts go round by themselves: what nodes have read before has nothing to do with them.
-        task, pending, parts = self._task, dict[Any, int](), self._tasks.anew()
+        task, pending = self._task, dict[Any, int]()
+        self._tasks.forget_loads()
         for number, part in enumerate(task.parts):
             edges = {edge_type: [pieces[number] for pieces in found] for edge_type, found in self._edges.items()}
             rows = {key: [pieces[number] for pieces in found] for key, found in self._rows.items()}
-            (facts,) = parts.submit(build_part, 1, part, totals, edges, rows)
+            (facts,) = self._tasks.submit(build_part, 1, part, totals, edges, rows)
             pending[facts] = part
         # Pieces are given up with the task that has used them.
         self._edges.clear()

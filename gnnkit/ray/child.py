@@ -105,11 +105,7 @@ class DriverChild:
         """
         if not calls:
             return
-        try:
-            task = pickle.dumps((function, shared, list(calls)))
-        except Exception as error:  # whatever an object raises that will not be pickled
-            raise PlanError(f"the tables cannot be sent to other processes: {type(error).__name__}: {error}") from error
-        self.send("calls", task)
+        self.send("calls", _packed((function, shared, list(calls)), "the tables"))
         for _ in calls:
             message = self.hear("called")
             number, node, value = pickle.loads(from_memory(message.fds.pop()))
@@ -147,7 +143,7 @@ def build_on_ray(engine: RayCluster, source: GraphSource, path: Path, options: B
         if not isinstance(ranged, RangedSource):
             ranged = copy_source(source, folder / _COPY, events)
         task = BuildTask(ranged, options, str(path), fingerprint, missing, assignment)
-        packed = _packed(task)
+        packed = _packed(task, f"the source {ranged.name}", "a RangedSource names its files, and opens them where they are read")
         with DriverChild(engine, _ADVICE) as driver:
             driver.send("build", packed)
             totals = GraphTotals.from_json(driver.hear("divided", events=events).body["totals"])
@@ -185,18 +181,15 @@ def _check(source: GraphSource, options: BuildOptions) -> None:
         raise PlanError("partition='given' keeps the parts of a dataset that has some, and this one has none", "partition='contiguous'")
 
 
-def _packed(task: BuildTask) -> bytes:
-    """Pickles a build.
+def _packed(value: Any, what: str, hint: str | None = None) -> bytes:
+    """Pickles what the driver is to work on.
 
     Raises:
-        PlanError: The source cannot be sent.
+        PlanError: It cannot be sent.
     """
     import cloudpickle
 
     try:
-        return bytes(cloudpickle.dumps(task))
+        return bytes(cloudpickle.dumps(value))
     except Exception as error:  # whatever an object raises that will not be pickled
-        raise PlanError(
-            f"the source {task.source.name} cannot be sent to other processes: {type(error).__name__}: {error}",
-            "a RangedSource names its files, and opens them where they are read",
-        ) from error
+        raise PlanError(f"{what} cannot be sent to other processes: {type(error).__name__}: {error}", hint) from error

@@ -23,6 +23,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, NoReturn, cast
 
+import ray
+
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, WorkerDied
 from gnnkit.plan import LoaderPlan
 from gnnkit.ray.building import ClusterTasks, RayBuild, StoodStill, call
@@ -81,8 +83,6 @@ def connected(options: RayCluster, timeout_s: float) -> Iterator[None]:
     Raises:
         StartTimeout: The cluster cannot be joined or started in time.
     """
-    import ray
-
     with contextlib.ExitStack() as undo:
         if options.joined is None:
             _start_here(options, undo.enter_context(_own_folder()), Deadline(timeout_s))
@@ -105,8 +105,6 @@ def _start_here(options: RayCluster, folder: str, deadline: Deadline) -> None:
     Raises:
         StartTimeout: It does not start in time.
     """
-    import ray
-
     while True:
         try:
             ray.init(
@@ -230,8 +228,6 @@ class RayDriver:
         assert setup.kind == "setup"
         body, options = setup.body, RayCluster(**setup.body["engine"])
         self._connection.enter_context(connected(options, body["timeout_s"]))
-        import ray
-
         _prepare_controller()
         self._wire.tell("joined", resources=ray.cluster_resources())
         plan = self._heard.get(timeout=PARENT_WAIT_S)
@@ -261,8 +257,6 @@ class RayDriver:
 
     def _read(self, board: Any, num_workers: int) -> None:
         """A thread: passes on what ranks say, to the last word, and that Ray has no room for them."""
-        import ray
-
         is_last, was_pending, begun = False, False, set[int]()
         while not is_last:
             is_last = self._trained.wait(_POLL_S)
@@ -298,8 +292,6 @@ def _device(word: str, options: RayCluster) -> str:
     Raises:
         PlanError: GPUs were asked for, and there are too few.
     """
-    import ray
-
     gpus = int(ray.cluster_resources().get("GPU", 0))
     if word == "cpu" or (word == "auto" and gpus < options.num_workers):
         return "cpu"
@@ -315,15 +307,12 @@ def _import_train() -> None:
 
 def _prepare_controller() -> None:
     """Has Ray start the process of Ray Train's controller while this one imports Ray Train, which takes seconds in both."""
-    import ray
-
     options = {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": _here(), "runtime_env": {"env_vars": _OF_CONTROLLER}}
     ray.remote(**options)(_import_train).remote()
 
 
 def _here() -> Any:
     """The strategy that keeps a task or an actor on the node of this process."""
-    import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)

@@ -19,6 +19,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import ray
+
 from gnnkit.cluster.serving.spec import remember_token
 from gnnkit.host import without_collections
 from gnnkit.jobs.context import Checkpoints
@@ -90,7 +92,6 @@ def train_worker(config: Mapping[str, Any]) -> None:
     Args:
         config: ``{"task": RayTask, "board": Board's handle}``.
     """
-    import ray
     import ray.train
 
     rank, board = ray.train.get_context().get_world_rank(), config["board"]
@@ -139,8 +140,6 @@ class _RankOnRay(RankTeller):
 
     def _say_surely(self, kind: str, **body: Any) -> None:
         """Tells the driver something, and returns once the board has it."""
-        import ray
-
         ray.get(self._write(kind, {"rank": self._rank, **body}), timeout=_ANSWER_S)
 
     def _say_error(self, error: BaseException) -> None:
@@ -230,7 +229,6 @@ def _meet(task: RayTask, restarts: int) -> tuple[JobPlace, Any]:
 
     Rank 0 listens before the other ranks know where, so that no other program can take the port.
     """
-    import ray
     from ray.train import get_context
     from ray.train.collective import broadcast_from_rank_zero
 

@@ -19,7 +19,7 @@ from gnnkit.sampling.owners import Variates
 from gnnkit.sampling.schedule import PartOrder, Schedule, epoch_order
 from gnnkit.sampling.subgraph import VERIFY_HINT, SampleRequest
 from gnnkit.schema import EdgeType, find_reverse
-from gnnkit.storage.arrays import GraphArrays, all_dataset_ids, node_values
+from gnnkit.storage.arrays import GraphArrays, all_dataset_ids, dataset_ids, node_values
 from gnnkit.storage.link_splits import id_rows
 from gnnkit.user_arrays import integer_weights
 
@@ -202,12 +202,23 @@ def edges_in_order(arrays: GraphArrays, edge_type: EdgeType) -> NDArray[Any]:
     return found
 
 
-def edges_of_part(arrays: GraphArrays, edge_type: EdgeType, part: int) -> NDArray[Any]:
-    """The edges of a type that a part owns, in the order in which they are stored: ``[2, n]`` dataset ids of sources and targets."""
-    frontier, neighbor = arrays.frontier_type(edge_type), arrays.neighbor_type(edge_type)
-    edges, first, last = arrays.checked(edge_type).edges[edge_type][part], *arrays.node_bounds[frontier][part : part + 2]
-    own = np.repeat(all_dataset_ids(arrays, frontier)[first:last], np.diff(edges.indptr))
-    other = all_dataset_ids(arrays, neighbor)[edges.indices]
+def edges_of_part(arrays: GraphArrays, edge_type: EdgeType, part: int, first: int = 0, last: int | None = None) -> NDArray[Any]:
+    """The edges of a type that nodes of a part own, in the order in which they are stored.
+
+    Args:
+        arrays: The graph.
+        edge_type: The type.
+        part: The part, which is open.
+        first: The first of its nodes.
+        last: The last one + 1; None for all.
+
+    Returns:
+        int64 ``[2, n]`` dataset ids of sources and targets.
+    """
+    edges, ids = arrays.checked(edge_type).edges[edge_type][part], dataset_ids(arrays, arrays.frontier_type(edge_type), part)[first:last]
+    indptr = edges.indptr[first : first + len(ids) + 1]
+    own = np.repeat(ids, np.diff(indptr))
+    other = all_dataset_ids(arrays, arrays.neighbor_type(edge_type))[edges.indices[int(indptr[0]) : int(indptr[-1])]]
     return np.stack([other, own] if arrays.edge_dir == "in" else [own, other])
 
 

@@ -131,7 +131,7 @@ class AccessGate:
             for key, _ in self._selector.select(self._wait_s()):
                 if key.data is None:
                     self._accept()
-                else:
+                elif key.data in self._pending:  # it was not sent away meanwhile
                     self._hear(key.data)
             self._look()
         self._selector.close()
@@ -202,7 +202,7 @@ class AccessGate:
         return True
 
     def _hear(self, pending: Pending) -> None:
-        """Reads what a pending connection says, and decides; does nothing where it was sent away since."""
+        """Reads what a pending connection says, and decides."""
         raise NotImplementedError
 
 
@@ -242,8 +242,6 @@ class PortGate(AccessGate):
         super().__init__(listener)
 
     def _hear(self, pending: Pending) -> None:
-        if pending not in self._pending:
-            return
         try:
             if isinstance(pending.end, ssl.SSLSocket) and pending.end.version() is None:
                 self._agree(pending, pending.end)

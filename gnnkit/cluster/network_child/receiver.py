@@ -25,9 +25,8 @@ from numpy.typing import NDArray
 
 from gnnkit.cluster.hosts import split_address
 from gnnkit.cluster.membership import JoinedServers
-from gnnkit.cluster.network.client import remote_error
 from gnnkit.cluster.network.requests import Requests, UnknownLoader
-from gnnkit.cluster.network.wire import Broken, Failed, OutOfTime, TokenRefused
+from gnnkit.cluster.network.wire import Broken, Failed, OutOfTime
 from gnnkit.cluster.serving.spec import threads_for
 from gnnkit.cluster.worker.owners import Peer, RemoteOwners, keep_freed_memory, num_rows
 from gnnkit.errors import BatchTimeout, GnnkitError, HostUnreachable, LoaderClosed, PlanError, SamplingError, WorkerDied
@@ -97,7 +96,7 @@ class RemoteServers(RemoteOwners, OtherHosts):
     def __init__(self, joined: JoinedServers, store: Store, client: str, token: str, ca: str | None, *, again: bool) -> None:
         keep_freed_memory()
         graph = store.arrays()
-        servers = {server.rank: Peer(server.address, joined.parts_of(server.rank, graph.num_parts)) for server in joined.servers}
+        servers = {s.rank: Peer(s.address, joined.parts_of(s.rank, graph.num_parts), s.rank) for s in joined.servers}
         self.threads = threads_for(len(servers))
         at_once = self.threads * (1 + len(servers))
         super().__init__(servers, token, store.fingerprint, num_rows(graph), timeout_s=_MOST_S, at_once=at_once, ca=ca)
@@ -212,11 +211,10 @@ class RemoteServers(RemoteOwners, OtherHosts):
         Raises:
             WorkerDied: It is gone.
         """
-        peer = self._peers[host]
-        found = probe(peer.address, max(0.05, deadline.within(_PROBE_S)))
+        found = probe(self._peers[host].address, max(0.05, deadline.within(_PROBE_S)))
         if found == _REFUSES and (not self._again or deadline.has_passed):
             raise WorkerDied(
-                f"{self._where(host, peer)} is gone: nothing listens there",
+                f"{self._where(host)} is gone: nothing listens there",
                 "when it runs again, iterate again; with max_restarts=... of the backend the loader waits for it by itself",
             )
         return not deadline.has_passed and not self._closed.wait(_GAP_S)
@@ -226,24 +224,16 @@ class RemoteServers(RemoteOwners, OtherHosts):
         self._closed.set()
         super().close()
 
-    @staticmethod
-    def _where(host: int, peer: Peer) -> str:
-        return f"server {host} ({peer.address})"
-
-    def _explain(self, host: int, peer: Peer, error: BaseException) -> BaseException:
-        where = self._where(host, peer)
-        if isinstance(error, TokenRefused):
-            return PlanError(f"{where} refused the token", "give the token that the servers were started with")
-        if isinstance(error, Failed):
-            return UnknownLoader(where) if error.body.get("type") == UnknownLoader.__name__ else remote_error(where, error.body)
-        if isinstance(error, BadRequest):
-            return SamplingError(f"{where} sent an answer that cannot be read: {error}", "servers and trainers must run the same gnnkit")
+    def _explain(self, host: int, error: BaseException) -> BaseException:
+        if isinstance(error, Failed) and error.body.get("type") == UnknownLoader.__name__:
+            return UnknownLoader(self._where(host))
         if isinstance(error, (Broken, OutOfTime)):
+            why = probe(self._peers[host].address, _GAP_S)
             return BatchTimeout(
-                f"{where} has not done its share of a batch in time: {probe(peer.address, _GAP_S)} ({error})",
+                f"{self._where(host)} has not done its share of a batch in time: {why} ({error})",
                 "raise batch_timeout_s, or look at the server and the network; then iterate again",
             )
-        return error
+        return super()._explain(host, error)
 
 
 class ReceivingChannel(WorkerChannel):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from gnnkit.cluster.serving.listener import own_folder, remove_sockets
 from gnnkit.cluster.serving.spec import TOKEN_NAME, UNIX_PREFIX, ServerSpec, has_any_port, settle_token
 from gnnkit.errors import GnnkitError, LoaderClosed, PlanError, StartTimeout, WorkerDied, WorkerStopped
-from gnnkit.events import Event, EventSink, Stage, ignore_events
+from gnnkit.events import Event, EventSink, Stage, StageProgress, ignore_events
 from gnnkit.runtime.entry import Vitals
 from gnnkit.runtime.graph_memory import CopySpreading
 from gnnkit.runtime.process_status import ProcessStatus, look_at
@@ -25,16 +24,13 @@ from gnnkit.runtime.supervisor import ChildProcess, Exit, Supervisor, Supervisor
 from gnnkit.runtime.wire import Message, Waker
 from gnnkit.waiting import Deadline
 
-# Seconds that a rate is taken over, and least seconds between two looks.
-_SPAN_S, _GAP_S = 10.0, 1.0
-
 
 class Throughput:
     """Counts what servers of this process have sampled. Only for the holder of its fleet's lock."""
 
     def __init__(self) -> None:
         self._vitals: dict[int, tuple[Vitals, int]] = {}
-        self._looks: deque[tuple[float, int]] = deque()
+        self._progress = StageProgress(Event("start", "epoch"))
 
     def take(self, rank: int, message: Message) -> None:
         """A server shows where its workers' signs of life are."""
@@ -46,8 +42,7 @@ class Throughput:
 
     def lost(self, rank: int) -> None:
         """A server has ended, and its count with it."""
-        if self._vitals.pop(rank, None) is not None:
-            self._looks.clear()
+        self._vitals.pop(rank, None)
 
     def batches(self, rank: int) -> int:
         """Batches that the workers of a server have sampled since they were started."""
@@ -57,24 +52,13 @@ class Throughput:
         return sum(vitals.signs(worker).batches for worker in range(workers))
 
     def look(self) -> None:
-        """Notes how many there are now, once a second."""
-        now = time.monotonic()
-        if not self._looks or now - self._looks[-1][0] >= _GAP_S:
-            self._looks.append((now, self._total()))
-        while len(self._looks) > 1 and self._looks[1][0] <= now - _SPAN_S:
-            self._looks.popleft()
+        """Notes how many there are now."""
+        self._progress.advance(Event("progress", "epoch", done=sum(map(self.batches, self._vitals))))
 
     @property
     def batches_per_s(self) -> float:
-        """Batches per second of all servers, over the last ten seconds."""
-        if not self._looks:
-            return 0.0
-        then, before = self._looks[0]
-        elapsed = time.monotonic() - then
-        return max(0.0, (self._total() - before) / elapsed) if elapsed >= _GAP_S else 0.0
-
-    def _total(self) -> int:
-        return sum(map(self.batches, self._vitals))
+        """Batches per second of all servers, of late."""
+        return self._progress.state().rate or 0.0
 
 
 # Of a server that is not there, or has not said yet what it is doing: a status always has the same names.

@@ -108,8 +108,6 @@ class ClientListener(AccessGate):
 
     def _hear(self, pending: Pending) -> None:
         """Reads a pending connection's first message, and accepts, refuses or closes the connection by it."""
-        if pending not in self._pending:
-            return
         try:
             said = pending.end.recv(MOST_SAID)  # without room for descriptors, which the system then closes
         except BlockingIOError:  # nothing but a wink

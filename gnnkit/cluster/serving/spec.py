@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gnnkit.bounds import MOST_SECONDS, MOST_THREADS, is_real, keep_whole_number, shown
+from gnnkit.bounds import MOST_THREADS, check_seconds, keep_whole_number
 from gnnkit.cluster.hosts import (
     PlacementOption,
     check_placement,
@@ -107,7 +107,7 @@ def _resolved(name: str) -> str:
 
 
 UNIX_PREFIX = "unix:"
-LEAST_TOKEN = 16
+LEAST_TOKEN, _LEAST_S = 16, 1e-3
 
 
 def _placement_from(value: Any) -> Any:
@@ -178,9 +178,7 @@ class ServerSpec(Record):
                     "give all of them address='10.0.0.1:7000', where server 0 listens, or address='unix:/folder' on one host",
                 )
         for name in ("join_timeout_s", "start_timeout_s"):
-            value = getattr(self, name)
-            if not is_real(value) or not 0 < value <= MOST_SECONDS:
-                raise PlanError(f"{name} must be a number of seconds, and at most {MOST_SECONDS:g}, got {shown(value)}")
+            check_seconds(name, getattr(self, name), _LEAST_S)
         if len(self.addresses) not in (0, 1, self.num_servers):
             raise PlanError(
                 f"there are {len(self.addresses)} addresses for {self.num_servers} servers", "give the first one's, or one for each"

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import DatasetError, PlanError, near_matches
+from gnnkit.runtime.batches import edges_of_part
 from gnnkit.schema import NEGATIVE_LABELS, POSITIVE_LABELS, EdgeType, NodeType, is_label_edge_type, near_edge_types, opposite_label_types
 from gnnkit.splits import SPLITS, find_split
 from gnnkit.storage.arrays import all_dataset_ids, dataset_ids, part_edge_ids
@@ -271,17 +272,9 @@ class StoreApi:
         """int64 ``[e]`` and ``[e]``: sources and targets of this server's edges."""
         owner, graph = self._edge_type(edge_type), self._graph
         _check_layout(layout)
-        frontier = graph.frontier_type(owner)
-        other_ids = all_dataset_ids(graph, graph.neighbor_type(owner))
-        own, other = [], []
-        for part, first, last in self._own_rows(frontier):
-            edges = graph.checked(owner).edges[owner][part]
-            indptr = np.asarray(edges.indptr[first : last + 1], np.int64)
-            own.append(np.repeat(dataset_ids(graph, frontier, part)[first:last], np.diff(indptr)))
-            other.append(other_ids[edges.indices[int(indptr[0]) : int(indptr[-1])]])
-        empty = np.empty(0, np.int64)
-        ends = np.concatenate([empty, *other]), np.concatenate([empty, *own])
-        return ends if graph.edge_dir == "in" else (ends[1], ends[0])
+        own = [edges_of_part(graph, owner, *rows) for rows in self._own_rows(graph.frontier_type(owner))]
+        sources, targets = np.concatenate([np.empty((2, 0), np.int64), *own], axis=1)
+        return sources, targets
 
     def edge_size(self, edge_type: EdgeType | None, layout: str) -> tuple[int, int]:
         """Number of nodes at the source end and at the target end."""

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
-from gnnkit.cluster.urls.transfer import Move, RemoteFile, Transfer, UrlUnreachable
+from gnnkit.cluster.urls.transfer import Move, RemoteFile, Transfer
 from gnnkit.errors import DatasetError, GnnkitError, PlanError, StoreError, interruptible
 from gnnkit.events import Event, EventSink, Stage, ignore_events
 from gnnkit.files import read_bounded, read_json, why_unwritable, write_whole
@@ -33,14 +33,14 @@ def record_folder(url: str) -> Path:
     return writable_root() / "urls" / hashlib.sha256(url.encode()).hexdigest()[:32]
 
 
-def latest(url: str, ask: Callable[[], R], known: R | None, error: type[GnnkitError], events: EventSink) -> tuple[R, UrlUnreachable | None]:
+def latest(url: str, transfer: Transfer, ask: Callable[[], R], known: R | None, events: EventSink) -> tuple[R, GnnkitError | None]:
     """Returns what there is at a URL: as its server says, or as it was the last time where the server cannot be asked.
 
     Args:
         url: The URL.
-        ask: Asks the server.
+        transfer: Its transfer.
+        ask: Asks the server, by the transfer.
         known: What it said the last time; None where it was never asked.
-        error: The class of errors.
         events: Receives a message where the last time's is taken because the server cannot be reached.
 
     Returns:
@@ -50,16 +50,18 @@ def latest(url: str, ask: Callable[[], R], known: R | None, error: type[GnnkitEr
         GnnkitError: The server refuses, or cannot be asked and never was.
     """
     if is_offline():
-        cut = UrlUnreachable(error(f"{url} is not in the cache of this machine, and nothing may be fetched ({OFFLINE_VARIABLE} is set)"))
+        cut = transfer.error(f"{url} is not in the cache of this machine, and nothing may be fetched ({OFFLINE_VARIABLE} is set)")
     else:
         try:
             return ask(), None
-        except UrlUnreachable as unreachable:
-            cut = unreachable
+        except GnnkitError as error:
+            if not transfer.is_cut:
+                raise
+            cut = error
     if known is None:
-        raise cut.error
+        raise cut
     if not is_offline():
-        events(Event("message", "download", url, text=f"{cut.error.message}; what was fetched before is used"))
+        events(Event("message", "download", url, text=f"{cut.message}; what was fetched before is used"))
     return known, cut
 
 
@@ -102,13 +104,13 @@ def open_url(
         if store is not None:
             return store
     with Transfer(url, StoreError) as transfer:
-        manifest, cut = latest(url, lambda: _asked(transfer, url), known, StoreError, events)
+        manifest, cut = latest(url, transfer, lambda: _asked(transfer, url), known, events)
         wanted = _chosen(parts, whole_structure, manifest)
         store = _opened(url, manifest, wanted)
         if store is not None:
             return store
         if cut is not None:
-            raise cut.error
+            raise cut
         _fetch(transfer, url, manifest, wanted, events)
     return Store.open(_path(manifest), url=url, **wanted)
 
@@ -117,7 +119,7 @@ def url_manifest(url: str, events: EventSink = ignore_events) -> Manifest:
     """The manifest of the store at a URL, of which nothing else is fetched; see ``open_url``."""
     url = check_url(url, "the store")
     with Transfer(url, StoreError) as transfer:
-        return latest(url, lambda: _asked(transfer, url), _known(url), StoreError, events)[0]
+        return latest(url, transfer, lambda: _asked(transfer, url), _known(url), events)[0]
 
 
 def _chosen(parts: Iterable[int] | HeldOf | None, whole_structure: bool, manifest: Manifest) -> Held:
@@ -216,10 +218,7 @@ def _download(transfer: Transfer, moves: list[Move], total: int, folder: Path, n
     check_disk(folder, left, f"fetching {name}")
     with Stage(events, "download", label=name, unit="B", total=float(total)) as stage:
         stage.message(f"{name}: {format_bytes(left)} {where}")
-        try:
-            transfer.get(moves, stage, total - left)
-        except UrlUnreachable as cut:
-            raise cut.error from cut
+        transfer.get(moves, stage, total - left)
 
 
 def _parts(names: Iterable[str]) -> set[int]:
@@ -254,10 +253,7 @@ def push(store: Store, url: str, *, overwrite: bool = False, events: EventSink =
     if is_outline(store.path):
         raise StoreError("the store's parts are on its servers", "push it where they are")
     with Transfer(url, StoreError) as transfer:
-        try:
-            _push(transfer, store, url, overwrite, events)
-        except UrlUnreachable as cut:
-            raise cut.error from cut
+        _push(transfer, store, url, overwrite, events)
     return url
 
 
@@ -309,8 +305,10 @@ def _is_pushed(transfer: Transfer, manifest: Manifest, url: str, there: dict[str
         return False
     try:
         found: Manifest | None = parse_manifest(transfer.read(f"{url}/{MANIFEST_NAME}"), url)
-    except StoreError:  # damaged, or of another version
-        found = None
+    except StoreError:
+        if transfer.is_cut:
+            raise
+        found = None  # damaged, or of another version
     if found is not None and found.fingerprint == manifest.fingerprint:
         return all(there.get(name) == entry.size for name, entry in manifest.files.items()) and not overwrite
     if not overwrite:
@@ -349,12 +347,12 @@ def fetch_tables(url: str, what: str, is_table: Callable[[str], bool], events: E
             def ask() -> list[RemoteFile]:
                 return [file for file in transfer.find(url) if is_table(file.url)]
 
-            files, cut = latest(url, ask, _known_files(folder), DatasetError, events)
+            files, cut = latest(url, transfer, ask, _known_files(folder), events)
             if not files:
                 raise DatasetError(f"{what}: there is no table at {url}", "a glob has * in it; suffixes are those of the how-to on tables")
             missing = [file for file in files if not _place(folder, file).exists()]
             if missing and cut is not None:
-                raise cut.error
+                raise cut
             if missing:
                 moves = [Move(file.url, str(_place(folder, file)), file.size, version=file.version) for file in missing]
                 _download(transfer, moves, sum(move.size for move in moves), folder, url, f"to {folder}", events)

@@ -55,18 +55,6 @@ class Move:
     version: str | None = None
 
 
-class UrlUnreachable(Exception):
-    """The server cannot be reached.
-
-    Attributes:
-        error: What to raise where there is nothing to go on with.
-    """
-
-    def __init__(self, error: GnnkitError) -> None:
-        super().__init__(error)
-        self.error = error
-
-
 class Transfer:
     """The child process, for a ``with`` block; it is started when it is first asked for something.
 
@@ -75,10 +63,14 @@ class Transfer:
     Args:
         url: Where files are moved from or to, for the record of the run.
         error: The class of errors.
+
+    Attributes:
+        error: The same.
+        is_cut: Whether what it raised last is that the server cannot be reached.
     """
 
     def __init__(self, url: str, error: type[GnnkitError]) -> None:
-        self._url, self._error = url, error
+        self._url, self.error, self.is_cut = url, error, False
 
     @cached_property
     def _supervisor(self) -> Supervisor:
@@ -99,8 +91,7 @@ class Transfer:
         """Reads a file of a bounded size.
 
         Raises:
-            UrlUnreachable: The server cannot be reached.
-            GnnkitError: The file is not there, or may not be read.
+            GnnkitError: The file is not there, or may not be read, or the server cannot be reached (``is_cut``).
         """
         message = self._ask("read", url=url)
         return from_memory(message.fds.pop())
@@ -126,8 +117,7 @@ class Transfer:
             before: Bytes of the stage that are done already.
 
         Raises:
-            UrlUnreachable: See ``read``.
-            GnnkitError: A file is missing or another one than expected, or cannot be written.
+            GnnkitError: A file is missing or another one than expected, or cannot be written, or the server cannot be reached.
         """
         self._ask("get", stage=stage, before=before, files=[asdict(file) for file in files])
 
@@ -136,7 +126,7 @@ class Transfer:
         self._ask("put", stage=stage, before=before, files=[asdict(file) for file in files])
 
     def _ask(self, kind: str, *content: bytes, stage: Stage | None = None, before: int = 0, **body: Any) -> Message:
-        supervisor, deadline = self._supervisor, Deadline(_SILENCE_S)
+        supervisor, deadline, self.is_cut = self._supervisor, Deadline(_SILENCE_S), False
         supervisor.start_missing()
         supervisor.send(0, kind, content, **body)
         while True:
@@ -148,15 +138,14 @@ class Transfer:
                 if said.kind == "done":
                     return said
                 if said.kind == "refused":
-                    error = error_from_json(said.body["error"], self._url, self._error)
-                    if type(error) is not self._error:
-                        error = self._error(error.message, error.hint)
-                    raise UrlUnreachable(error) if said.body["unreachable"] else error
+                    self.is_cut = said.body["unreachable"]
+                    error = error_from_json(said.body["error"], self._url, self.error)
+                    raise error if type(error) is self.error else self.error(error.message, error.hint)
                 if stage is not None:
                     stage.update(before + said.body["bytes"])
             if deadline.has_passed:
                 text = f"{self._url}: {supervisor.name(0)} has said nothing for {_SILENCE_S:.0f} s"
-                raise self._error(with_tail(text, supervisor.folder.log(0)), "call it again: what has come is kept")
+                raise self.error(with_tail(text, supervisor.folder.log(0)), "call it again: what has come is kept")
 
 
 if __name__ == "__main__":

@@ -177,7 +177,7 @@ class RemoteOwners:
         try:
             return self._clients[host].use(lambda wire: ask(wire, deadline), deadline, again)
         except BaseException as error:
-            explained = self._explain(host, self._peers[host], error)
+            explained = self._explain(host, error)
             if explained is error:
                 raise
             raise explained from error
@@ -186,13 +186,16 @@ class RemoteOwners:
         """Whether a call whose connection broke is made again; ``is_new``: the connection was made for it."""
         return is_stale(deadline, is_new)
 
-    def _explain(self, host: int, peer: Peer, error: BaseException) -> BaseException:
-        """The error to raise for what a call ended with."""
-        parts = f"part{'s' if len(peer.parts) > 1 else ''} {', '.join(map(str, peer.parts))}"
-        where = f"the part service of host {host} ({peer.address}, {parts})"
+    def _where(self, host: int) -> str:
+        peer = self._peers[host]
         if peer.server is not None:
-            where = f"server {peer.server} ({peer.address})"
-        again = "when that host's processes run again, iterate again"
+            return f"server {peer.server} ({peer.address})"
+        parts = f"part{'s' if len(peer.parts) > 1 else ''} {', '.join(map(str, peer.parts))}"
+        return f"the part service of host {host} ({peer.address}, {parts})"
+
+    def _explain(self, host: int, error: BaseException) -> BaseException:
+        """The error to raise for what a call ended with."""
+        where, again = self._where(host), "when that host's processes run again, iterate again"
         if isinstance(error, TokenRefused):
             return SamplingError(f"{where} refused the token", "start every host with the same token")
         if isinstance(error, OutOfTime):
