@@ -338,11 +338,10 @@ class Membership:
     _others: LeaseTable[int, ServerMember] = field(default_factory=LeaseTable)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def become(self, **changes: Any) -> ServerMember:
+    def become(self, **changes: Any) -> None:
         """Changes what this server says of itself."""
         with self._lock:
             self.own = replace(self.own, **changes)
-            return self.own
 
     def announce(self, member: ServerMember) -> None:
         """A server has said that it is there.

@@ -156,18 +156,16 @@ class RayDriver:
     def run(self) -> None:
         """Trains or builds once; never returns: the parent process ends this one."""
         threading.Thread(target=self._listen, name="gnnkit-driver", daemon=True).start()
+        works = {
+            "calls": (self._call, "Ray cannot read the tables"),
+            "build": (self._build, "Ray cannot build the store"),
+            "setup": (self._train, "Ray cannot run the ranks"),
+        }
         what = "Ray has no work"
         try:
             first = self._heard.get(timeout=PARENT_WAIT_S)
-            if first.kind == "calls":
-                what = "Ray cannot read the tables"
-                self._call(first)
-            elif first.kind == "build":
-                what = "Ray cannot build the store"
-                self._build(first)
-            else:
-                what = "Ray cannot run the ranks"
-                self._train(first)
+            work, what = works[first.kind]
+            work(first)
         except BaseException as error:
             logger.error("%s", what, exc_info=error)
             said = failure(error)
@@ -177,18 +175,13 @@ class RayDriver:
     def _listen(self) -> NoReturn:
         """A thread: takes messages, and ends Ray and this process when the parent does not need them any more."""
         while True:
-            self._wire.wait(_LISTEN_S)
-            try:
-                message = self._wire.receive()
-            except EOFError:
-                message = Message("stop", {})
+            message = self._wire.hear(_LISTEN_S)
             if message is not None and message.kind == "stop":
                 with contextlib.suppress(Exception):  # what is left is the cleaner's
                     self._connection.close()
                 os._exit(0)
             if message is not None:
                 self._heard.put(message)
-            self._wire.flush()
 
     def _call(self, asked: Message) -> None:
         """Has nodes call functions, once for each request."""
@@ -225,7 +218,6 @@ class RayDriver:
         self._wire.tell("built")
 
     def _train(self, setup: Message) -> None:
-        assert setup.kind == "setup"
         body, options = setup.body, RayCluster(**setup.body["engine"])
         self._connection.enter_context(connected(options, body["timeout_s"]))
         _prepare_controller()

@@ -393,13 +393,20 @@ class BatchList:
         return Schedule(self.inputs.num_inputs, batching or self._plan.batching, first_batch, self._by_part)
 
     def request(self, epoch: int, batch_index: int, seeds: NDArray[np.int64] | None = None) -> SampleRequest:
-        """Returns the request that batch ``batch_index`` of ``epoch`` is sampled from, or that around ``seeds``; see ``request_for``.
+        """Returns the request that batch ``batch_index`` of ``epoch`` is sampled from.
+
+        Args:
+            epoch: The epoch.
+            batch_index: The batch's number.
+            seeds: Inputs (``InputRows.given``) for a batch around them instead; such batches have a stream of their own.
 
         Raises:
             PlanError: There is no such batch.
         """
         if seeds is not None:
-            return self.request_for(epoch, batch_index, seeds)
+            arrays = self.inputs.given(seeds)
+            count = len(next(iter(arrays.values())))
+            return self._request(self._now_stream, epoch, batch_index, np.arange(count, dtype=np.int64), arrays)
         if not 0 <= batch_index < self._whole.num_batches:
             raise PlanError(f"there is no batch {batch_index}: an epoch has {self._whole.num_batches}")
         order, where = self._order_of(epoch), self._whole.positions(batch_index)
@@ -423,18 +430,6 @@ class BatchList:
                     order = epoch_order(self._stream, epoch, self.inputs.num_inputs, is_shuffled, self._weight_sums, self._by_part)
                     self._order = epoch, order
         return order
-
-    def request_for(self, epoch: int, index: int, values: NDArray[np.int64]) -> SampleRequest:
-        """Returns the request for a batch around given inputs; such batches have a stream of their own.
-
-        Args:
-            epoch: The epoch.
-            index: The batch's number.
-            values: See ``InputRows.given``.
-        """
-        arrays = self.inputs.given(values)
-        count = len(next(iter(arrays.values())))
-        return self._request(self._now_stream, epoch, index, np.arange(count, dtype=np.int64), arrays)
 
     def _request(self, key: int, epoch: int, index: int, input_id: NDArray[np.int64], arrays: Mapping[str, NDArray[Any]]) -> SampleRequest:
         sampling, input_id = self._plan.sampling, arrays.get("input_id", input_id)

@@ -287,34 +287,32 @@ class GraphMemory:
 
     Args:
         graph: The arrays as mapped.
-        most: Most bytes that the copy may take; 0 makes no copy.
-        shared: A copy that exists already; used at once.
 
     Attributes:
         graph: The arrays to read now; replaced once, when the copy is complete.
         shared: The copy; None until it is in use.
     """
 
-    def __init__(self, graph: GraphArrays, most: int, shared: SharedGraph | None = None) -> None:
-        self.graph = graph if shared is None else shared.graph
-        self.shared = shared
+    def __init__(self, graph: GraphArrays) -> None:
+        self.graph = graph
+        self.shared: SharedGraph | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        if shared is None:
-            _ = graph.read_ahead  # decided before a copy takes memory
-            self.want_copy(most)
         weakref.finalize(self, self._stop.set).atexit = False
 
-    def want_copy(self, most: int, shared: SharedGraph | None = None) -> None:
-        """Uses a copy that exists by now, or else has one made if there is none and it may take some bytes; see ``GraphMemory``.
+    def want_copy(self, most: int, shared: SharedGraph | None) -> None:
+        """Uses a copy, or else has one made; one caller at a time.
 
-        One caller at a time.
+        Args:
+            most: Most bytes that the copy may take; 0 makes no copy.
+            shared: A copy that exists by now.
         """
         if self.shared is not None or self.is_copying:
             return
         if shared is not None:
             self.graph, self.shared = shared.graph, shared
         elif most:
+            _ = self.graph.read_ahead  # decided before a copy takes memory
             arguments = weakref.ref(self), self.graph, self._stop, most
             thread = threading.Thread(target=_copy_in_background, args=arguments, name="gnnkit-graph-memory", daemon=True)
             try:
@@ -413,12 +411,8 @@ class GraphHandle:
         A graph that is in memory already is not copied.
         """
         with self._lock:
-            if self._memory is None:
-                if self.store is None:  # the user's own arrays, whatever they do to them, and no copy
-                    self._memory = GraphMemory(self.arrays, 0)
-                else:
-                    self._memory = GraphMemory(self.arrays, self.copy_nbytes(memory_budget), self._shared)
-            elif self.store is not None and not self._has_copier:
+            self._memory = self._memory or GraphMemory(self.arrays)
+            if self.store is not None and not self._has_copier:
                 self._memory.want_copy(self.copy_nbytes(memory_budget), self._shared)
             return self._memory
 

@@ -235,6 +235,14 @@ class Wire:
             self.wait(PARENT_WAIT_S)
         return message
 
+    def hear(self, timeout_s: float) -> Message | None:
+        """Waits for a message, None where none comes in time; the end of the other side is its "stop"."""
+        self.wait(timeout_s)
+        try:
+            return self.receive()
+        except EOFError:
+            return Message("stop", {})
+
     def tell(self, kind: str, fds: Handed = (), /, **body: Any) -> None:
         """Sends a message and waits until it is sent; see ``send``."""
         self.send(kind, fds, **body)

@@ -9,12 +9,11 @@ One process per host, ``python -m gnnkit.cluster.parts``, started like a samplin
            descriptor comes with the message, or None)
 ``graph``  a shared copy to move over to: its descriptor and ``description``
 ``attend`` ``peers``, ``{"<host>": address}``: the services that this host needs; they are told so (``gnnkit.cluster.membership``)
-``stop``   ends it
+``stop``   ends it, once it has said goodbye to them
 ========== ==================================================================================================================
 
 It answers ``ready`` with its ``port``, or ``failed`` with an error like any child, e.g. where the address cannot be listened on; ``here``
-and ``bye`` pass on what other hosts say, and ``attending`` says to which ``peers`` it says "here" itself, once it has said goodbye to the
-others; ``refused`` tells the ``address`` of a client that came with another token, once for each.
+and ``bye`` pass on what other hosts say, and ``refused`` tells the ``address`` of a client that came with another token, once for each.
 
 A sampling process's setup message carries ``hosts``: None on one host, else ``{"self": h, "held": what this host has,
 "peers": {"<host>": {"address": "10.0.0.2:4711", "parts": [1]}}, "token": ..., "timeout_s": ..., "start_timeout_s": ...}``.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 
 from gnnkit.cluster.membership import LeaseRenewal, LeaseRequests
@@ -38,39 +39,27 @@ class PartServiceLoop:
 
     def run(self) -> None:
         """Serves until the other side goes away or says stop."""
-        try:
+        with contextlib.suppress(EOFError):
             setup = self._wire.next()
-            keep_freed_memory()
-            warm()
-            self._open(setup)
-            body = setup.body
-            answerers = Answerers(body["fingerprint"])
-            answerers.add(self._answers, PARTS)
-            answerers.add(LeaseRequests(lambda what, name, host: self._wire.tell(what.name, name=name, host=host)), LEASES)
-            service = NetworkService(body["ip"], body["port"], body["token"], answerers, refused=self._refuse)
-        except EOFError:
-            return
-        except BaseException as error:  # the process that started this one raises it
-            self._wire.tell("failed", error=error_to_json(error))
-            raise
-        logger.info("listening on %s, port %d", body["ip"], service.port)
-        self._wire.tell("ready", port=service.port)
-        while True:
             try:
-                message = self._wire.next()
-            except EOFError:
-                return
-            if message.kind == "stop":
-                if self._renewal is not None:
-                    self._renewal.leave()
-                return
-            if message.kind == "attend":
-                self._attend(setup, message)
-                continue
-            assert message.kind == "graph"
-            self._answers.use(SharedGraph.attach(message.fds[0], message.body["description"], self._mapped).graph)
+                service = self._open(setup)
+            except BaseException as error:  # the process that started this one raises it
+                self._wire.tell("failed", error=error_to_json(error))
+                raise
+            logger.info("listening on %s, port %d", setup.body["ip"], service.port)
+            self._wire.tell("ready", port=service.port)
+            while (message := self._wire.next()).kind != "stop":
+                if message.kind == "attend":
+                    self._attend(setup, message)
+                else:
+                    assert message.kind == "graph"
+                    self._answers.use(SharedGraph.attach(message.fds[0], message.body["description"], self._mapped).graph)
+            if self._renewal is not None:
+                self._renewal.leave()
 
-    def _open(self, setup: Message) -> None:
+    def _open(self, setup: Message) -> NetworkService:
+        keep_freed_memory()
+        warm()
         body = setup.body
         store = Store.open(body["store"], **body["held"])
         if store.fingerprint != body["fingerprint"]:
@@ -82,6 +71,10 @@ class PartServiceLoop:
         if body["graph"] is not None:
             graph = SharedGraph.attach(setup.fds[0], body["graph"], graph).graph
         self._answers = Answers(graph, store.local_parts)
+        answerers = Answerers(body["fingerprint"])
+        answerers.add(self._answers, PARTS)
+        answerers.add(LeaseRequests(lambda what, name, host: self._wire.tell(what.name, name=name, host=host)), LEASES)
+        return NetworkService(body["ip"], body["port"], body["token"], answerers, refused=self._refuse)
 
     def _refuse(self, address: str) -> None:
         if address not in self._refused and len(self._refused) < _MOST_REFUSED:
@@ -95,4 +88,3 @@ class PartServiceLoop:
         body, peers = setup.body, {int(host): str(address) for host, address in message.body["peers"].items()}
         self._renewal = LeaseRenewal(body["host"], peers, body["token"], body["fingerprint"], for_all=True)
         self._renewal.begin_at_once()
-        self._wire.tell("attending", peers=list(peers))

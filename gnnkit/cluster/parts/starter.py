@@ -107,10 +107,8 @@ class PartService:
         self._users = {user}
         self._sources: dict[int, str] = {}
         self._asked_sources: dict[int, str] = {}
-        self._told_sources: set[int] = set()
         self._was_used, self._ending = False, False
         self._is_up, self._has_been_up = False, False
-        self._farewell: Deadline | None = None
         self._gap_s, self._next_start = _GAP_S, Deadline(0.0)
         self._started = Deadline(spec.start_timeout_s)
         # Reentrant: a forgotten loader's finalizer may run in the middle of anything.
@@ -188,11 +186,11 @@ class PartService:
         return f"the part service of host {self.spec.host} for parts {list(self.spec.held['parts'])} at {where}"
 
     def _process_options(self) -> SupervisorOptions:
-        return SupervisorOptions(num_workers=1, threads=1, module=_MODULE, title=self._title, advice=_HINT)
+        return SupervisorOptions(1, 1, _MODULE, title=self._title, advice=_HINT, stop_timeout_s=_STOP_TIMEOUT_S)
 
     def _set_up(self, child: ChildProcess) -> None:
         spec = self.spec
-        self._is_up, self._asked_sources, self._told_sources = False, {}, set()
+        self._is_up, self._asked_sources = False, {}
         setup = {"store": spec.store, "fingerprint": spec.fingerprint, "held": spec.held, "ip": spec.ip, "port": spec.port}
         fds, description = self._sharing.setup_message(child.rank)
         child.wire.send("setup", fds, **setup, token=spec.token, host=spec.host, graph=description)
@@ -232,8 +230,6 @@ class PartService:
             self.failure, self._gap_s = None, _GAP_S
             self.spec = replace(self.spec, port=int(body["port"]))
             self._supervisor.options = self._process_options()
-        elif message.kind == "attending":
-            self._told_sources = {int(host) for host in body["peers"]}
         elif message.kind == "here":
             self._come.setdefault(int(body["host"]), set()).add(body["name"].rpartition("-")[0])
             self._leases.here(body["name"], int(body["host"]))
@@ -245,7 +241,6 @@ class PartService:
 
     def _exited(self, ended: Exit) -> None:
         """Has a service that has died started again, on the port that clients know."""
-        self._told_sources = set()
         if isinstance(ended.error, WorkerStopped):  # a person has had it ended
             self.failure, self._ending = ended.error, True
             return
@@ -261,15 +256,9 @@ class PartService:
         self._is_up = False
 
     def _has_finished(self) -> bool:
-        """Whether the service is needed no more, and other hosts know; they need not find out by its silence then."""
+        """Whether the service is needed no more."""
         self._ending = self._ending or not (self._users or self.awaited())
-        if not self._ending:
-            return False
-        if self._farewell is None:
-            self._farewell, self._sources = Deadline(_STOP_TIMEOUT_S), {}
-            if self._is_up:
-                self._tell()
-        return not self._told_sources or self._farewell.has_passed
+        return self._ending
 
     def _tell(self) -> None:
         """Tells the service of the graph's copy, and which other services this host needs for as long as it has loaders."""

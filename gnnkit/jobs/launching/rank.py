@@ -131,16 +131,11 @@ class RankWork(RankTeller):
     def _listen(self) -> NoReturn:
         """A thread: takes messages, and tells now and then how far training is."""
         while True:
-            self._wire.wait(_TELL_S)
-            try:
-                message = self._wire.receive()
-            except EOFError:
-                os._exit(0)
+            message = self._wire.hear(_TELL_S)
             if message is not None and message.kind == "stop":
                 os._exit(0)
             if message is not None:
                 self._heard.put(message)
-            self._wire.flush()
             self._tell_progress()
 
     def _train(self) -> Any:
