@@ -16,7 +16,7 @@ from torch_geometric.data import Data, HeteroData
 
 import gnnkit
 from gnnkit import Store
-from gnnkit.cluster.serving.connection import ServerConnection
+from gnnkit.cluster.serving.connection import join_folder
 from gnnkit.distributed import (
     DistDataset,
     DistributedRuntimeInfo,
@@ -33,6 +33,7 @@ from gnnkit.distributed import (
     request_server,
 )
 from gnnkit.errors import DatasetError, GnnkitError, LoaderClosed, PlanError, WorkerDied
+from gnnkit.events import ignore_events
 from tests.distributed.loading import NUM_NODES, TO, client, labelled, ring, seeds_of, serving, stored
 from tests.helpers.batches import same
 from tests.helpers.waiting import wait_until
@@ -485,17 +486,14 @@ def test_a_paused_trainer_stalls_nobody_and_goes_on(dataset: RemoteDistDataset) 
 @contextlib.contextmanager
 def another_trainer(address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], DistServer]]:
     """Servers as another process sees them."""
-    folder, connections = Path(address.removeprefix("unix:")), []
-    token = (folder / "token").read_text().strip()
     # A process of its own would have to be told of every call that comes between this one's.
     with monkeypatch.context() as patch:
         patch.setattr("gnnkit.cluster.serving.connection.client_id", lambda: "another")
-        connections = [ServerConnection.open(folder, rank, token, DEADLINE_S) for rank in range(2)]
+        joined = join_folder(Path(address.removeprefix("unix:")), "another", DEADLINE_S, ignore_events)
     try:
-        yield lambda rank: DistServer.over(lambda name, args, convert: convert(connections[rank].call(name, args, DEADLINE_S)))
+        yield lambda rank: DistServer.over(lambda name, args, convert: convert(joined.call(rank, name, args, DEADLINE_S)))
     finally:
-        for connection in connections:
-            connection.close()
+        joined.close()
 
 
 def test_trainers_with_one_worker_key_divide_the_batches(

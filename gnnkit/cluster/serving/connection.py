@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import secrets
@@ -21,7 +20,7 @@ from gnnkit.cluster.network.client import Unreachable
 from gnnkit.cluster.network.codec import PROTOCOL_VERSION
 from gnnkit.cluster.network.requests import Requests
 from gnnkit.cluster.serving.listener import socket_name
-from gnnkit.cluster.serving.spec import TOKEN_NAME, UNIX_PREFIX, required, token_for
+from gnnkit.cluster.serving.spec import TOKEN_NAME, UNIX_PREFIX, token_for
 from gnnkit.errors import GnnkitError, LoaderClosed, PlanError, StartTimeout, StoreError, WorkerDied
 from gnnkit.events import EventSink, Stage
 from gnnkit.runtime.entry import UNSEEN, Signs, Vitals
@@ -114,30 +113,6 @@ class ServerConnection(Calls):
         self._failure: GnnkitError | None = None
         self._gone: float | None = None
         self._wire = wire
-
-    @classmethod
-    def open(cls, folder: Path, rank: int, token: str, timeout_s: float, name: str = "trainer") -> ServerConnection:
-        """A connection to a server that is there.
-
-        Raises:
-            StartTimeout: It is not there, or does not answer in time.
-            PlanError: It refuses this client.
-        """
-        deadline, wire = Deadline(timeout_s), None
-        try:
-            wire = _asked(folder, rank, token, name)
-            while (welcome := _welcome_in(wire, folder, rank)) is None:
-                if deadline.has_passed:
-                    raise StartTimeout(f"server {rank} at {folder} did not answer within {timeout_s:g} s", "is it stopped? look at its log")
-                wire.wait(deadline.within(SLICE_S))
-            return cls(folder, wire, welcome)
-        except BaseException as error:
-            if wire is not None:
-                wire.close()
-            if isinstance(error, Unreachable):
-                hint = "start it with gnnkit.serve() or `gnnkit serve`" if wire is None else "look at its log"
-                raise StartTimeout(f"server {rank} is not there: {error}", hint) from error
-            raise
 
     def register(self, poller: select.poll) -> None:
         """Has a poll object wake when the server or one of its processes says something; see ``Wire.register``."""
@@ -342,8 +317,7 @@ class ServerConnection(Calls):
             message.close()
         for member in self.members.values():
             member.wire.close()
-        with contextlib.suppress(OSError):
-            self._wire.close()
+        self._wire.close()
 
 
 def _exit_of_process(error: GnnkitError, *, is_replaced: bool = False) -> Exit:
@@ -523,9 +497,7 @@ class UnixServers:
         with self._lock:
             if self._is_closed:
                 raise LoaderClosed(f"the connection to the servers at {self.address} is closed", "join them again")
-            connection = self.connections.get(rank)
-            if connection is None:  # it was gone, and may be back
-                connection = self.connections[rank] = ServerConnection.open(self._folder, rank, required(self.address), timeout_s)
+            connection = self._connection(rank, timeout_s)
         try:
             return connection.call(name, args, timeout_s)
         except WorkerDied:
@@ -533,6 +505,19 @@ class UnixServers:
                 if self.connections.get(rank) is connection:
                     self.drop(rank)
             raise
+
+    def _connection(self, rank: int, timeout_s: float) -> ServerConnection:
+        """The connection to a server; one that was gone may be back."""
+        deadline = Deadline(timeout_s)
+        while rank not in self.connections:
+            self.advance()
+            if rank in self._pending and deadline.has_passed:
+                raise StartTimeout(f"server {rank} at {self._folder} does not answer for {timeout_s:g} s", "is it stopped? look at its log")
+            if rank in self._pending:
+                self._pending[rank].wait(deadline.within(SLICE_S))
+            elif rank not in self.connections:
+                raise StartTimeout(f"server {rank} is not there: {self._reasons[rank]}", "start it with gnnkit.serve() or `gnnkit serve`")
+        return self.connections[rank]
 
     def drop(self, rank: int) -> None:
         """Forgets a server that has gone, so that ``advance`` looks for it again."""
