@@ -74,7 +74,7 @@ class Vitals:
 
     def __init__(self, block: SharedBlock) -> None:
         self.block = block
-        self._rows: NDArray[np.int64] = block.bytes.view(np.int64)
+        self._rows: NDArray[np.int64] = block.bytes.view(np.int64).reshape(-1, _WIDTH)
 
     @classmethod
     def create(cls, num_workers: int) -> Vitals:
@@ -83,7 +83,12 @@ class Vitals:
 
     def row(self, rank: int) -> NDArray[np.int64]:
         """int64 ``[8]``, one process's row; see the column names."""
-        return self._rows[rank * _WIDTH : (rank + 1) * _WIDTH]
+        return self._rows[rank, :]
+
+    @property
+    def num_batches(self) -> int:
+        """Batches that all of them have sampled."""
+        return int(self._rows[:, BATCHES].sum())
 
     def forget(self, rank: int) -> None:
         """Clears the row of a process that is gone."""

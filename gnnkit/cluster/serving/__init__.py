@@ -12,7 +12,7 @@ supervisor of sampling processes, which are those of ``Colocated``. Messages to 
 ========== ==================================================================================================================
 
 It answers ``listening`` (``address``), ``state`` (what ``ServerLoop.details`` gives, whenever that has changed), ``graph`` (``description``
-of the copy, None where there is none, and its descriptor), ``vitals`` (``workers``, with the memory of their ``Vitals``), ``event``
+of the copy, None where there is none, and its descriptor), ``vitals`` (the memory of its workers' ``Vitals``), ``event``
 (progress) and ``failed`` with an error like any child.
 
 **Its Unix listener** is ``<folder>/server-<rank>.sock``, a SOCK_SEQPACKET socket. A client says ``join`` (``version``,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 from collections import defaultdict
@@ -23,43 +24,6 @@ from gnnkit.runtime.runs import new_run, sweep, tail, with_tail
 from gnnkit.runtime.supervisor import ChildProcess, Exit, Supervisor, SupervisorOptions, supervise
 from gnnkit.runtime.wire import Message, Waker
 from gnnkit.waiting import Deadline
-
-
-class Throughput:
-    """Counts what servers of this process have sampled. Only for the holder of its fleet's lock."""
-
-    def __init__(self) -> None:
-        self._vitals: dict[int, tuple[Vitals, int]] = {}
-        self._progress = StageProgress(Event("start", "epoch"))
-
-    def take(self, rank: int, message: Message) -> None:
-        """A server shows where its workers' signs of life are."""
-        try:
-            vitals = Vitals(SharedBlock.attach(message.fds[0], writable=False))
-        except OSError:  # no address space left: the speed stays unknown
-            return
-        self._vitals[rank] = vitals, int(message.body["workers"])
-
-    def lost(self, rank: int) -> None:
-        """A server has ended, and its count with it."""
-        self._vitals.pop(rank, None)
-
-    def batches(self, rank: int) -> int:
-        """Batches that the workers of a server have sampled since they were started."""
-        if rank not in self._vitals:
-            return 0
-        vitals, workers = self._vitals[rank]
-        return sum(vitals.signs(worker).batches for worker in range(workers))
-
-    def look(self) -> None:
-        """Notes how many there are now."""
-        self._progress.advance(Event("progress", "epoch", done=sum(map(self.batches, self._vitals))))
-
-    @property
-    def batches_per_s(self) -> float:
-        """Batches per second of all servers, of late."""
-        return self._progress.state().rate or 0.0
-
 
 # Of a server that is not there, or has not said yet what it is doing: a status always has the same names.
 _UNHEARD: Mapping[str, Any] = {"state": "joining", "pid": None, "parts": None, "clients": 0, "visits": 0, "graph_bytes": 0, "network": None}
@@ -112,7 +76,8 @@ class ServerFleet:
         self._details: dict[int, Mapping[str, Any]] = {}  # what each server that is there last said of itself; see ``ServerLoop.details``
         self._errors: dict[int, GnnkitError] = {}  # what each server has died of that was not started again
         self._addresses: dict[int, str] = {}  # where each server listens, or has listened
-        self._pace, self._restarts = Throughput(), 0
+        self._vitals: dict[int, Vitals] = {}  # signs of life of each server's workers
+        self._pace, self._restarts = StageProgress(Event("start", "epoch")), 0
         self._last_error: str | None = None  # what a server or a worker died of last, in a line
         self._deferred: list[ChildProcess] = []
         self._events: list[Event] = []
@@ -188,7 +153,7 @@ class ServerFleet:
                 "restarts": self._restarts,
                 "last_error": self._last_error,
                 "batches": sum(server["batches"] for server in servers),
-                "batches_per_s": self._pace.batches_per_s,
+                "batches_per_s": self._pace.state().rate or 0.0,
                 "address": listed if self.spec.addresses else f"{UNIX_PREFIX}{self.folder}",
             }
 
@@ -201,10 +166,14 @@ class ServerFleet:
             **({} if error is None else {"state": "gone"}),
             **self._details.get(rank, {}),
             "rank": rank,
-            "batches": self._pace.batches(rank),
+            "batches": self._batches(rank),
             "error": None if error is None else str(error),
             "log": str(self._run_folder.log(rank)),
         }
+
+    def _batches(self, rank: int) -> int:
+        """Batches that the workers of a server have sampled since they were started."""
+        return self._vitals[rank].num_batches if rank in self._vitals else 0
 
     def _most(self, name: str) -> int:
         return max((int(details[name]) for details in self._details.values()), default=0)
@@ -319,7 +288,7 @@ class ServerFleet:
         self._listen()
         if (overdue := self._supervisor.overdue(self.spec.start_timeout_s)) is not None:
             self._on_exit(*overdue)
-        self._pace.look()
+        self._pace.advance(Event("progress", "epoch", done=sum(map(self._batches, self._vitals))))
         self._spread_copies()
         wanted, known = self.spec.stop_with_last_client, self._details.values()
         if wanted and known and self._most("visits") >= wanted and not any(details["clients"] for details in known):
@@ -351,7 +320,8 @@ class ServerFleet:
             self._forget(rank)
             self._supervisor.start_missing()
         elif message.kind == "vitals":
-            self._pace.take(rank, message)
+            with contextlib.suppress(OSError):  # no address space left: the speed stays unknown
+                self._vitals[rank] = Vitals(SharedBlock.attach(message.fds[0], writable=False))
         elif message.kind == "graph":
             for copy in self._copies.values():
                 if copy.copier == rank:
@@ -373,7 +343,7 @@ class ServerFleet:
     def _forget(self, rank: int) -> None:
         """A server is gone: what it said of itself means nothing any more, it waits for nothing, and knows of no copy."""
         self._details.pop(rank, None)
-        self._pace.lost(rank)
+        self._vitals.pop(rank, None)
         for copy in self._copies.values():
             copy.lost(rank)
         self._deferred = [child for child in self._deferred if child.rank != rank]

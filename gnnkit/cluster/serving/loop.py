@@ -271,7 +271,7 @@ class ServerLoop:
         if self._network is not None:
             self._network.open_loaders(pool, store)
         pool.workers.start_missing()
-        self.tell("vitals", (pool.workers.vitals.block.fd,), workers=spec.workers_per_server)
+        self.tell("vitals", (pool.workers.vitals.block.fd,))
 
     @property
     def api(self) -> ServerApi | None:

@@ -117,7 +117,11 @@ class RemoteOwners:
         """Asks hosts for rows, which ``take`` receives; the result waits for all of them."""
         ready = self._ready(Requests.rows, requests)
         calls = {host: self._begin_rows(host, ready[host], request, take) for host, request in requests.items()}
-        return lambda: _wait(calls)
+
+        def wait() -> None:
+            _wait(calls)
+
+        return wait
 
     def _ready(self, request: Requests, asked: Mapping[int, Expansion | Question | RowsRequest]) -> dict[int, Request]:
         """Makes all requests before the first call: calls under way would not be waited for where making one fails."""
