@@ -92,7 +92,7 @@ class Checkpoints:
         torch.save({"version": VERSION, "world_size": self.world_size, "loader": dict(loader), "objects": states, **owner}, buffer)
         content = buffer.getbuffer()
         found = self._files()
-        number = 1 + max((_number_of(path) for path in found), default=0)
+        number = 1 + found[-1][0] if found else 1
         path = self._folder / f"checkpoint-{number:08d}-{digest_of(content)}.pt"
         half = self._folder / _HALF_WRITTEN
         try:
@@ -109,7 +109,7 @@ class Checkpoints:
             ) from error
         with contextlib.suppress(OSError):  # some network file systems know no such thing of a folder
             sync(self._folder)
-        whole = [other for other in found if other not in self._damaged]
+        whole = [other for _, _, other in found if other not in self._damaged]
         for old in {*whole[: len(whole) + 1 - KEPT], *self._damaged}:
             with contextlib.suppress(FileNotFoundError):
                 old.unlink()
@@ -161,18 +161,17 @@ class Checkpoints:
             _unwrapped(target).load_state_dict(states[name])
         return loader
 
-    def _files(self) -> list[Path]:
-        """Checkpoints, the oldest first."""
-        found = [path for path in self._folder.glob("checkpoint-*.pt") if _NAME.fullmatch(path.name)]
-        return sorted(found, key=lambda path: (_number_of(path), path.name))
+    def _files(self) -> list[tuple[int, str, Path]]:
+        """Returns ``(number, digest, path)`` of each checkpoint, the oldest first."""
+        named = ((_NAME.fullmatch(path.name), path) for path in self._folder.glob("checkpoint-*.pt"))
+        return sorted((int(match[1]), match[2], path) for match, path in named if match is not None)
 
     def newest(self) -> bytes | None:
         """Returns the bytes of the newest whole checkpoint; None where there is none. Damaged ones are skipped with a warning."""
-        for path in reversed(self._files()):
-            match = _NAME.fullmatch(path.name)
+        for _, digest, path in reversed(self._files()):
             with contextlib.suppress(OSError):  # one that is a pipe or a folder is as good as damaged
                 content = read_bounded(path, sys.maxsize - 1)
-                if match is not None and digest_of(content) == match[2]:
+                if digest_of(content) == digest:
                     return content
             self._damaged.add(path)
             warn(f"the checkpoint {str(path)!r} is damaged; the one before it is taken")
@@ -182,12 +181,6 @@ class Checkpoints:
 def in_words(config: Mapping[str, Any]) -> str:
     """Hyper-parameters as they are given on a command line."""
     return ", ".join(f"{name}={value!r}" for name, value in config.items()) or "no --set"
-
-
-def _number_of(path: Path) -> int:
-    match = _NAME.fullmatch(path.name)
-    assert match is not None, "only checkpoints get here"
-    return int(match[1])
 
 
 def digest_of(content: bytes | memoryview) -> str:

@@ -30,14 +30,13 @@ from gnnkit.storage.inputs import EdgeBatch, RowReader, SourceInput, measured
 from gnnkit.storage.kernels import count_degrees, count_parts, insert_rows, places_by_time
 from gnnkit.storage.layout import (
     EDGE_FILES,
+    array_file,
     book_file,
     cache_file,
     contiguous,
-    edge_file,
     file_name,
     index_dtype,
     keys_file,
-    node_file,
     split_file,
     store_schema,
 )
@@ -236,7 +235,7 @@ class _AppendWriter:
         for name, spec in schema.arrays.items():
             recoding, stored = self.recoding(node_type, name), self.draft.schema.node_types[node_type].arrays[name]
             for part in range(self.draft.num_parts):
-                files = [node_file(part, node_type, name), cache_file(part, node_type, name)]
+                files = [array_file(part, node_type, name), cache_file(part, node_type, name)]
                 for file in files if recoding is not None else files[:1] if new and part == last else []:
                     if file not in specs:
                         continue
@@ -246,7 +245,7 @@ class _AppendWriter:
                         for first, rows in numbered(self.graph.node_array_chunks(node_type, name)):
                             writer.write(before + first, convert_rows(rows, spec, stored, f"{name!r} of {node_type!r}"))
         if new and node_type in self.draft.renumbered:
-            for file in (node_file(last, node_type, "global_id"), book_file(node_type)):
+            for file in (array_file(last, node_type, "global_id"), book_file(node_type)):
                 writer = self._copy(file, specs[file])
                 writer.write(len(self.store.file(file)), np.arange(old, old + new))
 
@@ -335,14 +334,14 @@ class _EdgeTypeAppend:
             before = np.asarray(old.indptr).astype(np.int64)
             indptr = np.concatenate([before, np.full(high - low + 1 - len(before), before[-1])])
             more = np.concatenate([[0], np.cumsum(degree)])
-            name = edge_file(part, self.edge_type, "indptr")
+            name = array_file(part, self.edge_type, "indptr")
             if more[-1] or len(before) < len(indptr):
                 self.writer.files.writer(name, specs[name]).write(0, indptr + more)
             dirty = self._dirty(part, int(more[-1]))
             if not dirty:
                 continue
             self._checked(part, [*dirty, *([self.weight] if self.weight and "weight_prefix" in dirty else [])])
-            files = {name: edge_file(part, self.edge_type, name) for name in dirty}
+            files = {name: array_file(part, self.edge_type, name) for name in dirty}
             writers = {name: self.writer.files.writer(file, specs[file]) for name, file in files.items()}
             # New edges of as many owners at a time as fit the memory for them; blocks of these are written at once.
             limit = max(1, memory_budget() // (_EDGE_BYTES + 2 * sum(spec.row_nbytes for spec in self.schema.arrays.values())))
@@ -355,13 +354,13 @@ class _EdgeTypeAppend:
 
     def _checked(self, part: int, names: list[str]) -> EdgePart:
         """The store's edges of a part, once these arrays of them have been looked through."""
-        files = [edge_file(part, self.edge_type, name) for name in names]
+        files = [array_file(part, self.edge_type, name) for name in names]
         return self.store.checked(file for file in files if file in self.store.manifest.files).arrays().edges[self.edge_type][part]
 
     def _dirty(self, part: int, num_new: int) -> list[str]:
         """The arrays of a part that have to be written."""
         specs = self.writer.draft.edge_specs(self.edge_type)
-        names = [name for name in (*EDGE_FILES[1:], *self.stored) if edge_file(part, self.edge_type, name) in specs]
+        names = [name for name in (*EDGE_FILES[1:], *self.stored) if array_file(part, self.edge_type, name) in specs]
         if num_new:
             return names
         dirty = [name for name in names if self.recodings.get(name) is not None]
@@ -436,7 +435,7 @@ class _EdgeTypeAppend:
         name, node_type = self.options.time_attr, self.other_type
         assert name is not None
         count = self.writer.num_new_nodes(node_type)
-        pieces = [as_times(self.store.file(node_file(part, node_type, name))) for part in range(self.store.num_parts)]
+        pieces = [as_times(self.store.file(array_file(part, node_type, name))) for part in range(self.store.num_parts)]
         return np.concatenate([*pieces, as_times(RowReader.of(self.graph, node_type, name, count).take(count))])
 
     def _ends(self, batch: EdgeBatch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -38,7 +38,7 @@ from gnnkit.schema import (
     edge_type_name,
 )
 from gnnkit.source import LinkSplits
-from gnnkit.storage.arrays import EdgePart, GraphArrays, all_dataset_ids, as_tensor, dataset_ids, dtype_name, part_edge_ids, stored_rows
+from gnnkit.storage.arrays import EdgePart, GraphArrays, all_dataset_ids, as_tensor, dtype_name, node_values, part_edge_ids, stored_rows
 from gnnkit.storage.convert import plain_rows, plain_spec
 from gnnkit.storage.files import NPY_DAMAGE, ArrayWriter, FileSpec
 from gnnkit.storage.layout import EDGE_FEATURE_NAME, FEATURE_NAME, LABEL_NAME, file_name
@@ -684,14 +684,14 @@ class _Writer:
         book[ids] = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
         _save(self._layout.book(node_type), torch.from_numpy(book))
         for name, spec in nodes.arrays.items():
-            columns = [plain_rows(part.arrays[name], stored[name]) for part in self._graph.nodes[node_type]]
             if name == FEATURE_NAME and len(spec.row_shape) == 1:
-                for part, rows in enumerate(columns):
+                for part, own in enumerate(self._graph.nodes[node_type]):
+                    rows = plain_rows(own.arrays[name], stored[name])
                     folder = self._layout.features(part, node_type)
                     _write_rows(folder, ids[bounds[part] : bounds[part + 1]], rows, spec.dtype)
                 self._write_caches(node_type, stored[name])
                 continue
-            whole = _whole(columns, [ids[bounds[p] : bounds[p + 1]] for p in range(len(columns))], spec, nodes.num_nodes)
+            whole = plain_rows(node_values(self._graph, node_type, name), stored[name])
             if name == LABEL_NAME:
                 _save(self._layout.labels(node_type), to_tensor(whole, spec.dtype))
             else:
@@ -730,8 +730,10 @@ class _Writer:
                 for part, values in enumerate(columns):
                     _write_rows(self._layout.features(part, edge_type), edge_ids[part], values, spec.dtype, orders[part])
             elif (name, self._weight, spec) != (WEIGHT_NAME, WEIGHT_NAME, ArraySpec("float32")):
-                columns = [values[order] for values, order in zip(columns, orders, strict=True)]
-                _save_npy(self._layout.array(edge_type, name), _whole(columns, edge_ids, spec, edges.num_edges))
+                whole = np.empty((edges.num_edges, *spec.stored_shape), spec.numpy_dtype)
+                for rows, ids, order in zip(columns, edge_ids, orders, strict=True):
+                    whole[ids] = rows[order]
+                _save_npy(self._layout.array(edge_type, name), whole)
 
     def _weights(self, edge_type: EdgeType, arrays: EdgePart) -> NDArray[Any] | None:
         spec = self._graph.schema.edge_types[edge_type].arrays.get(self._weight)
@@ -742,7 +744,8 @@ class _Writer:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Source, target and id of a part's edges, each int64 ``[num_local_edges]``, all in the dataset's numbers."""
         frontier, neighbor = self._graph.frontier_type(edge_type), self._graph.neighbor_type(edge_type)
-        own = np.repeat(dataset_ids(self._graph, frontier, part), np.diff(arrays.indptr))
+        owners = slice(*self._graph.node_bounds[frontier][part : part + 2])
+        own = np.repeat(self._dataset_ids[frontier][owners], np.diff(arrays.indptr))
         other = self._dataset_ids[neighbor][arrays.indices]
         eids = part_edge_ids(self._graph, edge_type, part)
         return (other, own, eids) if self._graph.edge_dir == "in" else (own, other, eids)
@@ -762,13 +765,6 @@ class _Writer:
         for node_type, by_name in splits.items():
             for split, ids in by_name.items():
                 _save_npy(self._layout.split(node_type, split), np.asarray(ids, dtype=np.int64))
-
-
-def _whole(columns: list[NDArray[Any]], ids: list[NDArray[np.int64]], spec: ArraySpec, count: int) -> NDArray[Any]:
-    whole = np.empty((count, *spec.stored_shape), spec.numpy_dtype)
-    for rows, row_ids in zip(columns, ids, strict=True):
-        whole[row_ids] = rows
-    return whole
 
 
 def _write_rows(folder: Path, ids: NDArray[np.int64], rows: NDArray[Any], dtype: str, order: NDArray[np.int64] | None = None) -> None:

@@ -496,8 +496,7 @@ def with_quantizations(graph: BuildInput, schema: GraphSchema, events: EventSink
     Raises:
         PlanError: See ``ColumnRange.quantization``; names the column.
     """
-    counts: dict[NodeType | EdgeType, int] = {t: nodes.num_nodes for t, nodes in schema.node_types.items()}
-    counts |= {t: edges.num_edges for t, edges in schema.edge_types.items()}
+    counts = schema.counts
     pending = [(owner, name) for owner in counts for name in unmeasured(schema.arrays_of(owner))]
     if not pending:
         return schema

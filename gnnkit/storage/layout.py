@@ -215,9 +215,9 @@ def file_name(name: str) -> str:
     return f"{letters}~{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:_DIGITS]}"
 
 
-def edge_type_folder(edge_type: EdgeType) -> str:
+def type_folder(owner: NodeType | EdgeType) -> str:
     """Returns what a folder is called after an edge type."""
-    return "__".join(map(file_name, edge_type))
+    return "__".join(map(file_name, owner)) if isinstance(owner, tuple) else file_name(owner)
 
 
 def part_folder(part: int) -> str:
@@ -250,14 +250,9 @@ def is_held(name: str, parts: Container[int], whole_structure: bool) -> bool:
     return part is None or part in parts or (whole_structure and not has_features(name))
 
 
-def node_file(part: int, node_type: NodeType, name: str) -> str:
-    """Path of a node array of a part, relative to the store."""
-    return f"{part_folder(part)}/nodes/{file_name(node_type)}/{file_name(name)}.npy"
-
-
-def edge_file(part: int, edge_type: EdgeType, name: str) -> str:
-    """Path of an edge array of a part, relative to the store."""
-    return f"{part_folder(part)}/edges/{edge_type_folder(edge_type)}/{file_name(name)}.npy"
+def array_file(part: int, owner: NodeType | EdgeType, name: str) -> str:
+    """Returns the path of an array of a type's nodes or edges, relative to the store."""
+    return f"{part_folder(part)}/{'edges' if isinstance(owner, tuple) else 'nodes'}/{type_folder(owner)}/{file_name(name)}.npy"
 
 
 def cache_file(part: int, node_type: NodeType, name: str) -> str:
@@ -270,19 +265,14 @@ def book_file(node_type: NodeType) -> str:
     return f"book/{file_name(node_type)}/store_id.npy"
 
 
-def split_file(node_type: NodeType, split: str) -> str:
-    """Path of one official split, relative to the store."""
-    return f"splits/{file_name(node_type)}/{file_name(split)}.npy"
+def split_file(owner: NodeType | EdgeType, split: str, name: str = "") -> str:
+    """Returns the path of a split's ids, or of a named array of a split of links, relative to the store."""
+    return f"splits/{type_folder(owner)}/{file_name(split)}{f'.{name}' if name else ''}.npy"
 
 
 def keys_file(node_type: NodeType, name: str) -> str:
     """Path of an array of the keys of a node type, relative to the store."""
     return f"keys/{file_name(node_type)}/{name}.npy"
-
-
-def link_split_file(edge_type: EdgeType, split: str, name: str) -> str:
-    """Path of an array of one official split of links, relative to the store."""
-    return f"splits/{edge_type_folder(edge_type)}/{file_name(split)}.{name}.npy"
 
 
 def index_dtype(count: int) -> np.dtype[np.signedinteger]:
@@ -396,7 +386,7 @@ def check_buildable(schema: GraphSchema, options: BuildOptions, metadata: Mappin
     folders: dict[str, EdgeType] = {}
     for edge_type, edges in schema.edge_types.items():
         _check_arrays(f"edge type {edge_type}", edges.arrays, EDGE_FILES)
-        folder = edge_type_folder(edge_type)
+        folder = type_folder(edge_type)
         other = folders.setdefault(folder, edge_type)
         if other != edge_type:
             raise PlanError(f"edge types {other} and {edge_type} would share the folder {folder!r}", "rename one of them")

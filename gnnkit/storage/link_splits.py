@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gnnkit.errors import DatasetError
 from gnnkit.schema import EdgeType, GraphSchema
 from gnnkit.storage.files import FileSpec, as_count
-from gnnkit.storage.layout import STORABLE_DTYPES, link_split_file
+from gnnkit.storage.layout import STORABLE_DTYPES, split_file
 
 LinkSplitSpecs = dict[EdgeType, dict[str, dict[str, FileSpec]]]
 LINK_INDEX = "edge_label_index"
@@ -96,7 +96,7 @@ def id_rows(schema: GraphSchema, edge_type: EdgeType, name: str, values: NDArray
 def link_split_files(specs: LinkSplitSpecs) -> dict[str, FileSpec]:
     """Returns the dtype and shape of every file of the link splits, by path."""
     return {
-        link_split_file(edge_type, split, name): replace(spec, holds=("links", edge_type, name))
+        split_file(edge_type, split, name): replace(spec, holds=("links", edge_type, name))
         for edge_type, by_split in specs.items()
         for split, arrays in by_split.items()
         for name, spec in arrays.items()

@@ -33,14 +33,13 @@ from gnnkit.storage.layout import (
     FORMAT_VERSION,
     MANIFEST_NAME,
     BuildOptions,
+    array_file,
     book_file,
     cache_file,
     check_buildable,
     contiguous,
     contiguous_numbering,
-    edge_file,
     index_dtype,
-    node_file,
     split_file,
     store_schema,
     weighted_edge_types,
@@ -147,10 +146,10 @@ class Manifest:
         for part in range(self.num_parts):
             count = bounds[part + 1] - bounds[part]
             for name, spec in nodes.arrays.items():
-                specs[node_file(part, node_type, name)] = FileSpec(spec.numpy_dtype, (count, *spec.stored_shape))
+                specs[array_file(part, node_type, name)] = FileSpec(spec.numpy_dtype, (count, *spec.stored_shape))
             if node_type in self.renumbered:
                 numbers = "numbers", book, bounds[part], node_type in self.hotness
-                specs[node_file(part, node_type, "global_id")] = FileSpec(id_dtype, (count,), numbers)
+                specs[array_file(part, node_type, "global_id")] = FileSpec(id_dtype, (count,), numbers)
             if node_type in self.cached:
                 features = nodes.arrays[FEATURE_NAME]
                 ids = "ascending_ids", nodes.num_nodes
@@ -165,7 +164,7 @@ class Manifest:
         other, owner = (edge_type[0], edge_type[2]) if self.options.edge_dir == "in" else (edge_type[2], edge_type[0])
         for part in range(self.num_parts):
             owners = self.node_bounds[owner][part + 1] - self.node_bounds[owner][part]
-            num_others, of_nodes = self.schema.node_types[other].num_nodes, ("of_nodes", edge_file(part, edge_type, "indptr"))
+            num_others, of_nodes = self.schema.node_types[other].num_nodes, ("of_nodes", array_file(part, edge_type, "indptr"))
             own = {
                 "indptr": FileSpec(index_dtype(max(counts)), (owners + 1,), ("offsets", counts[part])),
                 "indices": FileSpec(index_dtype(num_others), (counts[part],), ("ids", num_others)),
@@ -178,7 +177,7 @@ class Manifest:
                 own[TIME_NAME] = FileSpec(np.dtype(np.int64), (counts[part],), of_nodes)
             for name, spec in edges.arrays.items():
                 own[name] = FileSpec(spec.numpy_dtype, (counts[part], *spec.stored_shape))
-            specs.update({edge_file(part, edge_type, name): spec for name, spec in own.items()})
+            specs.update({array_file(part, edge_type, name): spec for name, spec in own.items()})
         return specs
 
     def to_json(self) -> dict[str, Any]:
@@ -480,30 +479,26 @@ def keep_outline(folder: Path, fingerprint: str, fetch: Fetch) -> Path:
     target = _place(folder, fingerprint)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{fingerprint[:12]}-", dir=folder))
-    except OSError as error:
-        raise StoreError(
-            f"the outline of the store cannot be kept in {folder}: {why_unwritable(error, folder)}",
-            "set GNNKIT_HOME to a folder that can be written",
-        ) from error
-    try:
-        _write(staging, MANIFEST_NAME, fetch)
-        manifest = read_manifest(staging)
-        if manifest.fingerprint != fingerprint:
-            raise StoreError(f"the store is {manifest.fingerprint}, and {fingerprint} was expected", "ask again")
-        for name in outline_files(manifest):
-            _write(staging, name, fetch)
-            if (staging / name).stat().st_size != manifest.files[name].size or file_crc32(staging / name) != manifest.files[name].crc32:
-                raise damaged(staging, f"{name} did not arrive as the manifest says")
-        (staging / _MARK).touch()
-        if find_outline(folder, fingerprint) is None:  # else another process was faster
-            shutil.rmtree(target, ignore_errors=True)
-            staging.rename(target)
+        with tempfile.TemporaryDirectory(prefix=f".{fingerprint[:12]}-", dir=folder, ignore_cleanup_errors=True) as made:
+            staging = Path(made)
+            _write(staging, MANIFEST_NAME, fetch)
+            manifest = read_manifest(staging)
+            if manifest.fingerprint != fingerprint:
+                raise StoreError(f"the store is {manifest.fingerprint}, and {fingerprint} was expected", "ask again")
+            for name in outline_files(manifest):
+                _write(staging, name, fetch)
+                if (staging / name).stat().st_size != manifest.files[name].size or file_crc32(staging / name) != manifest.files[name].crc32:
+                    raise damaged(staging, f"{name} did not arrive as the manifest says")
+            (staging / _MARK).touch()
+            if find_outline(folder, fingerprint) is None:  # else another process was faster
+                shutil.rmtree(target, ignore_errors=True)
+                staging.rename(target)
     except OSError as error:
         if find_outline(folder, fingerprint) is None:
-            raise StoreError(f"the outline of the store cannot be written to {folder}: {why_unwritable(error, folder)}") from error
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+            raise StoreError(
+                f"the outline of the store cannot be kept in {folder}: {why_unwritable(error, folder)}",
+                "set GNNKIT_HOME to a folder that can be written",
+            ) from error
     return target
 
 

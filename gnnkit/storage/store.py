@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -25,13 +25,11 @@ from gnnkit.storage.keys import NodeKeys
 from gnnkit.storage.layout import (
     EDGE_FILES,
     FEATURE_NAME,
+    array_file,
     book_file,
     cache_file,
-    edge_file,
     is_held,
     keys_file,
-    link_split_file,
-    node_file,
     part_folder,
     part_of,
     split_file,
@@ -161,7 +159,7 @@ class Store(Shown):
     def link_splits(self) -> dict[EdgeType, dict[str, dict[str, NDArray[Any]]]]:
         """``{edge type: {split: {name: array}}}``, dataset ids, mapped; see ``GraphSource.link_splits``."""
         return {
-            t: {split: {name: self._files[link_split_file(t, split, name)] for name in arrays} for split, arrays in by_split.items()}
+            t: {split: {name: self._files[split_file(t, split, name)] for name in arrays} for split, arrays in by_split.items()}
             for t, by_split in self.manifest.link_splits.items()
         }
 
@@ -390,18 +388,17 @@ class Store(Shown):
             if name not in files:
                 files[name] = (elsewhere if self._is_outline else placeholder)(np.dtype(entry.dtype), entry.shape)
 
-        def rows(specs: Iterable[str], file: Callable[[str], str]) -> dict[str, NDArray[Any]]:
-            return {name: files[file(name)] for name in specs if not self.whole_structure or file(name) in self._files}
+        def rows(part: int, owner: NodeType | EdgeType) -> dict[str, NDArray[Any]]:
+            named = {name: array_file(part, owner, name) for name in manifest.schema.arrays_of(owner)}
+            return {name: files[file] for name, file in named.items() if not self.whole_structure or file in self._files}
 
         def node_part(part: int, node_type: NodeType) -> NodePart:
-            arrays = rows(manifest.schema.node_types[node_type].arrays, partial(node_file, part, node_type))
-            return NodePart(arrays, files.get(node_file(part, node_type, "global_id")))
+            return NodePart(rows(part, node_type), files.get(array_file(part, node_type, "global_id")))
 
         def edge_part(part: int, edge_type: EdgeType) -> EdgePart:
-            arrays = rows(manifest.schema.edge_types[edge_type].arrays, partial(edge_file, part, edge_type))
-            indptr, indices, edge_id, weight_prefix, time = (files.get(edge_file(part, edge_type, name)) for name in EDGE_FILES)
+            indptr, indices, edge_id, weight_prefix, time = (files.get(array_file(part, edge_type, name)) for name in EDGE_FILES)
             assert indptr is not None and indices is not None
-            return EdgePart(indptr, indices, edge_id, weight_prefix, arrays, time)
+            return EdgePart(indptr, indices, edge_id, weight_prefix, rows(part, edge_type), time)
 
         return GraphArrays(
             manifest.schema,
@@ -433,6 +430,6 @@ class Store(Shown):
             for part in self._arrays.structure_parts:
                 edges = parts[part]
                 if edges.indptr[0] != 0 or edges.indptr[-1] != len(edges.indices):
-                    name = edge_file(part, edge_type, "indptr")
+                    name = array_file(part, edge_type, "indptr")
                     found = f"{int(edges.indptr[0])} to {int(edges.indptr[-1])}"
                     raise damaged(self.path, f"{name} goes from {found} instead of 0 to {len(edges.indices)}")

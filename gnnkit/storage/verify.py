@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.schema import EdgeType, NodeType
 from gnnkit.storage.files import FileIdentity, FileSpec, damaged
-from gnnkit.storage.layout import book_file, edge_file, node_file
+from gnnkit.storage.layout import EDGE_FILES, NODE_FILES, array_file, book_file
 from gnnkit.storage.link_splits import id_rows
 from gnnkit.storage.manifest import Manifest
 from gnnkit.storage.staging import default_threads
@@ -78,10 +78,9 @@ class OpenFiles:
         """Does so with the offsets and the ids of node types and edge types; see ``check``."""
         names: list[str] = []
         for each in types:
-            if isinstance(each, tuple):
-                names += (edge_file(part, each, name) for part in self.parts for name in ("indptr", "indices", "edge_id"))
-            else:
-                names += (book_file(each), *(node_file(part, each, "global_id") for part in self.parts))
+            names += [book_file(each)] if isinstance(each, str) else []
+            files = NODE_FILES if isinstance(each, str) else EDGE_FILES[:3]
+            names += [array_file(part, each, name) for part in self.parts for name in files]
         self.check(name for name in names if name in self.arrays)
 
     def _key(self, name: str) -> tuple[FileIdentity, str, int]:

@@ -26,15 +26,13 @@ from gnnkit.storage.layout import (
     FEATURE_NAME,
     BuildOptions,
     StoreNumbering,
+    array_file,
     book_file,
     cache_file,
     contiguous_numbering,
-    edge_file,
     from_assignment,
     index_dtype,
     keys_file,
-    link_split_file,
-    node_file,
     part_of,
     split_file,
     store_schema,
@@ -197,7 +195,7 @@ def build_link_splits(context: BuildContext) -> None:
                     check_range(ids, count, f"{name!r} of {what}")
             context.draft.link_splits.setdefault(edge_type, {})[split] = specs
             for name, spec in specs.items():
-                file = link_split_file(edge_type, split, name)
+                file = split_file(edge_type, split, name)
                 if file in written:
                     raise DatasetError(f"{what} would share the file {file!r} with a split of nodes", "rename the node type or the split")
                 context.files.writer(file, spec).write(0, arrays[name])
@@ -225,7 +223,7 @@ def _scatter(
     if not context.parts:
         return
     file_specs = context.draft.node_specs(node_type)
-    names = {part: node_file(part, node_type, name) for part in context.parts}
+    names = {part: array_file(part, node_type, name) for part in context.parts}
     writers = {part: context.files.writer(file, file_specs[file]) for part, file in names.items()}
     label = f"{name!r} of {node_type!r}"
     reader = RowReader(chunks, specs[0], label, numbering.num_nodes)
@@ -403,7 +401,7 @@ class EdgeTypeBuild:
         for part in self.context.parts:
             ends = parts[part]
             np.cumsum(ends, out=ends)
-            indptr = self._writers[edge_file(part, self.edge_type, "indptr")]
+            indptr = self._writers[array_file(part, self.edge_type, "indptr")]
             indptr.write(0, np.zeros(1, indptr.spec.dtype))
             for first in range(0, len(ends), _SPOOL_ROWS):
                 indptr.write(1 + first, ends[first : first + _SPOOL_ROWS])
@@ -582,7 +580,7 @@ class EdgeTypeBuild:
         return times
 
     def _writer(self, part: int, name: str) -> ArrayWriter:
-        return self._writers[edge_file(part, self.edge_type, name)]
+        return self._writers[array_file(part, self.edge_type, name)]
 
 
 # The manifest, with the files and the cuts of the parts that were written, which are on the disk; and the store ids of each node type.

@@ -210,6 +210,11 @@ def _numeric_columns(rows: Sequence[Sequence[str]]) -> set[int]:
     return {i for i, texts in zip(columns, cells, strict=True) if texts and all(map(_NUMBER.fullmatch, texts))}
 
 
+def told(*rows: tuple[str, str | None]) -> list[tuple[str, str]]:
+    """Returns the rows of a card that say something."""
+    return [(name, value) for name, value in rows if value]
+
+
 def tone_of(state: str) -> str:
     """The CSS class of a state: "gk-ok", "gk-busy", "gk-warn", "gk-bad", or "" for one that is none of them."""
     word = (state.lower().split() or [""])[0].strip(",:;")

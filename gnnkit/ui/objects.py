@@ -20,7 +20,7 @@ from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.manifest import Manifest
 from gnnkit.storage.report import StoreReport, report_of
 from gnnkit.storage.store import Store
-from gnnkit.ui.cards import Card, Table, cost_of, process_table
+from gnnkit.ui.cards import Card, Table, cost_of, process_table, told
 from gnnkit.units import format_bytes, format_count, format_duration, format_number, format_percent, format_rate, format_short
 from gnnkit.urls import is_url
 
@@ -42,37 +42,29 @@ def loader_card(
     shuffled = "shuffled by part" if batching.is_by_part else "shuffled" if batching.shuffle else "in order"
     order = shuffled if plan.inputs.weights is None else "drawn by weight"
     drawn_by = f", drawn by {status.details['drawn by']}" if "drawn by" in status.details else ""
-    rows = [
+    is_open, details, store = status.state in ("sampling", "paused") and stats.batches < num_batches, status.details, graph.store
+    size = 0 if store is None else graph_nbytes(graph.arrays)
+    cached = f"{format_bytes(stats.cached_nbytes)} of features, beside {format_bytes(stats.nbytes)} that came"
+    used, predicted = (format_bytes(details.get(name, 0)) for name in ("device_bytes", "predicted_bytes"))
+    rows = told(
         ("nodes", format_short(schema.num_nodes)),
         ("edges", format_short(schema.num_edges)),
         ("input", _inputs(plan.inputs, schema)),
         _sampling(sampling, schema),
         ("batches", f"{format_count(num_batches)} an epoch, {format_count(batching.batch_size)} {sampling.unit} each, {order}"),
         ("backend", f"{sampled_on(plan, status)}{drawn_by}"),
-    ]
-    if error is not None:
-        rows.append(("last error", error.line))
-    if "servers" in status.details:
-        rows.append(("servers", str(status.details["servers"])))
-    if batching.world_size > 1:
-        rows.append(("rank", f"{batching.rank} of {batching.world_size}"))
-    if stats.batches:
-        is_open = status.state in ("sampling", "paused") and stats.batches < num_batches
-        rows.append(("epoch" if is_open else "last epoch", _speed(stats, num_batches)))
-    if stats.cached_nbytes:
-        rows.append(("on the device", f"{format_bytes(stats.cached_nbytes)} of features, beside {format_bytes(stats.nbytes)} that came"))
-    if stats.padding:
-        rows.append(("padding", _padding(stats)))
-    if "device_bytes" in status.details:
-        used, predicted = (format_bytes(status.details[name]) for name in ("device_bytes", "predicted_bytes"))
-        rows.append(("on the device", f"{used} of the graph on {status.details['device']}, {predicted} were predicted"))
-    rows.append(("memory", _memory(status)))
-    if plan.placement is not None:
-        rows.append(("placement", describe(plan.placement)))
-        rows += [("hosts", str(status.details["hosts"]))] if "hosts" in status.details else []
-    if graph.store is not None:
-        size = graph_nbytes(graph.arrays)
-        rows.append(("store", f"{graph.store.path}, {format_bytes(size)} mapped{_sharers(graph, status)}" if size else graph.store.path))
+        ("last error", None if error is None else error.line),
+        ("servers", details.get("servers")),
+        ("rank", f"{batching.rank} of {batching.world_size}" if batching.world_size > 1 else None),
+        ("epoch" if is_open else "last epoch", _speed(stats, num_batches) if stats.batches else None),
+        ("on the device", cached if stats.cached_nbytes else None),
+        ("padding", _padding(stats) if stats.padding else None),
+        ("on the device", f"{used} of the graph on {details['device']}, {predicted} were predicted" if "device_bytes" in details else None),
+        ("memory", _memory(status)),
+        ("placement", None if plan.placement is None else describe(plan.placement)),
+        ("hosts", details.get("hosts")),
+        ("store", None if store is None else f"{store.path}, {format_bytes(size)} mapped{_sharers(graph, status)}" if size else store.path),
+    )
     sections = [] if schema.is_homogeneous else [("types", _types(graph, plan))]
     if stats.batches:
         sections.append(("time of the last epoch", _time_table(stats)))

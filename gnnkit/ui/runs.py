@@ -10,7 +10,7 @@ from typing import Any
 
 from gnnkit.runtime.process_status import ProcessStatus
 from gnnkit.runtime.runs import Cleaned, Run, Stopped
-from gnnkit.ui.cards import Card, Table, cost_of, process_table
+from gnnkit.ui.cards import Card, Table, cost_of, process_table, told
 from gnnkit.units import format_bytes, format_count, format_duration, format_number, format_rate
 
 
@@ -148,20 +148,17 @@ def servers_card(
         status = _without_the_living(status)
     servers = status["servers"]
     ready = sum(server["state"] == "ready" for server in servers)
-    rows = [
+    rows = told(
         ("address", str(status["address"])),
         ("servers", f"{ready} of {len(servers)} ready" + (f", of {num_servers} in the run" if num_servers > len(servers) else "")),
         ("clients", format_count(status["clients"])),
         ("sampled", f"{format_count(status['batches'])} batches, {format_rate(status['batches_per_s'], 'batches')} now"),
         ("memory", _memory(servers, processes)),
-    ]
-    if status["last_error"] is not None:
-        rows.append(("last error", status["last_error"]))
-    if status["restarts"]:
-        rows.append(("restarts", format_count(status["restarts"])))
-    if token_file is not None and status["state"] != "stopped":
-        rows.append(("token file", token_file))
-    rows.append(("store", status["store"] if store_bytes is None else f"{status['store']}, {format_bytes(store_bytes)}"))
+        ("last error", status["last_error"]),
+        ("restarts", format_count(status["restarts"]) if status["restarts"] else None),
+        ("token file", token_file if status["state"] != "stopped" else None),
+        ("store", status["store"] if store_bytes is None else f"{status['store']}, {format_bytes(store_bytes)}"),
+    )
     sections = [("servers", _table(servers))] + ([("processes", process_table(processes))] if processes else [])
     return Card(f"GraphStoreServers {Path(status['store']).name}", status["state"], rows, _trouble(servers), sections)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gnnkit.jobs.launching.job import RankStatus, RunStatus, numbers_in_words
-from gnnkit.ui.cards import Card, Table, cost_of, process_table
+from gnnkit.ui.cards import Card, Table, cost_of, process_table, told
 from gnnkit.units import format_count, format_duration
 
 
@@ -21,30 +21,23 @@ def launch_card(title: str, status: RunStatus, trace: str | None) -> Card:
     ranks = status.ranks
     counts = {state: sum(rank.state == state for rank in ranks) for state in dict.fromkeys(rank.state for rank in ranks)}
     devices = ", ".join(dict.fromkeys(rank.device for rank in ranks if rank.device))
-    rows = [
+    main, is_alive = ranks[0], bool(status.processes)
+    rows = told(
         (
             "ranks",
             f"{len(ranks)}: " + ", ".join(f"{count} {state}" for state, count in counts.items()) + (f", on {devices}" if devices else ""),
         ),
         ("time", format_duration(status.elapsed_s)),
-    ]
-    if status.waits_for:
-        rows.append(("waits for", status.waits_for))
-    main = ranks[0]
-    if main.epoch >= 0:
-        rows.append(("epoch", f"{main.epoch}: {_steps(main)} batches on rank 0"))
-    if main.numbers:
-        rows.append(("rank 0", ", ".join(numbers_in_words(main.numbers))))
-    if status.error is not None:
-        rows.append(("last error", status.error))
-    if status.max_restarts:
-        rows.append(("restarts", f"{status.restarts} of at most {status.max_restarts}"))
-    if status.processes:
-        rows.append(("memory", cost_of(status.processes)))
-    if Path(status.directory).is_dir():  # one without a name of the user's goes with the run
-        rows.append(("directory", status.directory))
-    if status.processes:
-        rows.append(("run", f"{status.run}: gnnkit logs, gnnkit stop"))
+        ("waits for", status.waits_for),
+        ("epoch", f"{main.epoch}: {_steps(main)} batches on rank 0" if main.epoch >= 0 else None),
+        ("rank 0", ", ".join(numbers_in_words(main.numbers))),
+        ("last error", status.error),
+        ("restarts", f"{status.restarts} of at most {status.max_restarts}" if status.max_restarts else None),
+        ("memory", cost_of(status.processes) if is_alive else None),
+        # One without a name of the user's goes with the run.
+        ("directory", status.directory if Path(status.directory).is_dir() else None),
+        ("run", f"{status.run}: gnnkit logs, gnnkit stop" if is_alive else None),
+    )
     sections = [("ranks", _table(ranks))] + ([("processes", process_table(status.processes))] if status.processes else [])
     return Card(f"RunHandle {title}", status.state, rows, sections=sections, texts=[] if trace is None else [("last error", trace)])
 

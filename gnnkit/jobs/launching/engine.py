@@ -213,7 +213,7 @@ class RunHandle(Shown):
         self.wait()
         job = self._job
         with job.changed:
-            error, packed = self.error, job.results.get(rank)
+            error, packed = self.error, job.states.results.get(rank)
         if error is not None:
             raise error
         if rank not in self._values:  # unpacking may take long: it holds no lock

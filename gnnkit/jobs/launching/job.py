@@ -420,8 +420,7 @@ class Job:
     Attributes:
         spec: What they are to do.
         changed: Held for every look at what follows; notified of every change.
-        states: The states of the ranks.
-        results: ``{rank: what it returned, packed}``, once the run is done.
+        states: The states of the ranks, and what they have returned.
 
     Raises:
         PlanError: There is no folder for logs.
@@ -432,7 +431,6 @@ class Job:
         self.spec, self._inputs = spec, inputs
         self.changed = threading.Condition(threading.RLock())
         self.states = RankState(spec.num_procs)
-        self.results: dict[int, bytes] = {}
         self._state: RunState = "starting"
         self._error: GnnkitError | None = None
         self._last_error: str | None = None
@@ -443,7 +441,7 @@ class Job:
         self._provided: dict[str, object] | None = None
         self.folder = new_run(spec.log_dir, {"store": inputs.title, "job": spec.title, "directory": spec.directory}, "rank")
         self.directory = spec.directory or str(self.folder.path / "job")
-        self._meeting: _MeetingPoint | None = None
+        self._meeting: socket.socket | None = None
         self._code_fd = in_memory(spec.code)
         weakref.finalize(self, os.close, self._code_fd).atexit = False
         self._waker = Waker()
@@ -473,7 +471,12 @@ class Job:
 
     def _begin(self) -> None:
         """Starts the processes."""
-        self._meeting = _MeetingPoint(self.spec.num_procs)
+        # The port at which ranks will meet is open before any of them looks for it, so that no other program can take it. A single rank
+        # meets no other: its port is one that was free, for a function that makes its own process group.
+        self._meeting = socket.create_server((LOOPBACK, 0))
+        self._port: int = self._meeting.getsockname()[1]
+        if self.spec.num_procs == 1:
+            self._meeting.close()
         self._supervisor.start_missing()
         self.states.begin({rank: child.pid for rank, child in self._supervisor.alive.items()})
 
@@ -594,9 +597,9 @@ class Job:
         """Tells a rank that has just been started what it is, and, where that is known, what it samples."""
         spec, rank = self.spec, child.rank
         assert self._meeting is not None, "ranks start once they have a place to meet"
-        place = JobPlace(rank, rank, 0, spec.num_procs, spec.num_procs, 1, self._restarts, LOOPBACK, self._meeting.port)
+        place = JobPlace(rank, rank, 0, spec.num_procs, spec.num_procs, 1, self._restarts, LOOPBACK, self._port)
         body = spec.setup() | {"place": asdict(place), "directory": self.directory}
-        fds = (self._code_fd, *(self._meeting.fds if rank == 0 else ()))
+        fds = (self._code_fd, *([self._meeting.fileno()] if rank == 0 and spec.num_procs > 1 else ()))
         child.wire.send("setup", fds, **body)
         if self._provided is not None:
             child.wire.send("plan", **self._provided)
@@ -652,11 +655,10 @@ class Job:
         self._state, self._ended_s = state, time.monotonic()
         try:
             self._logs = {rank: self._output(rank) for rank in range(self.spec.num_procs)}
-            if state == "done":
-                self.results = dict(self.states.results)
             self._supervisor.stop()
         finally:
-            self.states.results.clear()
+            if state != "done":
+                self.states.results.clear()
             self.states.close()
             if self._meeting is not None:
                 self._meeting.close()
@@ -678,21 +680,3 @@ def named(error: GnnkitError, rank: int) -> GnnkitError:
     named = type(error)(f"rank {rank}: {error.message}", error.hint)
     named.__cause__ = error.__cause__
     return named
-
-
-class _MeetingPoint:
-    """The port at which ranks will meet: open before any of them looks for it, so that no other program can take it.
-
-    A single rank meets no other. Then nothing listens, and the port is one that was free: for a function that makes its own process group.
-    """
-
-    def __init__(self, num_procs: int) -> None:
-        self._listener = socket.create_server((LOOPBACK, 0))
-        self.port: int = self._listener.getsockname()[1]
-        self.fds = (self._listener.fileno(),) if num_procs > 1 else ()
-        if not self.fds:
-            self._listener.close()
-
-    def close(self) -> None:
-        """Gives the port back."""
-        self._listener.close()
