@@ -183,6 +183,30 @@ def _check_call(
         raise PlanError(f"{name}() cannot be called like that: {error}", hint or f"it is {name}{takes}") from None
 
 
+def check_takes(function: Callable[..., Any], count: int, how: str, hint: str, name: str = "") -> None:
+    """Checks that something that a user gives can be called with some values, where it tells what it takes.
+
+    Args:
+        function: The user's function.
+        count: How many values.
+        how: What they are, as the message says it.
+        hint: What it must look like.
+        name: How the message calls it; its own name by default.
+
+    Raises:
+        PlanError: It cannot.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*[None] * count)
+    except TypeError as error:
+        shown = name or getattr(function, "__name__", type(function).__name__)
+        raise PlanError(f"{shown}{signature} cannot be called {how}: {error}", hint) from None
+
+
 def check_known(given: Iterable[str], known: Iterable[str], instead: Mapping[str, str], *, of: str = "") -> None:
     """Refuses names of options that there are not.
 

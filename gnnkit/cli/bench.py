@@ -24,9 +24,8 @@ def bench(
     Backends take turns, and medians are shown with the least and the most. Comparing gnnkit with other loaders takes a checkout:
     make bench.
     """
-    options = BenchOptions(source, scale, tuple(fan_outs(num_neighbors)), batch_size, threads, seconds)
     with make_sink(False if as_json else "auto") as events:
-        report = measure(options, events)
+        report = measure(BenchOptions(source, scale, tuple(fan_outs(num_neighbors)), batch_size, threads, seconds), events)
     if as_json:
         show_json(report.to_json())
         return

@@ -71,12 +71,10 @@ def _none(why: str) -> PlanError:
 
 def _for_nodes(inputs: InputNodes, num_layers: int, path: Path, manifest: Manifest) -> str:
     schema, node_type = manifest.schema, inputs.node_type
-    labels = schema.node_types[node_type].arrays.get(LABEL_NAME)
-    if labels is None:
+    if LABEL_NAME not in schema.node_types[node_type].arrays:
         raise _none(f"nodes of type {node_type!r} have no labels y")
     classes, is_multi = _classes(path, manifest, node_type)
-    splits = manifest.splits.get(node_type, {})
-    valid = find_split("valid", splits, split_index_of(inputs.split))
+    valid = find_split("valid", manifest.splits.get(node_type, {}), split_index_of(inputs.split))
     valid = None if inputs.split == valid or inputs.time is not None else valid
     if schema.is_homogeneous:
         _check_features(manifest, node_type)
@@ -148,8 +146,7 @@ def imported_distributions(source: str) -> list[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             modules |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     packages = {module.partition(".")[0] for module in modules}
-    found = {str(canonicalize_name(name)) for package in packages for name in distributions_of().get(package, [])[:1]}
-    return sorted(found)
+    return sorted({str(canonicalize_name(name)) for package in packages for name in distributions_of().get(package, [])[:1]})
 
 
 def _needs(name: str, extras: frozenset[str]) -> list[Requirement]:

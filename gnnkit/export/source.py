@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
+from gnnkit.arguments import check_takes
 from gnnkit.errors import PlanError
 from gnnkit.export.code import (
     MODULE_NAMES,
@@ -263,10 +264,7 @@ def check_train(function: Any) -> None:
         raise PlanError(f"train must be a function, got {function!r}", hint)
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise PlanError(f"{function.__name__}() must be a plain function, without async and yield", hint)
-    try:
-        inspect.signature(function).bind(None, None)
-    except TypeError as error:
-        raise PlanError(f"{function.__name__}{inspect.signature(function)} cannot be called with a loader and a context", hint) from error
+    check_takes(function, 2, "with a loader and a context", hint)
 
 
 def check_source(text: str) -> None:

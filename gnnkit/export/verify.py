@@ -102,8 +102,7 @@ def _differences(
     place = places.get(frozenset(found.values.items()))
     if place is not None:
         return [difference("", f"batch {place} came in its place")]
-    both = [name for name in wanted.values if name in found.values]
-    pairs = [(name, wanted.values[name], found.values[name]) for name in both]
+    pairs = [(name, wanted.values[name], found.values[name]) for name in wanted.values if name in found.values]
     return [
         *(difference(name, "is missing") for name in wanted.values if name not in found.values),
         *(difference(name, "is in the job's batches only") for name in found.values if name not in wanted.values),

@@ -55,17 +55,13 @@ class Checkpoints:
     Attributes:
         rank: See above.
         world_size: See above.
+        is_writer: Whether this rank writes and reads for all.
     """
 
     def __init__(self, folder: Path, rank: int = 0, world_size: int = 1) -> None:
-        self.rank, self.world_size = rank, world_size
+        self.rank, self.world_size, self.is_writer = rank, world_size, rank == 0
         self._folder = folder
         self._damaged: set[Path] = set()
-
-    @property
-    def is_writer(self) -> bool:
-        """Whether this rank writes and reads for all."""
-        return self.rank == 0
 
     def write(self, objects: Mapping[str, Any], loader: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> Path | None:
         """Writes a checkpoint, and removes all but the last two. Every rank calls it; only rank 0 does something.

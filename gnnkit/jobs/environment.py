@@ -198,8 +198,7 @@ def find_place(environment: Mapping[str, str] | None = None) -> JobPlace:
         return _from_slurm(told)
     if told.has("JOB_COMPLETION_INDEX"):
         rank, nodes = told.number("JOB_COMPLETION_INDEX"), told.number("NNODES", least=1)
-        met = _meeting(told, nodes, "")
-        return JobPlace(rank, 0, rank, nodes, 1, nodes, restarts=told.number("GNNKIT_RESTARTS", 0), **met)
+        return JobPlace(rank, 0, rank, nodes, 1, nodes, restarts=told.number("GNNKIT_RESTARTS", 0), **_meeting(told, nodes, ""))
     return JobPlace()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from gnnkit.arguments import check_takes
 from gnnkit.backends import backend_from_json
 from gnnkit.cluster.urls.stores import open_url, url_manifest
 from gnnkit.distributed.life_cycle import Role, exit_client, find_role, initialize
@@ -43,19 +44,13 @@ def load_train(path: Path) -> Train:
     if not path.is_file():
         raise PlanError(f"there is no file {str(path)!r}", "give the file with the train function: --train train.py")
     module = _module(path)
-    found = getattr(module, "train", None)
+    found: Train | None = getattr(module, "train", None)
     if not callable(found):
         names = [name for name, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == MODULE]
         here = f"; it has {', '.join(names)}" if names else ""
         raise PlanError(f"{str(path)!r} has no function 'train'{here}{near_matches('train', names)}", _HINT)
-    try:
-        inspect.signature(found).bind(None, None)
-    except TypeError as error:
-        raise PlanError(
-            f"train{inspect.signature(found)} in {str(path)!r} cannot be called as train(loader, ctx): {error}", _HINT
-        ) from error
-    train: Train = found
-    return train
+    check_takes(found, 2, "as train(loader, ctx)", _HINT, f"in {str(path)!r}, train")
+    return found
 
 
 def _module(path: Path) -> ModuleType:
@@ -177,10 +172,9 @@ def run_training(  # noqa: PLR0913 - launchers differ in all of them
     if place.world_size > 1:
         os.environ.update(place.variables())
     chosen = choose_device(device, place)
-    interface = planned.backend.get("interface")
     with (
         owned(directory) if place.rank == 0 and checkpoints is None else nullcontext(),
-        process_group(place, chosen, interface, store),
+        process_group(place, chosen, planned.backend.get("interface"), store),
         _joined_servers(plan, role),
         GraphLoader.from_plan(
             plan,

@@ -81,8 +81,7 @@ def append_to_store(
 def version_path(store: Store, fingerprint: str) -> Path:
     """Returns the place of a version of a store: beside it, with the first digits of its own fingerprint after the name."""
     digits = 12
-    own = store.fingerprint[:digits]
-    stem = store.path.name.removesuffix(own).removesuffix("-")
+    stem = store.path.name.removesuffix(store.fingerprint[:digits]).removesuffix("-")
     return store.path.with_name(f"{stem}-{fingerprint[:digits]}")
 
 
@@ -269,8 +268,7 @@ class _AppendWriter:
             elif name in ("word", "row"):
                 continue
             specs[name] = FileSpec(before.dtype, (len(before) + len(after),))
-            file = keys_file(node_type, name)
-            self._copy(file, specs[name]).write(len(before), np.asarray(after))
+            self._copy(keys_file(node_type, name), specs[name]).write(len(before), np.asarray(after))
         places = np.searchsorted(old.arrays["word"], new.arrays["word"], side="right")
         rows = new.arrays["row"].astype(np.int64) + len(old)
         total = len(old) + len(new)
@@ -330,8 +328,7 @@ class _EdgeTypeAppend:
         for part in range(self.writer.draft.num_parts):
             low, high = int(self.owner_bounds[part]), int(self.owner_bounds[part + 1])
             degree = self.degree[low:high]
-            old = self._checked(part, ["indptr"])
-            before = np.asarray(old.indptr).astype(np.int64)
+            before = np.asarray(self._checked(part, ["indptr"]).indptr).astype(np.int64)
             indptr = np.concatenate([before, np.full(high - low + 1 - len(before), before[-1])])
             more = np.concatenate([[0], np.cumsum(degree)])
             name = array_file(part, self.edge_type, "indptr")
@@ -469,8 +466,7 @@ def _inserted(old: NDArray[Any], places: NDArray[np.int64], rows: NDArray[Any]) 
     word = np.dtype(f"u{next(size for size in (8, 4, 2, 1) if row_nbytes % size == 0)}")
 
     def words(array: NDArray[Any]) -> NDArray[Any]:
-        flat = np.ascontiguousarray(array).reshape(-1)
-        return flat.view(word).reshape(-1, row_nbytes // word.itemsize)
+        return np.ascontiguousarray(array).reshape(-1).view(word).reshape(-1, row_nbytes // word.itemsize)
 
     insert_rows(words(old), np.require(places, np.int64, ["C", "W"]), words(rows), words(out))
     return out

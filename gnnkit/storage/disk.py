@@ -115,9 +115,8 @@ def _largest(path: Path) -> Path:
 
 def _rate(fd: int, num_pages: int, depth: int, seconds: float) -> float:
     begun = time.perf_counter()
-    end = begun + seconds
     with ThreadPoolExecutor(depth, thread_name_prefix="gnnkit-probe-disk") as pool:
-        total = sum(pool.map(lambda seed: _read_until(fd, num_pages, end, seed), range(depth)))
+        total = sum(pool.map(lambda seed: _read_until(fd, num_pages, begun + seconds, seed), range(depth)))
     return total / (time.perf_counter() - begun)
 
 

@@ -358,8 +358,7 @@ def read_rows(path: Path, spec: ArraySpec, start: int, stop: int, hint: str) -> 
         raise DatasetError(f"{path} cannot be read: {error.strerror or error}", "all hosts have to see this folder") from error
     if len(data) < count:
         raise DatasetError(f"{path} ends early", hint)
-    rows: NDArray[Any] = data.view(spec.numpy_dtype).reshape(stop - start, *spec.stored_shape)
-    return rows
+    return data.view(spec.numpy_dtype).reshape(stop - start, *spec.stored_shape)
 
 
 class StoreFiles:

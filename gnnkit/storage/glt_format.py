@@ -405,8 +405,7 @@ class GltPartitionSource:
     def fingerprint(self) -> str:
         """A digest of every file's name, size and first and last bytes."""
         digest = hashlib.sha256(b"glt-0.2.4" + self._edges_layout.encode() * (self._edges_layout != "COO"))
-        files = sorted({p for p in self._layout.root.rglob("*") if p.is_file()} | set(self._labels.values()))
-        for file in files:
+        for file in sorted({p for p in self._layout.root.rglob("*") if p.is_file()} | set(self._labels.values())):
             size = file.stat().st_size
             digest.update(f"{file.relative_to(self._layout.root) if file.is_relative_to(self._layout.root) else file} {size}\n".encode())
             with open(open_regular(file), "rb") as stream:
@@ -575,8 +574,7 @@ def _types(meta: Mapping[str, Any]) -> tuple[list[NodeType], list[EdgeType]]:
     if meta["data_cls"] == HOMOGENEOUS:
         return [HOMOGENEOUS_NODE_TYPE], [HOMOGENEOUS_EDGE_TYPE]
     edge_types = [(str(source), str(relation), str(target)) for source, relation, target in meta["edge_types"]]
-    words = [str(t) for t in meta["node_types"]] + [word for edge_type in edge_types for word in edge_type]
-    for word in words:
+    for word in [str(t) for t in meta["node_types"]] + [word for edge_type in edge_types for word in edge_type]:
         if not word or "/" in word or word.startswith("."):
             raise DatasetError(f"META names the type {word!r}, which cannot be a folder", _SPEC_HINT)
     return [str(t) for t in meta["node_types"]], edge_types
@@ -687,8 +685,7 @@ class _Writer:
             if name == FEATURE_NAME and len(spec.row_shape) == 1:
                 for part, own in enumerate(self._graph.nodes[node_type]):
                     rows = plain_rows(own.arrays[name], stored[name])
-                    folder = self._layout.features(part, node_type)
-                    _write_rows(folder, ids[bounds[part] : bounds[part + 1]], rows, spec.dtype)
+                    _write_rows(self._layout.features(part, node_type), ids[bounds[part] : bounds[part + 1]], rows, spec.dtype)
                 self._write_caches(node_type, stored[name])
                 continue
             whole = plain_rows(node_values(self._graph, node_type, name), stored[name])

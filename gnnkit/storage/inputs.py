@@ -387,8 +387,7 @@ class SortedEdgesInput(StoreInput):
 def edges_only(graph: BuildInput) -> BuildInput:
     """The input without its node arrays, splits and metadata: what a partitioner needs to see."""
     edges = copy(graph)
-    nodes = {name: replace(t, arrays={}) for name, t in graph.schema.node_types.items()}
-    edges.schema = replace(graph.schema, node_types=nodes)
+    edges.schema = replace(graph.schema, node_types={name: replace(t, arrays={}) for name, t in graph.schema.node_types.items()})
     edges.splits, edges.link_splits, edges.metadata, edges.keys, edges.append_state = {}, {}, {}, {}, None
     return edges
 

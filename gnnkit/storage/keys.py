@@ -130,8 +130,7 @@ class NodeKeys:
             PlanError: There is no node of such a key; names the first ten, and how many.
         """
         keys = keys.tolist() if hasattr(keys, "tolist") else list(keys)
-        columns = self._columns_of(keys)
-        found = self.find(words_of(columns))
+        found = self.find(words_of(self._columns_of(keys)))
         if (missing := np.flatnonzero(found < 0)).size:
             first = ", ".join(repr(keys[k]) for k in missing[:10])
             raise PlanError(

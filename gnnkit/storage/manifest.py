@@ -152,8 +152,7 @@ class Manifest:
                 specs[array_file(part, node_type, "global_id")] = FileSpec(id_dtype, (count,), numbers)
             if node_type in self.cached:
                 features = nodes.arrays[FEATURE_NAME]
-                ids = "ascending_ids", nodes.num_nodes
-                specs[cache_file(part, node_type, "global_id")] = FileSpec(id_dtype, (cached[part],), ids)
+                specs[cache_file(part, node_type, "global_id")] = FileSpec(id_dtype, (cached[part],), ("ascending_ids", nodes.num_nodes))
                 specs[cache_file(part, node_type, FEATURE_NAME)] = FileSpec(features.numpy_dtype, (cached[part], *features.stored_shape))
         return specs
 

@@ -101,7 +101,7 @@ class OpenFiles:
             "ids": self._check_range,
             "ascending_ids": self._check_ascending,
             "offsets": self._check_offsets,
-            "of_nodes": self._check_within_nodes,
+            "of_nodes": self._check_order,
             "book": self._check_book,
             "numbers": self._check_numbers,
             "links": self._check_links,
@@ -136,21 +136,15 @@ class OpenFiles:
         if offsets[0] != 0 or offsets[-1] != last:
             raise damaged(self.path, f"{name} does not go from 0 to {last}")
 
-    def _check_order(self, name: str) -> None:
-        values = self.arrays[name]
-        for first in range(0, len(values) - 1, _STEP):
-            piece = values[first : first + _STEP + 1]
-            if (piece[1:] < piece[:-1]).any():
-                raise damaged(self.path, f"{name} decreases")
-
-    def _check_within_nodes(self, name: str, indptr: str) -> None:
-        """Running sums and times may decrease only where another node begins."""
-        values, offsets = self.arrays[name], self.arrays[indptr]
+    def _check_order(self, name: str, indptr: str | None = None) -> None:
+        """Checks that values never decrease: at all, or within the edges of a node, each of which begins at an offset."""
+        values, offsets = self.arrays[name], None if indptr is None else self.arrays[indptr]
         for first in range(0, len(values) - 1, _STEP):
             piece = values[first : first + _STEP + 1]
             falls = np.flatnonzero(piece[1:] < piece[:-1]) + first + 1
-            begins = np.minimum(np.searchsorted(offsets, falls), len(offsets) - 1)
-            if not np.array_equal(offsets[begins], falls):
+            if len(falls) and offsets is None:
+                raise damaged(self.path, f"{name} decreases")
+            if offsets is not None and not np.array_equal(offsets[np.minimum(np.searchsorted(offsets, falls), len(offsets) - 1)], falls):
                 raise damaged(self.path, f"{name} decreases within a node")
 
     def _check_book(self, name: str) -> None:

@@ -558,8 +558,7 @@ class EdgeTypeBuild:
         if self.options.with_edge:
             self._writer(part, "edge_id").write(first, buffers["edge_id"])
         for name in self.names:
-            spec = self.schema.arrays[name]
-            specs = (spec, self.context.draft.schema.edge_types[self.edge_type].arrays[name])
+            specs = (self.schema.arrays[name], self.context.draft.schema.edge_types[self.edge_type].arrays[name])
             self.context.write_rows(self._writer(part, name), first, buffers[name], specs, f"{name!r} of {self.edge_type}")
         if self.weight:
             exponent = self.context.draft.weight_exponents[self.edge_type]
@@ -656,13 +655,12 @@ class StoreWriter:
 
     def _write_parts(self, numbering: dict[NodeType, StoreNumbering], hot: list[Mapping[NodeType, NDArray[np.int64]]]) -> Manifest:
         graph, threads, files = self.graph, default_threads(), StoreFiles(self.roots)
-        schema = with_quantizations(graph, store_schema(graph.schema, self.options, graph.metadata), self.events)
         draft = Manifest(
             name=graph.name,
             notice=graph.notice,
             fingerprint=self.fingerprint,
             source_fingerprint=graph.fingerprint(),
-            schema=schema,
+            schema=with_quantizations(graph, store_schema(graph.schema, self.options, graph.metadata), self.events),
             options=self.options,
             node_bounds={t: tuple(map(int, n.bounds)) for t, n in numbering.items()},
             edge_counts={},

@@ -104,8 +104,7 @@ def _causes(error: BaseException, shell: Any) -> Iterator[str]:
     while cause is not None and id(cause) not in seen and len(seen) < _MAX_CAUSES:
         seen.add(id(cause))
         lines = [line for line in str(cause).splitlines() if line.strip()]
-        remote = bool(lines) and re.match(r"Traceback \(", lines[0]) is not None
-        if remote:
+        if lines and re.match(r"Traceback \(", lines[0]):
             yield _remote(lines, shell)
         else:
             yield clean(f"{type(cause).__name__}: {lines[0] if lines else ''}", 200)

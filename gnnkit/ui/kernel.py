@@ -14,8 +14,7 @@ from typing import Any
 
 def widget_view(widget: Any) -> dict[str, Any]:
     """The MIME bundle by which a front end shows a widget."""
-    view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
-    return {"application/vnd.jupyter.widget-view+json": view}
+    return {"application/vnd.jupyter.widget-view+json": {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}}
 
 
 def close_widget(widget: Any) -> None:
@@ -97,8 +96,7 @@ class CellPort:
         """Publishes a MIME bundle under a display id, or updates it wherever it is shown."""
         cell, transient = self._cell, {"display_id": display_id}
         publisher = cell.publisher
-        in_thread = threading.current_thread() is not threading.main_thread()
-        if not in_thread or not hasattr(publisher, "pub_socket"):
+        if threading.current_thread() is threading.main_thread() or not hasattr(publisher, "pub_socket"):
             publisher.publish(data=dict(data), metadata={}, transient=transient, update=update)
             return
         if not update:

@@ -215,8 +215,7 @@ def place(parent: NDArray[np.int64], hop: NDArray[np.int64]) -> NDArray[np.float
             begin[node] = begin[above] + taken[above]
             taken[above] += width[node]
     angle = begin + width / 2
-    num_roots = int((parent < 0).sum())
-    radius = np.where(hop == 0, _ROOT_RADIUS if num_roots > 1 else 0.0, hop)
+    radius = np.where(hop == 0, _ROOT_RADIUS if (parent < 0).sum() > 1 else 0.0, hop)
     return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
 
 
@@ -573,8 +572,7 @@ def plot_store(store: Store) -> Picture:
         StoreError: A part is not open.
     """
     report = store.require().report()
-    shape = store.num_parts, store.num_parts
-    owned = sum((cut for cut in report.cuts.values()), np.zeros(shape, np.int64))
+    owned = sum((cut for cut in report.cuts.values()), np.zeros((store.num_parts, store.num_parts), np.int64))
     numbers = StoreNumbers({}, report, owned.T if store.edge_dir == "in" else owned)
     parts = f"{store.num_parts} part{'s' if store.num_parts > 1 else ''}"
     # First, so that a missing matplotlib is known before edges are counted.

@@ -22,8 +22,7 @@ def runs_table(runs: Sequence[Run]) -> Table:
 def runs_processes(runs: Sequence[Run]) -> Table:
     """A row for each process of each run."""
     tables = [(run, process_table(run.processes)) for run in runs]
-    columns = process_table(()).columns
-    return Table(("run", *columns), [[run.id, *row] for run, table in tables for row in table.rows])
+    return Table(("run", *process_table(()).columns), [[run.id, *row] for run, table in tables for row in table.rows])
 
 
 def runs_card(runs: Sequence[Run]) -> Card:

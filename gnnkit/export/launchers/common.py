@@ -132,6 +132,7 @@ def storage_gib(job: ExportJob) -> int:
 
 
 LAUNCH, SERVE = "launch.sh", "serve.sh"
+ABOUT = {LAUNCH: "starts the ranks of one node", SERVE: "starts the storage servers of one node"}
 
 
 def render(template: str, job: ExportJob, **values: Any) -> str:

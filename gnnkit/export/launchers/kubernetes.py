@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from gnnkit.errors import PlanError
 from gnnkit.export.job import PLAN, TRAIN, ExportJob, Instructions
 from gnnkit.export.launchers.base import Launcher
-from gnnkit.export.launchers.common import LAUNCH, SERVE, instructions_of, render, scripts
+from gnnkit.export.launchers.common import ABOUT, LAUNCH, SERVE, instructions_of, render, scripts
 from gnnkit.export.proof.trial import Command, JobTrial, Node
 from gnnkit.files import read_text
 from gnnkit.plan.config import CONFIG
@@ -159,11 +159,7 @@ class Kubernetes(Launcher):
         " says whether it is there."
     )
     about_trial = f"the commands of {JOB_YAML}'s containers as processes, with their variables: there is no cluster here"
-    about_files = {
-        LAUNCH: "starts the ranks of one node",
-        SERVE: "starts the storage servers of one node",
-        JOB_YAML: "the job for Kubernetes",
-    }
+    about_files: ClassVar[Mapping[str, str]] = {**ABOUT, JOB_YAML: "the job for Kubernetes"}
     brings_files = True
 
     def files(self, job: ExportJob) -> dict[str, str]:

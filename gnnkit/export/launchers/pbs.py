@@ -6,7 +6,7 @@ import re
 
 from gnnkit.export.job import ExportJob, Instructions
 from gnnkit.export.launchers.base import Launcher
-from gnnkit.export.launchers.common import LAUNCH, OPTION, SERVE, checked, instructions_of, render, scripts, time_limit
+from gnnkit.export.launchers.common import ABOUT, OPTION, checked, instructions_of, render, scripts, time_limit
 from gnnkit.export.proof.trial import Command, JobTrial
 
 JOB = "job.pbs"
@@ -49,7 +49,7 @@ class Pbs(Launcher):
         "partition": "queue='gpu'",
         "time": "walltime='4h'",
     }
-    about_files = {LAUNCH: "starts the ranks of one node", SERVE: "starts the storage servers of one node", JOB: "the job for PBS"}
+    about_files = {**ABOUT, JOB: "the job for PBS"}
 
     def written(self, name: str, value: str) -> str:
         """Returns times as ``qsub`` reads them.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gnnkit.export.job import ExportJob, Instructions
 from gnnkit.export.launchers.base import Launcher
-from gnnkit.export.launchers.common import LAUNCH, SERVE, instructions_of, scripts
+from gnnkit.export.launchers.common import ABOUT, LAUNCH, SERVE, instructions_of, scripts
 from gnnkit.export.proof.trial import Command, JobTrial
 
 
@@ -13,7 +13,7 @@ class Torchrun(Launcher):
 
     title = "torchrun"
     about_trial = f"{LAUNCH} with torchrun"
-    about_files = {LAUNCH: "starts the ranks of one node", SERVE: "starts the storage servers of one node"}
+    about_files = ABOUT
 
     def files(self, job: ExportJob) -> dict[str, str]:
         """Returns ``launch.sh``, and ``serve.sh`` where there are storage nodes."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import inspect
 import os
 import sys
 import traceback
@@ -13,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.arguments import checks_calls
+from gnnkit.arguments import check_takes, checks_calls
 from gnnkit.bounds import MOST_THREADS, is_whole, shown, whole_number
 from gnnkit.errors import GnnkitError, PlanError, WorkerStopped, interruptible
 from gnnkit.events import EventSink
@@ -270,7 +269,7 @@ def launch(  # noqa: PLR0913 - every one is a word of the user's
     """
     if not callable(train_fn):
         raise PlanError(f"train_fn must be a function of a loader and a context, got {train_fn!r}", "def train(loader, ctx): ...")
-    _check_arguments(train_fn)
+    check_takes(train_fn, 2, "with a loader and a context", "def train(loader, ctx): ...")
     if not isinstance(loader, GraphLoader):
         raise PlanError(f"loader must be a GraphLoader, got {type(loader).__name__}", "launch(train, loader, num_procs=2)")
     loader.pipeline.check_open()
@@ -310,23 +309,6 @@ def _count(num_procs: int | None, engine: Engine) -> int:
     if said is not None and num_procs != said:
         raise PlanError(f"num_procs={num_procs}, and {engine!r} starts {said}", "say it once")
     return num_procs
-
-
-def _check_arguments(train_fn: Callable[..., Any]) -> None:
-    """Refuses a function that ranks could not call, before they have started for it.
-
-    Raises:
-        PlanError: It does not take a loader and a context.
-    """
-    try:
-        signature = inspect.signature(train_fn)
-    except (TypeError, ValueError):  # of a callable that does not say: a rank will
-        return
-    try:
-        signature.bind(None, None)
-    except TypeError as error:
-        name = getattr(train_fn, "__name__", type(train_fn).__name__)
-        raise PlanError(f"{name}{signature} cannot be called with a loader and a context: {error}", "def train(loader, ctx): ...") from None
 
 
 def _check_unused(folder: str) -> None:

@@ -584,8 +584,7 @@ class Job:
         elif message.kind == "steps":
             self.states.change(rank, **body)
         elif message.kind == "raised":
-            error = error_from_json(body["error"], f"rank {rank}", TrainingFailed)
-            self.states.fail(rank, body["at"], named(error, rank))
+            self.states.fail(rank, body["at"], named(error_from_json(body["error"], f"rank {rank}", TrainingFailed), rank))
         elif message.kind == "result":
             self.states.change(rank, state="done")
             self.states.results[rank] = from_memory(message.fds.pop())

@@ -192,8 +192,7 @@ def _store(place: JobPlace, fds: Sequence[int], timeout_s: float) -> Any:
     from gnnkit.cluster.hosts import meeting_store  # torch
 
     listener = socket.socket(fileno=fds[0]) if fds else None
-    timeout = timedelta(seconds=timeout_s)
-    return meeting_store(place.master_addr, place.master_port, place.rank, place.world_size, timeout, listener)
+    return meeting_store(place.master_addr, place.master_port, place.rank, place.world_size, timedelta(seconds=timeout_s), listener)
 
 
 def carry_extra(store: str, extra: Any) -> GraphHandle:

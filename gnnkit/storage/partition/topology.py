@@ -52,8 +52,7 @@ def edge_rows(graph: GraphArrays, edge_type: EdgeType) -> Iterator[AdjacencyRows
     bounds = graph.node_bounds[graph.frontier_type(edge_type)]
     for part, edges in enumerate(graph.checked(edge_type).edges[edge_type]):
         for first, last in row_ranges(edges.indptr, 0, len(edges.indptr) - 1, graph.chunk_edges):
-            rows = read_rows(edges.indptr, edges.indices, first, last)
-            yield rows._replace(first=int(bounds[part]) + first)
+            yield read_rows(edges.indptr, edges.indices, first, last)._replace(first=int(bounds[part]) + first)
 
 
 @dataclass(frozen=True)

@@ -300,7 +300,6 @@ class Observer:
         elapsed = math.inf if running is None else ended - running.started_s
         consumer, workers, split_of = self._shares(loader, status, until, elapsed)
         batches, seeds = self._rates(loader, until, elapsed)
-        waiting = float(status.batches_ready)
         self.last = Snapshot(
             title=self._title,
             where=sampled_on(loader.plan, status),
@@ -308,7 +307,7 @@ class Observer:
             stages=_shown_stages(loader.history.stages_at(ended) if still else stages),
             batches=batches,
             seeds=seeds,
-            ready=Series(window.occupancy(until), waiting),
+            ready=Series(window.occupancy(until), float(status.batches_ready)),
             slots=status.slots,
             consumer=consumer,
             workers=workers,
