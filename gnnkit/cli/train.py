@@ -22,6 +22,7 @@ from gnnkit.host import without_collections
 from gnnkit.jobs.context import LogLines, TrainContext
 from gnnkit.jobs.environment import find_node, find_place
 from gnnkit.jobs.meeting import keep_meeting
+from gnnkit.jobs.ownership import made_directory
 from gnnkit.jobs.running import find_plan_role, load_train, run_training
 from gnnkit.jobs.running import prepare as prepare_node
 from gnnkit.plan import LoaderPlan
@@ -69,7 +70,8 @@ def run(
     if ray_workers is not None:
         from gnnkit.cli.train_on_ray import train_on_ray  # heavy
 
-        train_on_ray(plan, train, record, directory, device, ray_workers, cpus_per_worker, max_restarts, config)
+        options: dict[str, Any] = {"directory": made_directory(directory), "device": device, "max_restarts": max_restarts}
+        train_on_ray(plan, train, record, config, ray_workers, cpus_per_worker, **options)
     else:
         _train(plan, train, record, directory=directory, device=device, config=config, takes_over=take_over)
 

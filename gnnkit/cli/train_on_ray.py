@@ -14,7 +14,7 @@ from gnnkit.cli.output import ERROR, WARNING, show_error, show_line
 from gnnkit.errors import GnnkitError, TrainingFailed
 from gnnkit.export.recording import recorder
 from gnnkit.jobs.launching.engine import RunHandle
-from gnnkit.jobs.launching.job import LaunchSpec, PlanInputs, fair_threads, made_directory
+from gnnkit.jobs.launching.job import LaunchSpec, PlanInputs, fair_threads
 from gnnkit.jobs.launching.packing import pack_code
 from gnnkit.jobs.running import load_train
 from gnnkit.ray.options import Ray
@@ -25,15 +25,7 @@ _RAY_TIMEOUT_S = 1800.0
 
 
 def train_on_ray(
-    plan: Path,
-    train: Path | None,
-    record: str | None,
-    directory: Path,
-    device: str,
-    num_workers: int,
-    cpus_per_worker: int,
-    max_restarts: int,
-    config: Mapping[str, Any],
+    plan: Path, train: Path | None, record: str | None, config: Mapping[str, Any], num_workers: int, cpus_per_worker: int, **options: Any
 ) -> None:
     """Trains a plan's ranks on a Ray cluster; ``gnnkit run`` describes the arguments.
 
@@ -49,11 +41,9 @@ def train_on_ray(
             title="train",
             code=pack_code(function, None, None, config),
             num_procs=num_workers,
-            device=device,
-            directory=made_directory(directory),
-            max_restarts=max_restarts,
             threads=fair_threads(num_workers),
             start_timeout_s=_RAY_TIMEOUT_S,
+            **options,
         )
         with RunHandle(engine.start(spec, PlanInputs(plan), make_sink("auto"))) as handle:
             handle.results()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gnnkit.errors import PlanError
-from gnnkit.files import give_up_lock, read_text, take_lock
+from gnnkit.files import give_up_lock, read_text, take_lock, user_path, why_unwritable
 from gnnkit.jobs.environment import find_job
 
 _LOCK, _OWNER = ".lock", ".owner"
@@ -20,6 +20,20 @@ _LOCK, _OWNER = ".lock", ".owner"
 _OTHER_S, _SAME_S = 10.0, 120.0
 _STEP_S, _ASK_S = 0.2, 20.0
 _HINT = "give each job a folder of its own: --dir, or RUN_DIR for exported scripts"
+
+
+def made_directory(directory: str | Path) -> str:
+    """Returns the job's folder, made where it is not there, as an absolute path.
+
+    Raises:
+        PlanError: It cannot be made.
+    """
+    folder = user_path(directory)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PlanError(f"directory={str(directory)!r} cannot be made: {why_unwritable(error, folder)}", "give another folder") from error
+    return str(folder)
 
 
 @contextlib.contextmanager

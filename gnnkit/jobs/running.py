@@ -17,11 +17,10 @@ from gnnkit.cluster.urls.stores import open_url, url_manifest
 from gnnkit.distributed.life_cycle import Role, exit_client, find_role, initialize
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.events import EventSink
-from gnnkit.files import why_unwritable
 from gnnkit.graph_loader import GraphLoader
 from gnnkit.jobs.context import Checkpoints, Report, TrainContext
 from gnnkit.jobs.environment import JobPlace, choose_device
-from gnnkit.jobs.ownership import owned
+from gnnkit.jobs.ownership import made_directory, owned
 from gnnkit.jobs.process_group import process_group
 from gnnkit.loader.planned import check_planned
 from gnnkit.loader.served import joins_servers
@@ -163,12 +162,7 @@ def run_training(  # noqa: PLR0913 - launchers differ in all of them
     """
     planned = LoaderPlan.load(plan)
     role = find_plan_role(planned)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PlanError(
-            f"the job's folder {str(directory)!r} cannot be made: {why_unwritable(error, directory)}", "give another one"
-        ) from error
+    directory = Path(made_directory(directory))
     if place.world_size > 1:
         os.environ.update(place.variables())
     chosen = choose_device(device, place)

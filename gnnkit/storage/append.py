@@ -326,28 +326,56 @@ class _EdgeTypeAppend:
         cuts = np.array(self.store.manifest.cuts[self.edge_type], np.int64)
         specs = self.writer.draft.edge_specs(self.edge_type)
         for part in range(self.writer.draft.num_parts):
-            low, high = int(self.owner_bounds[part]), int(self.owner_bounds[part + 1])
-            degree = self.degree[low:high]
-            before = np.asarray(self._checked(part, ["indptr"]).indptr).astype(np.int64)
-            indptr = np.concatenate([before, np.full(high - low + 1 - len(before), before[-1])])
-            more = np.concatenate([[0], np.cumsum(degree)])
-            name = array_file(part, self.edge_type, "indptr")
-            if more[-1] or len(before) < len(indptr):
-                self.writer.files.writer(name, specs[name]).write(0, indptr + more)
-            dirty = self._dirty(part, int(more[-1]))
-            if not dirty:
-                continue
-            self._checked(part, [*dirty, *([self.weight] if self.weight and "weight_prefix" in dirty else [])])
-            files = {name: array_file(part, self.edge_type, name) for name in dirty}
-            writers = {name: self.writer.files.writer(file, specs[file]) for name, file in files.items()}
-            # New edges of as many owners at a time as fit the memory for them; blocks of these are written at once.
-            limit = max(1, memory_budget() // (_EDGE_BYTES + 2 * sum(spec.row_nbytes for spec in self.schema.arrays.values())))
-            for first, last in _cut(more, 0, len(more) - 1, limit):
-                new = self._read(part, first + low, last + low, indptr)
-                count_parts(new.columns["indices"], self.other_bounds, cuts[part])
-                blocks = _cut(indptr, first, last, BLOCK_BYTES // 8)
-                wait_all(self.writer.pool.submit(self._write_block, part, writers, indptr, more, new, *block) for block in blocks)
+            self._write_part(part, specs, cuts[part])
         self.writer.draft.cuts[self.edge_type] = tuple(map(tuple, cuts.tolist()))
+
+    def _write_part(self, part: int, specs: Mapping[str, FileSpec], cut: NDArray[np.int64]) -> None:
+        """Writes the files of a part that change, and counts in which parts its new edges end."""
+        start, stop = int(self.owner_bounds[part]), int(self.owner_bounds[part + 1])
+        degree = self.degree[start:stop]
+        before = np.asarray(self._checked(part, ["indptr"]).indptr).astype(np.int64)
+        indptr = np.concatenate([before, np.full(stop - start + 1 - len(before), before[-1])])
+        more = np.concatenate([[0], np.cumsum(degree)])
+        name = array_file(part, self.edge_type, "indptr")
+        if more[-1] or len(before) < len(indptr):
+            self.writer.files.writer(name, specs[name]).write(0, indptr + more)
+        dirty = self._dirty(part, int(more[-1]))
+        if not dirty:
+            return
+        old = self._checked(part, [*dirty, *([self.weight] if self.weight and "weight_prefix" in dirty else [])])
+        files = {name: array_file(part, self.edge_type, name) for name in dirty}
+        writers = {name: self.writer.files.writer(file, specs[file]) for name, file in files.items()}
+        held: dict[str, NDArray[Any] | None] = {"indices": old.indices, "edge_id": old.edge_id, TIME_NAME: old.time, **old.arrays}
+
+        def write(new: _NewEdges, low: int, high: int) -> None:
+            """Writes the edges of the owners ``[low, high)`` of the part."""
+            first, last = int(indptr[low]), int(indptr[high])
+            row = first + int(more[low])
+            mine = new.between(low, high)
+            places = mine.places - first
+            merged: dict[str, NDArray[Any]] = {}
+            for name, writer in writers.items():
+                if name == "weight_prefix":
+                    continue
+                before = held[name]
+                assert before is not None, name
+                rows, recoding = np.asarray(before[first:last]), self.recodings.get(name)
+                rows = rows if recoding is None else recoding(rows)
+                dtype = writer.spec.dtype
+                merged[name] = _inserted(rows.astype(dtype, copy=False), places, mine.columns[name].astype(dtype, copy=False))
+                writer.write(row, merged[name])
+            if "weight_prefix" in writers:
+                assert self.weight is not None
+                weights = merged[self.weight] if self.weight in merged else np.asarray(old.arrays[self.weight][first:last])
+                own = indptr[low : high + 1] + more[low : high + 1]
+                writers["weight_prefix"].write(row, weight_prefix(own - own[0], weights, self.exponent))
+
+        # New edges of as many owners at a time as fit the memory for them; blocks of these are written at once.
+        limit = max(1, memory_budget() // (_EDGE_BYTES + 2 * sum(spec.row_nbytes for spec in self.schema.arrays.values())))
+        for first, last in _cut(more, 0, len(more) - 1, limit):
+            new = self._read(part, first + start, last + start, indptr)
+            count_parts(new.columns["indices"], self.other_bounds, cut)
+            wait_all(self.writer.pool.submit(write, new, *block) for block in _cut(indptr, first, last, BLOCK_BYTES // 8))
 
     def _checked(self, part: int, names: list[str]) -> EdgePart:
         """The store's edges of a part, once these arrays of them have been looked through."""
@@ -364,40 +392,6 @@ class _EdgeTypeAppend:
         if self.exponent != self.store.manifest.weight_exponents.get(self.edge_type, 0):
             dirty.append("weight_prefix")
         return dirty
-
-    def _write_block(
-        self,
-        part: int,
-        writers: Mapping[str, ArrayWriter],
-        indptr: NDArray[np.int64],
-        more: NDArray[np.int64],
-        new: _NewEdges,
-        low: int,
-        high: int,
-    ) -> None:
-        """Writes the edges of the owners ``[low, high)`` of a part."""
-        first, last = int(indptr[low]), int(indptr[high])
-        row = first + int(more[low])
-        mine = new.between(low, high)
-        places = mine.places - first
-        old = self.store.arrays().edges[self.edge_type][part]
-        held: dict[str, NDArray[Any] | None] = {"indices": old.indices, "edge_id": old.edge_id, TIME_NAME: old.time, **old.arrays}
-        merged: dict[str, NDArray[Any]] = {}
-        for name, writer in writers.items():
-            if name == "weight_prefix":
-                continue
-            before = held[name]
-            assert before is not None, name
-            rows, recoding = np.asarray(before[first:last]), self.recodings.get(name)
-            rows = rows if recoding is None else recoding(rows)
-            dtype = writer.spec.dtype
-            merged[name] = _inserted(rows.astype(dtype, copy=False), places, mine.columns[name].astype(dtype, copy=False))
-            writer.write(row, merged[name])
-        if "weight_prefix" in writers:
-            assert self.weight is not None
-            weights = merged[self.weight] if self.weight in merged else np.asarray(old.arrays[self.weight][first:last])
-            own = indptr[low : high + 1] + more[low : high + 1]
-            writers["weight_prefix"].write(row, weight_prefix(own - own[0], weights, self.exponent))
 
     def _read(self, part: int, low: int, high: int, indptr: NDArray[np.int64]) -> _NewEdges:
         """Reads the new edges of the owners with store ids in ``[low, high)``, and finds their places."""

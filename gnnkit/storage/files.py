@@ -339,10 +339,8 @@ class ArrayFile:
 
 def append_rows(path: Path, rows: NDArray[Any]) -> None:
     """Adds rows to the end of a file, which is made where there is none."""
-    with path.open("ab", buffering=0) as file:
-        data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
-        while len(data):
-            data = data[file.write(data) :]
+    with path.open("ab") as file:
+        file.write(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
 
 
 def read_rows(path: Path, spec: ArraySpec, start: int, stop: int, hint: str) -> NDArray[Any]:

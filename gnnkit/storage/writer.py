@@ -222,55 +222,47 @@ def _scatter(
     """Streams one array into the parts' files, and those of its rows that parts replicate."""
     if not context.parts:
         return
+    bounds, store_id = numbering.bounds, numbering.store_id
     file_specs = context.draft.node_specs(node_type)
     names = {part: array_file(part, node_type, name) for part in context.parts}
     writers = {part: context.files.writer(file, file_specs[file]) for part, file in names.items()}
     label = f"{name!r} of {node_type!r}"
+
+    def write(first: int, rows: NDArray[Any]) -> None:
+        """Writes the rows of the dataset ids from ``first`` on, each to its part, and to those that replicate it."""
+        last = first + len(rows)
+        for ids, writer in cached:
+            low, high = np.searchsorted(ids, [first, last])
+            if high > low:
+                context.write_rows(writer, int(low), rows[ids[low:high] - first], specs, label)
+        if store_id is None:
+            for part, writer in writers.items():
+                start, end = max(first, int(bounds[part])), min(last, int(bounds[part + 1]))
+                if end > start:
+                    context.write_rows(writer, start - int(bounds[part]), rows[start - first : end - first], specs, label)
+            return
+        store_ids = store_id[first:last]
+        owners = numbering.part_of(store_ids)
+        for part in np.flatnonzero(np.bincount(owners, minlength=len(bounds) - 1)).tolist():
+            if part not in writers:
+                continue
+            mine = np.flatnonzero(owners == part)
+            mine = mine[np.argsort(store_ids[mine], kind="stable")]
+            places = store_ids[mine] - bounds[part]
+            # One run, or one for each level of hotness.
+            for run in np.split(np.arange(len(mine)), np.flatnonzero(np.diff(places) != 1) + 1):
+                context.write_rows(writers[part], int(places[run[0]]), rows[mine[run]], specs, label)
+
     reader = RowReader(chunks, specs[0], label, numbering.num_nodes)
     block = max(1, BLOCK_BYTES // max(1, specs[0].row_nbytes))
     for first in range(0, numbering.num_nodes, block * context.num_threads):
         last = min(first + block * context.num_threads, numbering.num_nodes)
         rows = reader.take(last - first)
         pieces = [(start, rows[start - first : start - first + block]) for start in range(first, last, block)]
-        wait_all([context.pool.submit(_scatter_block, context, numbering, writers, *piece, specs, label, cached) for piece in pieces])
+        wait_all(context.pool.submit(write, *piece) for piece in pieces)
         context.stage.advance(rows.nbytes)
     reader.finish()
     context.files.finish()
-
-
-def _scatter_block(
-    context: BuildContext,
-    numbering: StoreNumbering,
-    writers: Mapping[int, ArrayWriter],
-    first: int,
-    rows: NDArray[Any],
-    specs: tuple[ArraySpec, ArraySpec],
-    label: str,
-    cached: list[_CachedRows],
-) -> None:
-    """Writes the rows of the dataset ids from ``first`` on, each to its part, and to those that replicate it."""
-    bounds, last = numbering.bounds, first + len(rows)
-    for ids, writer in cached:
-        low, high = np.searchsorted(ids, [first, last])
-        if high > low:
-            context.write_rows(writer, int(low), rows[ids[low:high] - first], specs, label)
-    if numbering.store_id is None:
-        for part, writer in writers.items():
-            start, end = max(first, int(bounds[part])), min(last, int(bounds[part + 1]))
-            if end > start:
-                context.write_rows(writer, start - int(bounds[part]), rows[start - first : end - first], specs, label)
-        return
-    store_ids = numbering.store_id[first:last]
-    owners = numbering.part_of(store_ids)
-    for part in np.flatnonzero(np.bincount(owners, minlength=len(bounds) - 1)).tolist():
-        if part not in writers:
-            continue
-        mine = np.flatnonzero(owners == part)
-        mine = mine[np.argsort(store_ids[mine], kind="stable")]
-        places = store_ids[mine] - bounds[part]
-        # One run, or one for each level of hotness.
-        for run in np.split(np.arange(len(mine)), np.flatnonzero(np.diff(places) != 1) + 1):
-            context.write_rows(writers[part], int(places[run[0]]), rows[mine[run]], specs, label)
 
 
 def _consecutive(count: int, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:

@@ -19,8 +19,9 @@ from gnnkit.events import EventSink
 from gnnkit.graph_loader import GraphLoader
 from gnnkit.jobs.environment import check_present
 from gnnkit.jobs.launching.card import launch_card
-from gnnkit.jobs.launching.job import ENDED, Job, LaunchInputs, LaunchSpec, RunState, RunStatus, extra_of, fair_threads, made_directory
+from gnnkit.jobs.launching.job import ENDED, Job, LaunchInputs, LaunchSpec, RunState, RunStatus, extra_of, fair_threads
 from gnnkit.jobs.launching.packing import pack_code, unpack_result
+from gnnkit.jobs.ownership import made_directory
 from gnnkit.plan.config import check_config
 from gnnkit.plugins import find_plugin
 from gnnkit.rendering import Shown
@@ -50,7 +51,7 @@ class Engine(ABC):
         Raises:
             PlanError: It cannot be made.
         """
-        return made_directory(given)
+        return None if given is None else made_directory(given)
 
     @abstractmethod
     def start(self, spec: LaunchSpec, inputs: LaunchInputs, events: EventSink) -> Job:

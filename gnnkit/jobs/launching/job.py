@@ -23,7 +23,7 @@ from gnnkit.bounds import MOST_THREADS, check_seconds, keep_whole_number, whole_
 from gnnkit.cluster.serving.spec import UNIX_PREFIX, token_for
 from gnnkit.errors import GnnkitError, PlanError, StoreError, TrainingFailed, WorkerDied, WorkerStopped
 from gnnkit.events import Event, EventKind, EventSink
-from gnnkit.files import open_regular, user_path, why_unwritable
+from gnnkit.files import open_regular
 from gnnkit.host import available_cpus
 from gnnkit.jobs.environment import VISIBLE, JobPlace, check_device
 from gnnkit.plan import LoaderPlan
@@ -187,22 +187,6 @@ class LaunchSpec:
 def fair_threads(num_procs: int) -> int:
     """Threads of each rank: this process's processors, divided by the ranks, at least 1."""
     return max(1, available_cpus() // num_procs)
-
-
-def made_directory(directory: str | Path | None) -> str | None:
-    """The job's folder, made where it is not there, as an absolute path.
-
-    Raises:
-        PlanError: It cannot be made.
-    """
-    if directory is None:
-        return None
-    folder = user_path(directory)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PlanError(f"directory={str(directory)!r} cannot be made: {why_unwritable(error, folder)}", "give another folder") from error
-    return str(folder)
 
 
 _STAGE = "train"

@@ -110,6 +110,10 @@ class DashboardWatch:
         observer: Makes its snapshots.
         place: Where they are drawn.
         interval_s: Least seconds between two looks while it is live.
+
+    Attributes:
+        observer: See above.
+        has_ended: Whether nothing more will be drawn.
     """
 
     def __init__(self, loader: Pipeline, observer: Observer, place: HtmlPlace, interval_s: float) -> None:
@@ -122,19 +126,14 @@ class DashboardWatch:
         self._liveness = Liveness(time.monotonic())
         # Reentrant: a look may drop the last reference to the loader, whose end is seen from the same thread.
         self._lock = threading.RLock()
-        self._ended = False
+        self.has_ended = False
         self._costs: deque[float] = deque(maxlen=_COSTS)
         self._owner_pid = os.getpid()
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether nothing more will be drawn."""
-        return self._ended
 
     def start(self) -> None:
         """Draws for the first time, and goes on on a thread."""
         self.look()
-        if not self._ended:
+        if not self.has_ended:
             threading.Thread(target=self._run, name="gnnkit-dashboard", daemon=True).start()
 
     def wake(self) -> None:
@@ -156,14 +155,14 @@ class DashboardWatch:
     def end(self) -> None:
         """Leaves a still picture and ends."""
         with self._lock:
-            if not self._ended:
+            if not self.has_ended:
                 self._guard(lambda: self._place.draw(self.observer.last, live=False))
                 self._finish()
 
     def look(self) -> float:
         """Looks and draws; returns seconds until it is due again."""
         with self._lock:
-            if self._ended:
+            if self.has_ended:
                 return math.inf
             began = time.thread_time()
             live = self._guard(self._draw)
@@ -186,7 +185,7 @@ class DashboardWatch:
         return live
 
     def _finish(self) -> None:
-        self._ended = True
+        self.has_ended = True
         self._guard(self._place.close)
         self.wake()
 
@@ -202,7 +201,7 @@ class DashboardWatch:
 
     def _run(self) -> None:
         wait = self._interval_s
-        while not self._ended:
+        while not self.has_ended:
             with contextlib.suppress(queue.Empty):
                 self._bell.get(timeout=wait)
                 while True:  # however often it was rung meanwhile
