@@ -18,7 +18,7 @@ from gnnkit.events import EventSink, ignore_events
 from gnnkit.files import user_path
 from gnnkit.schema import NodeType, plain
 from gnnkit.storage.arrays import num_classes, num_unlabelled
-from gnnkit.storage.catalog import Pruned, StoreEntry, default_root, default_store_dir, default_store_dirs, list_stores, remove_store
+from gnnkit.storage.catalog import StoreEntry, default_root, default_store_dir, default_store_dirs, list_stores, remove_store
 from gnnkit.storage.catalog import prune as prune_stores
 from gnnkit.storage.layout import LABEL_NAME, FeatureDtype
 from gnnkit.storage.manifest import Manifest
@@ -289,14 +289,14 @@ def prune(store_dir: Path | None = _FOLDER, as_json: bool = _JSON) -> None:
     from gnnkit.kernels.jit import prune_kernels  # numba
 
     folder = _folder(store_dir)
-    kernels = [Pruned(path, nbytes, "compiled kernels, not used for a month") for path, nbytes in prune_kernels()]
+    kernels = [StoreEntry(path, None, nbytes, "compiled kernels, not used for a month") for path, nbytes in prune_kernels()]
     pruned = prune_stores(folder) + kernels
     if as_json:
-        facts = [{"path": str(item.path), "nbytes": item.nbytes, "reason": item.reason} for item in pruned]
+        facts = [{"path": str(item.path), "nbytes": item.nbytes, "reason": item.problem} for item in pruned]
         show_json({"store_dir": str(folder), "removed": facts})
         return
     for item in pruned:
-        show_line(f"removed {item.path.name} ({format_bytes(item.nbytes)}): {item.reason}")
+        show_line(f"removed {item.path.name} ({format_bytes(item.nbytes)}): {item.problem}")
     if not pruned:
         show_line(f"nothing to remove in {folder}")
 

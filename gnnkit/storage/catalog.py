@@ -47,22 +47,13 @@ class StoreEntry:
         path: The folder.
         manifest: Its manifest; None where it cannot be opened.
         nbytes: Bytes on disk.
-        problem: Why it cannot be opened, or None.
+        problem: Why it cannot be opened, or was removed; or None.
     """
 
     path: Path
     manifest: Manifest | None
     nbytes: int
     problem: str | None = None
-
-
-@dataclass(frozen=True)
-class Pruned:
-    """Something that ``prune`` removed: where it was, its bytes, and why."""
-
-    path: Path
-    nbytes: int
-    reason: str
 
 
 def default_root() -> Path:
@@ -276,7 +267,7 @@ def remove_store(store_dir: Path, name: str) -> int:
     return count
 
 
-def prune(store_dir: Path) -> list[Pruned]:
+def prune(store_dir: Path) -> list[StoreEntry]:
     """Removes what no loader will open again: builds whose process is gone, their lock files, and stores of older formats."""
     pruned = []
     for path in _folders(Path(store_dir)):
@@ -293,7 +284,7 @@ def prune(store_dir: Path) -> list[Pruned]:
                 remove_tree(path)
         except StoreError:
             continue  # another process is at work there
-        pruned.append(Pruned(path, count, reason))
+        pruned.append(StoreEntry(path, None, count, reason))
     for file in Path(store_dir).glob(".*.lock"):
         with contextlib.suppress(StoreError), locked(file.with_name(file.name[1:].removesuffix(".lock")), 0.0, ignore_events):
             pass  # giving a lock up removes its file

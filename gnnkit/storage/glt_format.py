@@ -293,16 +293,13 @@ class PickledRows:
         return damaged(self._path, f"it holds more rows than the {len(self._ids)} of ids.pkl")
 
 
-def in_order(
-    parts: Sequence[MappedRows | PickledRows], count: int, row_shape: tuple[int, ...], dtype: np.dtype[Any], what: str
-) -> Iterator[NDArray[Any]]:
+def in_order(parts: Sequence[MappedRows | PickledRows], count: int, spec: ArraySpec, what: str) -> Iterator[NDArray[Any]]:
     """Yields all ``count`` rows by id, each of which must be in exactly one part.
 
     Args:
         parts: Where the rows are.
         count: Rows in all; ids are ``0`` to ``count - 1``.
-        row_shape: Shape of one row.
-        dtype: Their dtype.
+        spec: Their dtype and the shape of one of them.
         what: Whose rows they are, for the error ("edge ids of ...").
 
     Yields:
@@ -311,8 +308,8 @@ def in_order(
     Raises:
         DatasetError: A row is missing, occurs twice, or has another shape or dtype.
     """
-    row_nbytes = max(int(np.prod(row_shape, dtype=np.int64)) * dtype.itemsize, 1)
-    window = max(min(_WINDOW_ROWS, _WINDOW_BYTES // row_nbytes), 1)
+    row_shape, dtype = spec.row_shape, spec.numpy_dtype
+    window = max(min(_WINDOW_ROWS, _WINDOW_BYTES // max(spec.row_nbytes, 1)), 1)
     for first in range(0, count, window):
         last = min(first + window, count)
         rows = np.empty((last - first, *row_shape), dtype)
@@ -419,7 +416,7 @@ class GltPartitionSource:
         edges = self._edges[edge_type]
         limits = [self.schema.node_types[end].num_nodes for end in (edge_type[0], edge_type[2])]
         parts = [MappedRows(e.ids, e.pairs) for e in edges]
-        for pairs in in_order(parts, self.schema.edge_types[edge_type].num_edges, (2,), np.dtype(np.int64), f"edges {edge_type}"):
+        for pairs in in_order(parts, self.schema.edge_types[edge_type].num_edges, ArraySpec("int64", (2,)), f"edges {edge_type}"):
             for column, limit in enumerate(limits):
                 ids = pairs[:, column]
                 if ids.min() < 0 or ids.max() >= limit:
@@ -429,28 +426,26 @@ class GltPartitionSource:
 
     def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
         """Yields rows in the order of edge ids; see ``GraphSource.edge_array_chunks``."""
-        edges, weights = self.schema.edge_types[edge_type], None
+        weights = None
         if name == WEIGHT_NAME:
             weights = [MappedRows(e.ids, e.weights.__getitem__) for e in self._edges[edge_type] if e.weights is not None]
-        return self._array_chunks(edge_type, name, edges.arrays[name], edges.num_edges, weights)
+        return self._array_chunks(edge_type, name, weights)
 
     def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
         """Yields rows in the order of node ids; see ``GraphSource.node_array_chunks``."""
-        nodes = self.schema.node_types[node_type]
-        spec = nodes.arrays[name]
         if name == LABEL_NAME and node_type in self._labels:
-            return iter([to_array(read_tensor(self._labels[node_type])).reshape(nodes.num_nodes, *spec.row_shape)])
-        return self._array_chunks(node_type, name, spec, nodes.num_nodes)
+            nodes = self.schema.node_types[node_type]
+            return iter([to_array(read_tensor(self._labels[node_type])).reshape(nodes.num_nodes, *nodes.arrays[name].row_shape)])
+        return self._array_chunks(node_type, name)
 
-    def _array_chunks(
-        self, owner: NodeType | EdgeType, name: str, spec: ArraySpec, count: int, rows: Sequence[MappedRows] | None = None
-    ) -> Iterator[NDArray[Any]]:
+    def _array_chunks(self, owner: NodeType | EdgeType, name: str, rows: Sequence[MappedRows] | None = None) -> Iterator[NDArray[Any]]:
         """Yields rows of an array with a file of its own, else ``rows``, else features, in the order of ids."""
         extra, what = self._layout.array(owner, name), "nodes" if isinstance(owner, str) else "edges"
+        spec, count = self.schema.arrays_of(owner)[name], self.schema.counts[owner]
         if extra.exists():
             return _npy_chunks(extra, spec, count)
         parts = [PickledRows(folder) for folder in self._feature_folders(owner)] if rows is None else rows
-        return in_order(parts, count, spec.row_shape, spec.numpy_dtype, f"{name!r} of {what} {owner!r}")
+        return in_order(parts, count, spec, f"{name!r} of {what} {owner!r}")
 
     def _feature_folders(self, owner: NodeType | EdgeType) -> list[Path]:
         return [folder for part in range(self.num_parts) if (folder := self._layout.features(part, owner)).exists()]
@@ -707,8 +702,13 @@ class _Writer:
         edges, stored = self._schema.edge_types[edge_type], self._graph.schema.edge_types[edge_type].arrays
         book = np.empty(edges.num_edges, np.int64)
         edge_ids, orders = [], []
+        frontier, neighbor = self._graph.frontier_type(edge_type), self._graph.neighbor_type(edge_type)
         for part, arrays in enumerate(self._graph.edges[edge_type]):
-            rows, cols, eids = self._dataset_edges(edge_type, part, arrays)
+            owners = slice(*self._graph.node_bounds[frontier][part : part + 2])
+            own = np.repeat(self._dataset_ids[frontier][owners], np.diff(arrays.indptr))
+            other = self._dataset_ids[neighbor][arrays.indices]
+            rows, cols = (other, own) if self._graph.edge_dir == "in" else (own, other)
+            eids = part_edge_ids(self._graph, edge_type, part)
             order = np.argsort(eids, kind="stable")
             eids = eids[order]
             book[eids] = part
@@ -735,17 +735,6 @@ class _Writer:
     def _weights(self, edge_type: EdgeType, arrays: EdgePart) -> NDArray[Any] | None:
         spec = self._graph.schema.edge_types[edge_type].arrays.get(self._weight)
         return arrays.arrays[self._weight] if spec is not None and spec.row_shape == () else None
-
-    def _dataset_edges(
-        self, edge_type: EdgeType, part: int, arrays: EdgePart
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Source, target and id of a part's edges, each int64 ``[num_local_edges]``, all in the dataset's numbers."""
-        frontier, neighbor = self._graph.frontier_type(edge_type), self._graph.neighbor_type(edge_type)
-        owners = slice(*self._graph.node_bounds[frontier][part : part + 2])
-        own = np.repeat(self._dataset_ids[frontier][owners], np.diff(arrays.indptr))
-        other = self._dataset_ids[neighbor][arrays.indices]
-        eids = part_edge_ids(self._graph, edge_type, part)
-        return (other, own, eids) if self._graph.edge_dir == "in" else (own, other, eids)
 
     def _write_about(self) -> None:
         splits = self._store.splits

@@ -8,7 +8,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 
@@ -64,15 +63,6 @@ def takes_clicks(shell: Any) -> bool:
     return bool(getattr(shell.kernel, "_supports_kernel_subshells", False))
 
 
-@dataclass(frozen=True, slots=True)
-class _Cell:
-    """One run of a cell, and its outputs: under ``%%capture`` those are not the kernel's own."""
-
-    parent: Mapping[str, Any]
-    publisher: Any
-    stdout: Any
-
-
 class CellPort:
     """Output of one sink in a notebook.
 
@@ -94,16 +84,15 @@ class CellPort:
 
     def display(self, data: Mapping[str, Any], display_id: str, *, update: bool) -> None:
         """Publishes a MIME bundle under a display id, or updates it wherever it is shown."""
-        cell, transient = self._cell, {"display_id": display_id}
-        publisher = cell.publisher
+        (cell, publisher, stdout), transient = self._cell, {"display_id": display_id}
         if threading.current_thread() is threading.main_thread() or not hasattr(publisher, "pub_socket"):
             publisher.publish(data=dict(data), metadata={}, transient=transient, update=update)
             return
         if not update:
             # What was printed before comes before.
-            cell.stdout.flush()
+            stdout.flush()
         # An update finds its display by id; only a new one needs its cell.
-        parent = publisher.parent_header if update else cell.parent
+        parent = publisher.parent_header if update else cell
         content = {"data": dict(data), "metadata": {}, "transient": transient}
         message = publisher.session.msg("update_display_data" if update else "display_data", content, parent=parent)
         publisher.session.send(publisher.pub_socket, message, ident=publisher.topic)
@@ -125,17 +114,17 @@ class CellPort:
 
     def write(self, text: str) -> None:
         """Writes to the cell's standard output."""
-        cell = self._cell
-        cell.stdout.flush()
-        if not hasattr(cell.stdout, "pub_thread"):  # captured by the user: an ordinary stream
-            cell.stdout.write(text)
+        cell, _, stdout = self._cell
+        stdout.flush()
+        if not hasattr(stdout, "pub_thread"):  # captured by the user: an ordinary stream
+            stdout.write(text)
             return
-        session = cell.stdout.session
-        message = session.msg("stream", {"name": "stdout", "text": text}, parent=cell.parent)
-        session.send(cell.stdout.pub_thread, message, ident=cell.stdout.topic)
+        message = stdout.session.msg("stream", {"name": "stdout", "text": text}, parent=cell)
+        stdout.session.send(stdout.pub_thread, message, ident=stdout.topic)
 
-    def _running_cell(self) -> _Cell:
-        return _Cell(_parent_of(self._shell) or {}, self._shell.display_pub, sys.stdout)
+    def _running_cell(self) -> tuple[Mapping[str, Any], Any, Any]:
+        """The request of a run of a cell, and its outputs: under ``%%capture`` those are not the kernel's own."""
+        return _parent_of(self._shell) or {}, self._shell.display_pub, sys.stdout
 
 
 def _parent_of(shell: Any) -> Any:

@@ -23,13 +23,15 @@ from gnnkit.storage.layout import TRAIN, BuildOptions
 from gnnkit.storage.partition.topology import edge_rows, to_dataset_order
 
 Splits = Mapping[NodeType, Mapping[str, NDArray[np.int64]]]
+# Numbers of nodes by type: ids of some, or one number for each.
+ByType = dict[NodeType, NDArray[np.int64]]
 
 # Visits saturate here: two of them can still be added.
 _LIMIT = 1 << 61
 _MAX_FRACTION_BITS = 32
 
 
-def input_seeds(graph: GraphArrays, splits: Splits | None, input_nodes: str | None = TRAIN) -> dict[NodeType, NDArray[np.int64]]:
+def input_seeds(graph: GraphArrays, splits: Splits | None, input_nodes: str | None = TRAIN) -> ByType:
     """The nodes that epochs start from.
 
     Args:
@@ -63,9 +65,7 @@ def input_seeds(graph: GraphArrays, splits: Splits | None, input_nodes: str | No
     return given
 
 
-def expected_visits(
-    graph: GraphArrays, seeds: Mapping[NodeType, NDArray[np.int64]], num_neighbors: Sequence[int]
-) -> dict[NodeType, NDArray[np.int64]]:
+def expected_visits(graph: GraphArrays, seeds: ByType, num_neighbors: Sequence[int]) -> ByType:
     """Expected visits of every node when each seed is sampled from once.
 
     Args:
@@ -83,9 +83,7 @@ def expected_visits(
     return visits
 
 
-def expected_frontiers(
-    graph: GraphArrays, seeds: Mapping[NodeType, NDArray[np.int64]], num_neighbors: Sequence[int]
-) -> Iterator[tuple[int, dict[NodeType, NDArray[np.int64]]]]:
+def expected_frontiers(graph: GraphArrays, seeds: ByType, num_neighbors: Sequence[int]) -> Iterator[tuple[int, ByType]]:
     """Yields how often each hop is expected to arrive at every node: the seeds first, then a hop for each fan-out.
 
     Args:
@@ -166,7 +164,7 @@ def _spread(
 
 def hot_nodes(
     graph: GraphArrays, assignment: Mapping[NodeType, NDArray[Any]], options: BuildOptions, splits: Splits | None = None
-) -> list[dict[NodeType, NDArray[np.int64]]]:
+) -> list[ByType]:
     """The nodes of other parts that each part's own training seeds visit most.
 
     Args:
