@@ -73,11 +73,8 @@ def _storage_nodes(backend: str | None, storage_nodes: int | None) -> int:
 
 def _bytes_per_s(text: str) -> float:
     """Bytes a second of a network: "25Gbit" are 3.125e9."""
-    match = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt]?)bit(?:/s|ps)?\s*", text, re.IGNORECASE)
-    try:
-        found = float(match[1]) * _BITS[match[2].lower()] / 8 if match else 0.0
-    except ValueError:
-        found = 0.0
+    match = re.fullmatch(r"\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*([kmgt]?)bit(?:/s|ps)?\s*", text, re.IGNORECASE)
+    found = float(match[1]) * _BITS[match[2].lower()] / 8 if match else 0.0
     if not found > 0:
         raise PlanError(f"--network {text!r} is no rate", "write it like 25Gbit")
     return found

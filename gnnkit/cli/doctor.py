@@ -22,7 +22,7 @@ from typing import IO, Literal
 import psutil
 import typer
 
-from gnnkit.cli.output import ERROR, OK, WARNING, cell, console, show_json
+from gnnkit.cli.output import ERROR, OK, WARNING, bare_table, cell, console, show_json
 from gnnkit.host import available_cpus, available_memory, installed_version
 from gnnkit.kernels.folder import kernel_cache_root
 from gnnkit.kernels.row_copies import processor, row_copies
@@ -387,10 +387,8 @@ def all_checks() -> Iterator[Check]:
 
 
 def _show(check: Check, *, with_header: bool) -> None:
-    from rich.table import Table
-
     # A table of its own for each row, of the same widths: the next one may be long in coming.
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0), show_header=with_header, expand=True)
+    table = bare_table(header_style="bold", show_header=with_header, expand=True)
     table.add_column("check", no_wrap=True, width=_NAME_WIDTH)
     table.add_column("value", overflow="fold", ratio=3)
     table.add_column("verdict", no_wrap=True, width=_VERDICT_WIDTH)

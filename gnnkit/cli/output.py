@@ -83,13 +83,16 @@ def _value(text: str) -> Any:
     return int(text) if text.isdigit() else text.split(",") if "," in text else text
 
 
-def show_rows(title: str, rows: Iterable[tuple[str, str]]) -> None:
-    """Shows names and values, one pair a line."""
+def bare_table(**options: Any) -> Any:
+    """Makes a table without lines, for ``console``; options are those of ``rich.table.Table``."""
     from rich.table import Table
 
-    table = Table(
-        title=cell(title), title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0)
-    )
+    return Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), **options)
+
+
+def show_rows(title: str, rows: Iterable[tuple[str, str]]) -> None:
+    """Shows names and values, one pair a line."""
+    table = bare_table(title=cell(title), title_justify="left", title_style="bold", show_header=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
@@ -105,9 +108,7 @@ def show_table(shown: Table, *, whole: Sequence[str] = (), styles: Mapping[str, 
         whole: Columns whose texts are never folded, so that they can be copied.
         styles: ``{text: style}`` of cells that hold just this text.
     """
-    from rich.table import Table
-
-    table, right = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0)), shown.right
+    table, right = bare_table(header_style="bold"), shown.right
     for number, name in enumerate(shown.columns):
         table.add_column(cell(name), justify="right" if number in right else "left", overflow="fold", no_wrap=name in whole)
     for row in shown.rows:
