@@ -336,7 +336,7 @@ class WorkerGraph:
         """
         if (elsewhere := self.others.session(self, plan)) is not None:
             return elsewhere
-        prepare(plan.inputs, plan.sampling, walks_only=mode == "structure", caches=bool(plan.cached))
+        prepare(plan.inputs, plan.sampling, caches=bool(plan.cached))
         warm()  # the kernels of its kind, which other loaders do without
         return WorkerChannel(self, plan, walks_only=mode == "structure")
 

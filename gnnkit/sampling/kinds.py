@@ -27,13 +27,13 @@ from gnnkit.sampling import seeders, walkers
 from gnnkit.sampling.batch_writer import BatchWriter, RowWriter
 from gnnkit.sampling.copying import measure_once
 from gnnkit.sampling.graph_access import GraphAccess, LocalGraphAccess, NodeScratch
+from gnnkit.sampling.structure import ReceivedChooser, StructureWriter
 from gnnkit.sampling.subgraph import BatchKey, BatchLayout, SampleRequest, Walked, WalkSeeds
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.schema import NodeType
 
 if TYPE_CHECKING:
     from gnnkit.sampling.cached import CachedNodes
-    from gnnkit.sampling.structure import ReceivedChooser
 
 
 class Seeder(Protocol):
@@ -116,13 +116,12 @@ def cached_nodes(words: Mapping[NodeType, NDArray[np.uint64]] | None) -> dict[No
     return {node_type: CachedNodes(own) for node_type, own in words.items()}
 
 
-def prepare(inputs: Inputs, sampling: Sampling, *, walks_only: bool = False, caches: bool = False, has_other_hosts: bool = False) -> None:
+def prepare(inputs: Inputs, sampling: Sampling, *, caches: bool = False, has_other_hosts: bool = False) -> None:
     """Imports what a plan's batches are made with, so that ``jit.warm`` compiles its kernels.
 
     Args:
         inputs: What batches start from.
         sampling: What is sampled around them.
-        walks_only: Whether batches are structures, for processes elsewhere that gather the rows.
         caches: Whether batches come without the features that the trainer has.
         has_other_hosts: Whether hosts ask each other for what they hold, or for batches.
     """
@@ -130,8 +129,6 @@ def prepare(inputs: Inputs, sampling: Sampling, *, walks_only: bool = False, cac
     walker_of(sampling)
     if not _is_usual(inputs, sampling):
         _import_shared()
-    if walks_only:
-        import gnnkit.sampling.structure
     if caches:
         import gnnkit.sampling.cached
     if has_other_hosts:
@@ -143,8 +140,7 @@ def prepare_all() -> None:
     """Imports what batches of every kind are made with."""
     _import_shared()
     import gnnkit.sampling.cached
-    import gnnkit.sampling.remote
-    import gnnkit.sampling.structure  # noqa: F401
+    import gnnkit.sampling.remote  # noqa: F401
 
     for package in (seeders, walkers):
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
@@ -332,9 +328,5 @@ def local_sampler(
         unpacks: See ``RowWriter``.
     """
     reach = LocalGraphAccess(tables, sampling.with_edge, scratch)
-    emitter: BatchWriter = RowWriter(tables, sampling.with_edge, cached_nodes(cached), unpacks=unpacks)
-    if walks_only:
-        from gnnkit.sampling.structure import StructureWriter  # its kernels are for those alone whose rows are gathered elsewhere
-
-        emitter = StructureWriter(tables)
-    return BatchSampler(tables, StagedChooser(inputs, sampling, reach), emitter)
+    rows = None if walks_only else RowWriter(tables, sampling.with_edge, cached_nodes(cached), unpacks=unpacks)
+    return BatchSampler(tables, StagedChooser(inputs, sampling, reach), rows or StructureWriter(tables))

@@ -191,7 +191,7 @@ def lies(what: str) -> Iterator[Case]:
         graph = stored(source, root / "store", BuildOptions(3, "random", with_edge=True, weight="weight")).arrays()
         made = []
         for inputs, sampling in samplings(graph, what):
-            prepare(inputs, sampling, walks_only=False, caches=False)
+            prepare(inputs, sampling, caches=False)
             parts = {0: (0,), 1: (1,), 2: (2,)}
             sampler, hosts = spread_samplers(graph, sampling, parts, inputs=inputs, owners=partial(Hosts, what))[0]
             made.append((inputs, sampling, hosts, sampler, sampler_on(graph, sampling, inputs=inputs)))
