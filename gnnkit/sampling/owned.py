@@ -411,27 +411,6 @@ def induce(
     return node_order.size, num_edges
 
 
-@kernel("void(int64[::1], int64[::1], int64[::1], int64[::1])")
-def in_order(counts: NDArray[np.int64], order: NDArray[np.int64], values: NDArray[np.int64], sorted_values: NDArray[np.int64]) -> None:
-    """Puts nodes' values, which lie node after node in another order, into the order of the nodes.
-
-    Args:
-        counts: int64 ``[n]``, values of each node.
-        order: int64 ``[n]``, the nodes in the order in which their values lie.
-        values: int64 ``[sum of counts]``.
-        sorted_values: int64 ``[sum of counts]``, filled.
-    """
-    starts, total = np.empty(counts.size, np.int64), 0
-    for i in range(counts.size):
-        starts[i] = total
-        total += counts[i]
-    taken = 0
-    for i in order:
-        for q in range(counts[i]):
-            sorted_values[starts[i] + q] = values[taken + q]
-        taken += counts[i]
-
-
 @kernel(
     "int64(int64[::1], int64[::1], int64[:, ::1], int64[::1], int64[:, ::1], int64, boolean, boolean, uint64, uint64[::1], int64[::1],"
     " int64, int64, int64, int64, int64, int64[::1], int64[::1], int64[::1], int64[::1])"
@@ -720,14 +699,13 @@ class PartOwner:
                 if done < piece.stop:
                     self._reserve(r, max(2 * len(places), 4 * len(nodes)), kept=num_edges)
         spare, places, positions = self._buffers[r][:, :num_edges]
-        if not rooted:
-            found = {"counts": counts, "neighbors": places}
-            return {**found, "positions": positions} if question.wants_position else found
-        in_order(counts, node_order, places, spare)
-        if not question.wants_position:
-            return {"counts": counts, "neighbors": spare}
-        in_order(counts, node_order, positions, places)
-        return {"counts": counts, "neighbors": spare, "positions": places}
+        if rooted:  # they were listed root after root
+            own = counts[node_order]
+            target = np.repeat((np.cumsum(counts) - counts)[node_order] - (np.cumsum(own) - own), own) + np.arange(num_edges)
+            spare[target], places[target] = places, positions
+            places, positions = spare, places
+        found = {"counts": counts, "neighbors": places}
+        return {**found, "positions": positions} if question.wants_position else found
 
     def _weights(self, question: Question, t: int) -> Answer:
         tables, (r,), counts = self.tables, question.relations, np.empty(len(question.nodes), np.int64)

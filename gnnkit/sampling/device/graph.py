@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from gnnkit.errors import MemoryLimitError
 from gnnkit.host import free_on
 from gnnkit.plan import NeighborSampling
 from gnnkit.sampling.subgraph import LOOSE_EDGE, damaged
-from gnnkit.schema import EdgeType, NodeType
+from gnnkit.schema import ArraySpec, EdgeType, NodeType
 from gnnkit.storage.arrays import GraphArrays, viewed
 from gnnkit.storage.layout import FEATURE_NAME
 
@@ -210,58 +211,53 @@ class DeviceGraph:
         """``{what: (its bytes, what copies it)}``."""
         found: dict[tuple[Any, ...], tuple[int, Callable[[], Any]]] = {}
         schema = self.arrays.schema
+
+        def add(owner: NodeType | EdgeType, count: int, ids: Iterable[Any], arrays: Mapping[str, ArraySpec], parts: Sequence[Any]) -> None:
+            if kept := [own for own in ids if own is not None]:
+                found["ids", owner] = kept[0].itemsize * count, partial(rows_of, kept, count, self.device, "")
+            for name, spec in arrays.items():
+                make = partial(rows_of, [part.arrays[name] for part in parts], count, self.device, spec.dtype)
+                found["rows", owner, name] = spec.row_nbytes * count, make
+
         for node_type, nodes in schema.node_types.items():
             parts = self.arrays.nodes[node_type]
-            ids = [part.global_id for part in parts if part.global_id is not None]
-            if ids:
-                found["ids", node_type] = ids[0].itemsize * nodes.num_nodes, _copier(ids, nodes.num_nodes, self.device, "")
-            for name, spec in nodes.arrays.items():
-                if not (skips_features and name == FEATURE_NAME):
-                    copier = _copier([part.arrays[name] for part in parts], nodes.num_nodes, self.device, spec.dtype)
-                    found["rows", node_type, name] = spec.row_nbytes * nodes.num_nodes, copier
+            arrays = {name: spec for name, spec in nodes.arrays.items() if not (skips_features and name == FEATURE_NAME)}
+            add(node_type, nodes.num_nodes, (part.global_id for part in parts), arrays, parts)
         for edge_type, edges in schema.edge_types.items():
             own = self.arrays.edges[edge_type]
-            if sampling.with_edge and own[0].edge_id is not None:
-                edge_ids = [part.edge_id for part in own if part.edge_id is not None]
-                found["ids", edge_type] = edge_ids[0].itemsize * edges.num_edges, _copier(edge_ids, edges.num_edges, self.device, "")
-            for name, spec in edges.arrays.items():
-                copier = _copier([part.arrays[name] for part in own], edges.num_edges, self.device, spec.dtype)
-                found["rows", edge_type, name] = spec.row_nbytes * edges.num_edges, copier
+            add(edge_type, edges.num_edges, (part.edge_id for part in own if sampling.with_edge), edges.arrays, own)
             weighted, timed = sampling.weight is not None and own[0].weight_prefix is not None, sampling.time_attr is not None
             timed = timed and own[0].time is not None
             num_nodes = schema.node_types[self.arrays.frontier_type(edge_type)].num_nodes
             itemsize = own[0].indices.itemsize
             nbytes = 8 * (num_nodes + 2) + itemsize + (itemsize + 8 * weighted + 8 * timed) * edges.num_edges
-            found["edges", edge_type, weighted, timed] = nbytes, self._adjacency_of(edge_type, weighted=weighted, timed=timed)
+            found["edges", edge_type, weighted, timed] = nbytes, partial(self._adjacency_of, edge_type, weighted, timed)
         return found
 
-    def _adjacency_of(self, edge_type: EdgeType, *, weighted: bool, timed: bool) -> Callable[[], DeviceAdjacency]:
-        def make() -> DeviceAdjacency:
-            parts, schema = self.arrays.edges[edge_type], self.arrays.schema
-            bounds = self.arrays.edge_bounds[edge_type]
-            num_nodes, num_neighbors = (
-                schema.node_types[end].num_nodes for end in (self.arrays.frontier_type(edge_type), self.arrays.neighbor_type(edge_type))
-            )
-            indptr = torch.zeros(num_nodes + 1, dtype=torch.int64, device=self.device)
-            at = 1
-            for part, first in zip(parts, bounds.tolist(), strict=False):
-                for piece in _pieces(part.indptr[1:]):
-                    indptr[at : at + len(piece)].copy_(torch.from_numpy(piece.astype(np.int64) + first))
-                    at += len(piece)
+    def _adjacency_of(self, edge_type: EdgeType, weighted: bool, timed: bool) -> DeviceAdjacency:
+        parts, schema = self.arrays.edges[edge_type], self.arrays.schema
+        bounds = self.arrays.edge_bounds[edge_type]
+        num_nodes, num_neighbors = (
+            schema.node_types[end].num_nodes for end in (self.arrays.frontier_type(edge_type), self.arrays.neighbor_type(edge_type))
+        )
+        indptr = torch.zeros(num_nodes + 1, dtype=torch.int64, device=self.device)
+        at = 1
+        for part, first in zip(parts, bounds.tolist(), strict=False):
+            for piece in _pieces(part.indptr[1:]):
+                indptr[at : at + len(piece)].copy_(torch.from_numpy(piece.astype(np.int64) + first))
+                at += len(piece)
 
-            def flat(values: Iterable[NDArray[Any] | None]) -> Tensor:
-                arrays = [v for v in values if v is not None]
-                return rows_of(arrays, sum(map(len, arrays)), self.device, "").words[:, 0]
+        def flat(values: Iterable[NDArray[Any] | None]) -> Tensor:
+            arrays = [v for v in values if v is not None]
+            return rows_of(arrays, sum(map(len, arrays)), self.device, "").words[:, 0]
 
-            return DeviceAdjacency.of(
-                indptr,
-                flat((*(part.indices for part in parts), np.array([num_neighbors], parts[0].indices.dtype))),
-                num_neighbors,
-                flat(part.weight_prefix for part in parts) if weighted else None,
-                flat(part.time for part in parts) if timed else None,
-            )
-
-        return make
+        return DeviceAdjacency.of(
+            indptr,
+            flat((*(part.indices for part in parts), np.array([num_neighbors], parts[0].indices.dtype))),
+            num_neighbors,
+            flat(part.weight_prefix for part in parts) if weighted else None,
+            flat(part.time for part in parts) if timed else None,
+        )
 
     def adjacency(self, edge_type: EdgeType, sampling: NeighborSampling) -> DeviceAdjacency:
         """The edges of a type, as ``sampling`` wants them."""
@@ -278,10 +274,6 @@ class DeviceGraph:
         """The dataset's ids of a type's nodes or edges; None where those of nodes are the store's, and those of edges not kept."""
         found: DeviceRows | None = self._kept.get(("ids", owner))
         return None if found is None else found.words[:, 0]
-
-
-def _copier(parts: list[NDArray[Any]], count: int, device: torch.device, name: str) -> Callable[[], DeviceRows]:
-    return lambda: rows_of(parts, count, device, name)
 
 
 def check_room(needed: dict[tuple[Any, ...], int], beside: int, device: torch.device) -> None:

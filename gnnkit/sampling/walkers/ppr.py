@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numba import uint64
@@ -742,19 +742,8 @@ class _Arenas:
         self.links, self.mass = larger(self.links, used, needed), larger(self.mass, used, needed)
 
 
-class _KeptNodes:
-    """The nodes of one type that seeds keep, chunk by chunk: the seed's index among all, the node's key, and the edge's attributes."""
-
-    def __init__(self, width: int) -> None:
-        self._parts: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]] = []
-        self._none = _NO_INTS, _NO_INTS, np.empty((0, width), np.float32)
-
-    def add(self, seeds: NDArray[np.int64], keys: NDArray[np.int64], attributes: NDArray[np.float32]) -> None:
-        self._parts.append((seeds, keys, attributes))
-
-    def joined(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-        seeds, keys, attributes = zip(self._none, *self._parts, strict=True)
-        return np.concatenate(seeds), np.concatenate(keys), np.concatenate(attributes)
+# The nodes of one type that some seeds keep: the seeds' indices among all, the nodes' keys, and the edges' attributes.
+_KeptNodes: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]
 
 
 class PPRWalker:
@@ -766,7 +755,22 @@ class PPRWalker:
 
     def __init__(self, sampling: PPRSampling) -> None:
         self._sampling = sampling
-        self._of_graph: _GraphWalker | None = None
+        self._targets = np.array([channel.target for channel in sampling.channels] or [sampling.max_ppr_nodes], np.int64)
+        self._width = NUM_COMMON + NUM_PER_CHANNEL * len(sampling.channels)
+        self._at_once, self._arenas = _FIRST_STATES, _Arenas()
+        self._wanted, self._mark, self._number_of = _NO_INTS, np.empty(0, np.int32), np.empty(0, np.int32)
+        self._leads_to: list[list[int]] = []
+
+    def _begin(self, tables: GraphTables) -> None:
+        """Learns the graph's types."""
+        # Not the tables themselves, which may be those of a copy that is given up for another.
+        sampling, self._node_types, self._edge_types = self._sampling, tables.node_types, tables.edge_types
+        self._is_homogeneous = tables.graph.schema.is_homogeneous
+        self._cache = NeighborCache(sampling, tables)
+        channels = [channel.edge_types for channel in sampling.channels] or [sampling.edge_types]
+        self._in_channel = np.array([[tables.edge_types[r] in types for r in self._cache.relations] for types in channels], np.bool_)
+        self._in_channel = self._in_channel.reshape(len(channels), len(self._cache.relations))
+        self._leads_to = [self._cache.leads_to(t) for t in range(len(tables.node_types))]
 
     def walk(self, seeds: WalkSeeds, key: int, reach: GraphAccess) -> Walked:
         """Chooses the nodes of a batch; its edges lead from seeds to the nodes that they keep.
@@ -774,33 +778,13 @@ class PPRWalker:
         Raises:
             GnnkitError: The graph is damaged, a host did not answer, or memory is short.
         """
-        if self._of_graph is None:
-            self._of_graph = _GraphWalker(self._sampling, reach.tables)
-        return self._of_graph.walk(seeds, key, reach)
-
-
-class _GraphWalker:
-    """A ``PPRWalker`` that knows the graph's types."""
-
-    def __init__(self, sampling: PPRSampling, tables: GraphTables) -> None:
-        # Not the tables themselves, which may be those of a copy that is given up for another.
-        self._sampling, self._node_types, self._edge_types = sampling, tables.node_types, tables.edge_types
-        self._is_homogeneous = tables.graph.schema.is_homogeneous
-        self._cache, self._arenas = NeighborCache(sampling, tables), _Arenas()
-        channels = [channel.edge_types for channel in sampling.channels] or [sampling.edge_types]
-        self._in_channel = np.array([[tables.edge_types[r] in types for r in self._cache.relations] for types in channels], np.bool_)
-        self._in_channel = self._in_channel.reshape(len(channels), len(self._cache.relations))
-        self._targets = np.array([channel.target for channel in sampling.channels] or [sampling.max_ppr_nodes], np.int64)
-        self._width = NUM_COMMON + NUM_PER_CHANNEL * len(sampling.channels)
-        self._leads_to = [self._cache.leads_to(t) for t in range(len(tables.node_types))]
-        self._at_once = _FIRST_STATES
-        self._wanted, self._mark, self._number_of = _NO_INTS, np.empty(0, np.int32), np.empty(0, np.int32)
-
-    def walk(self, seeds: WalkSeeds, key: int, reach: GraphAccess) -> Walked:
+        if not self._leads_to:
+            self._begin(reach.tables)
         cache, num_types = self._cache, self._cache.num_types
         reach.numbering.begin(replace(seeds, roots=None))  # every seed has a walk of its own in any case
         seed_keys = cache.begin(seeds, key, reach)
-        every, rows = np.concatenate([_NO_INTS, *seed_keys]), [_KeptNodes(self._width) for _ in range(num_types)]
+        every, none = np.concatenate([_NO_INTS, *seed_keys]), (_NO_INTS, _NO_INTS, np.empty((0, self._width), np.float32))
+        rows: list[list[_KeptNodes]] = [[none] for _ in range(num_types)]
         start = 0
         while start < len(every):
             states = self._push(every[start : start + max(1, self._at_once // len(self._targets))])
@@ -808,7 +792,7 @@ class _GraphWalker:
             start += len(states) // len(self._targets)
             places = int(self._arenas.used[NODES_END]) / len(states)
             self._at_once = max(_FEWEST_STATES, min(_MOST_STATES, int(_PLACES / places)))
-        joined = [of_type.joined() for of_type in rows]
+        joined = [[np.concatenate(column) for column in zip(*of_type, strict=True)] for of_type in rows]
         nodes = self._number(seeds, seed_keys, [keys for _, keys, _ in joined])
         edges, arrays = self._kept(seeds, joined)
         if self._sampling.include_sampled_edges:
@@ -840,7 +824,7 @@ class _GraphWalker:
             cache.fetch(self._wanted[: arenas.used[NUM_WANTED]])
             arenas.used[NUM_WANTED] = 0
 
-    def _select(self, states: NDArray[np.int64], start: int, rows: list[_KeptNodes]) -> None:
+    def _select(self, states: NDArray[np.int64], start: int, rows: list[list[_KeptNodes]]) -> None:
         """Adds what seeds keep to ``rows``; they are numbered from ``start``."""
         num_types, arenas = self._cache.num_types, self._arenas
         self._mark = _fitting(self._mark, self._cache.num_keys)
@@ -852,7 +836,7 @@ class _GraphWalker:
                 states, t, num_types, self._sampling.enable_residual_topup, self._targets, arenas.links, arenas.mass, self._mark, seeds,
                 keys, attributes,
             )  # fmt: skip
-            rows[t].add(seeds[:count] + start, keys[:count].copy(), attributes[:count].copy())
+            rows[t].append((seeds[:count] + start, keys[:count].copy(), attributes[:count].copy()))
 
     def _number(self, seeds: WalkSeeds, seed_keys: list[NDArray[np.int64]], kept: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
         """Gives the nodes that seeds keep their numbers, which replace their keys; int64 ``[n]`` keys by number, for each node type."""
@@ -868,9 +852,7 @@ class _GraphWalker:
             nodes.append(np.concatenate([first, fresh[:count]]))
         return nodes
 
-    def _kept(
-        self, seeds: WalkSeeds, rows: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]]
-    ) -> tuple[list[WalkedEdges], dict[BatchKey, NDArray[Any]]]:
+    def _kept(self, seeds: WalkSeeds, rows: list[list[NDArray[Any]]]) -> tuple[list[WalkedEdges], dict[BatchKey, NDArray[Any]]]:
         """The edges from seeds to nodes, for every type that they may lead to, and their attributes."""
         edges, arrays, begin = [], dict[BatchKey, NDArray[Any]](), 0
         for s, ids in sorted(seeds.nodes.items()):
