@@ -36,7 +36,7 @@ from gnnkit.plan.sampling import (
     node_counts,
     resolve_fan_outs,
 )
-from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeType, GraphSchema, NodeType, is_label_edge_type
+from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeType, GraphSchema, NodeType, is_edge_type, is_label_edge_type
 from gnnkit.user_arrays import to_array
 
 NodeCounts: TypeAlias = Sequence[int] | Mapping[NodeType, Sequence[int]]
@@ -179,8 +179,7 @@ class LayerWise(Sampler):
 
     @override
     def sampling(self, schema: GraphSchema, edges: EdgeUse) -> LayerSampling:
-        if edges.time_attr is not None:
-            raise PlanError(f"time_attr={edges.time_attr!r}, but layer-wise sampling does not follow it", "sample with num_neighbors")
+        edges.check_plain("layer-wise sampling", weighs=True)
         return LayerSampling(_by_type(self.num_nodes, "num_nodes", schema), edges.edge_dir, edges.weight, edges.with_edge)
 
 
@@ -298,13 +297,9 @@ def channel_ratios(channels: Iterable[tuple[Sequence[Sequence[str]], float]]) ->
     return found or None
 
 
-def _is_edge_type(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 3 and all(isinstance(part, str) for part in value)
-
-
 def _check_edge_types(name: str, value: Any, hint: str) -> None:
     """Refuses what is neither None nor a list of edge types."""
-    if value is not None and not (isinstance(value, Sequence) and all(map(_is_edge_type, value))):
+    if value is not None and not (isinstance(value, Sequence) and all(map(is_edge_type, value))):
         raise PlanError(f"{name} must be a list of edge types (source, relation, target), got {value!r}", hint)
 
 
@@ -319,7 +314,7 @@ def _check_ratios(ratios: Any) -> None:
             f"typed_channel_ratios must be a dict with a share for each channel, got {ratios!r}", "for example {edge_type: 1.0}"
         )
     for key, ratio in ratios.items():
-        if not _is_edge_type(key) and not (isinstance(key, tuple) and key and all(map(_is_edge_type, key))):
+        if not is_edge_type(key) and not (isinstance(key, tuple) and key and all(map(is_edge_type, key))):
             raise PlanError(
                 f"typed_channel_ratios names {key!r}", "a channel is a canonical edge type (source, relation, target), or a tuple of these"
             )
@@ -469,8 +464,7 @@ class Walks(WalkNumbers, Sampler):
 
     @override
     def sampling(self, schema: GraphSchema, edges: EdgeUse) -> WalkSampling:
-        if edges.time_attr is not None:
-            raise PlanError(f"time_attr={edges.time_attr!r}, but walks do not follow it", "leave it out, or sample with num_neighbors")
+        edges.check_plain("Walks(...)", weighs=True)
         if self.metapath is None and not schema.is_homogeneous:
             raise PlanError("metapath is missing: the graph has several types", f"name edge types, of {list(schema.edge_types)}")
         metapath = [HOMOGENEOUS_EDGE_TYPE] if self.metapath is None else self.metapath

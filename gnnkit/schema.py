@@ -377,6 +377,11 @@ def plain(value: Any) -> Any:
     return value.name if isinstance(value, np.dtype) else str(value) if isinstance(value, Path) else value
 
 
+def is_edge_type(value: Any) -> bool:
+    """Whether a value is a canonical edge type: source, relation and target."""
+    return isinstance(value, tuple) and len(value) == 3 and all(isinstance(part, str) for part in value)
+
+
 def is_label_edge_type(edge_type: EdgeType) -> bool:
     """Whether edges of this type are labels."""
     return edge_type[1].endswith((POSITIVE_LABELS, NEGATIVE_LABELS))

@@ -39,6 +39,7 @@ from gnnkit.schema import (
     NodeType,
     edge_type_name,
     find_reverse,
+    is_edge_type,
     is_label_edge_type,
     near_edge_types,
     opposite_label_types,
@@ -476,7 +477,7 @@ def _option_of(negatives: NegativeSampling | None) -> NegativesOption:
 
 def wants_all_edges(edge_label_index: Any) -> bool:
     """Whether a user means every edge of a type, whose order the edges' ids say."""
-    return _is_edge_type(edge_label_index) or (
+    return is_edge_type(edge_label_index) or (
         isinstance(edge_label_index, tuple) and len(edge_label_index) == 2 and edge_label_index[1] is None
     )
 
@@ -491,16 +492,12 @@ def without_links(data: Data | HeteroData) -> Data | HeteroData:
     return found
 
 
-def _is_edge_type(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 3 and all(isinstance(word, str) for word in value)
-
-
 def _find_links(value: Any, graph: GraphHandle) -> tuple[EdgeType, str | None, Any]:
     """The edge type that is meant, the name of its split, and, where that is None, which links: an array-like, or None for all."""
     types, edge_type, which = list(graph.arrays.schema.edge_types), None, value
-    if _is_edge_type(value):
+    if is_edge_type(value):
         edge_type, which = value, None
-    elif isinstance(value, tuple) and len(value) == 2 and (value[0] is None or isinstance(value[0], str) or _is_edge_type(value[0])):
+    elif isinstance(value, tuple) and len(value) == 2 and (value[0] is None or isinstance(value[0], str) or is_edge_type(value[0])):
         edge_type, which = value
     splits = graph.link_splits if edge_type is None else {edge_type: graph.link_splits.get(edge_type, {})}
     found = owners_of(which, splits) if isinstance(which, str) else {}
@@ -551,9 +548,8 @@ def resolve_anchors(
             or ``input_nodes`` or ``cap`` is unusable.
     """
     schema, edge_dir = graph.arrays.schema, graph.arrays.edge_dir
-    outward = [_edge_type("positive", given) for given in _several("positive", positive)]
-    given_bad = [None] * len(outward) if negative is None else _several("negative", negative)
-    bad = [None if given is None else _edge_type("negative", given) for given in given_bad]
+    outward: list[EdgeType] = _several("positive", positive)
+    bad: list[EdgeType | None] = [None] * len(outward) if negative is None else _several("negative", negative, may_lack=True)
     if len(bad) != len(outward):
         raise PlanError(f"there are {len(bad)} negative types and {len(outward)} positive ones", "give None for a type without negatives")
     anchor_types = sorted({edge_type[0] for edge_type in (*outward, *bad) if edge_type is not None})
@@ -680,19 +676,17 @@ def without_labels(sampling: Sampling, label_types: Iterable[EdgeType]) -> Sampl
     return replace(sampling, num_neighbors=fan_outs)
 
 
-def _edge_type(name: str, value: Any) -> EdgeType:
-    if not (isinstance(value, (tuple, list)) and _is_edge_type(tuple(value))):
-        raise PlanError(f"{name} must be an edge type, or a list of some, got {value!r}", "for example ('user', 'buys', 'item')")
-    source, relation, target = value
-    return source, relation, target
+def _several(name: str, value: Any, *, may_lack: bool = False) -> list[Any]:
+    """The edge types that a user names, one or several; None stands for one that is lacking, where it may be.
 
-
-def _several(name: str, value: Any) -> Sequence[Any]:
-    if _is_edge_type(value):
-        return [value]
-    if not isinstance(value, (list, tuple)) or not value or isinstance(value[0], str):
+    Raises:
+        PlanError: They are none.
+    """
+    given = [value] if is_edge_type(value) else value if isinstance(value, (list, tuple)) else []
+    found = [tuple(each) if isinstance(each, list) else each for each in given]
+    if not found or not all(is_edge_type(each) or (may_lack and each is None) for each in found):
         raise PlanError(f"{name} must be an edge type, or a list of some, got {value!r}", "for example ('user', 'buys', 'item')")
-    return value
+    return found
 
 
 def _of_type(input_nodes: Any, anchor_type: str) -> Any:

@@ -121,8 +121,7 @@ class BatchForm(Record):
     shapes: tuple[Shape, ...] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.is_edge_index, bool):
-            raise PlanError(f"the plan's is_edge_index must be true or false, got {self.is_edge_index!r}")
+        check_flag("is_edge_index", self.is_edge_index)
         if self.shapes and self.pad is None:
             raise PlanError("the plan has shapes that batches are padded to, and its pad is null")
 

@@ -143,13 +143,13 @@ class EdgeUse:
         """That of a plan's way of sampling, or of the options of a build."""
         return cls(said.edge_dir, said.weight, said.time_attr, said.with_edge)
 
-    def check_plain(self, sampler: str) -> None:
-        """Refuses weights and times, for a way of sampling that follows neither.
+    def check_plain(self, sampler: str, *, weighs: bool = False) -> None:
+        """Refuses times, and weights, for a way of sampling that follows neither, or weights alone.
 
         Raises:
             PlanError: One is given.
         """
-        for name in ("weight", "time_attr"):
+        for name in ("time_attr",) if weighs else ("weight", "time_attr"):
             if (value := getattr(self, name)) is not None:
                 raise PlanError(f"{name}={value!r}, but {sampler} does not follow it", f"leave {name} out, or sample with num_neighbors")
 
@@ -341,12 +341,8 @@ class LaborDraws(Record):
     batch_dependency: int = 1
 
     def __post_init__(self) -> None:
-        if not isinstance(self.layer_dependency, bool):
-            raise PlanError(f"layer_dependency must be True or False, got {self.layer_dependency!r}")
-        number = self.batch_dependency
-        if not is_whole(number, 1, (1 << 31) - 1):
-            raise PlanError(f"batch_dependency must be a whole number of at least 1, and below 2**31, got {shown(number)}")
-        object.__setattr__(self, "batch_dependency", int(number))
+        check_flag("layer_dependency", self.layer_dependency)
+        keep_whole_number(self, "batch_dependency", 1, _MOST_DRAWN)
 
 
 @dataclass(frozen=True)
@@ -410,20 +406,16 @@ class NeighborSampling(Sampling):
 
     def _check_window(self) -> None:
         """Checks the options that are about times."""
-        window = self.time_window
-        if window is not None and not is_whole(window):
-            raise PlanError(f"time_window must be a whole number of at least 0, in the unit of the times, got {shown(window)}")
-        object.__setattr__(self, "time_window", None if window is None else int(window))
-        if window == 0 and self.temporal_comparison == "<":
+        if self.time_window is not None:
+            keep_whole_number(self, "time_window", hint="in the unit of the times")
+        if self.time_window == 0 and self.temporal_comparison == "<":
             raise PlanError("time_window=0 with temporal_comparison='<' leaves no time at all", "use a larger window, or '<='")
-        for name, usual in (("time_window", None), ("temporal_comparison", "<=")):
+        for name, usual in (("time_window", None), ("temporal_comparison", "<="), ("temporal_strategy", "uniform")):
             if self.time_attr is None and getattr(self, name) != usual:
                 raise PlanError(f"{name}={getattr(self, name)!r} needs times", "name the array that holds them: time_attr='time'")
 
     def _check_last(self) -> None:
         """The latest neighbours are not drawn: nothing can say how."""
-        if self.time_attr is None:
-            raise PlanError("temporal_strategy='last' needs times", "name the array that holds them: time_attr='time'")
         if self.replace:
             raise PlanError(
                 "temporal_strategy='last' with replace=True: it takes each of the latest neighbours once", "leave one of them out"
@@ -675,8 +667,7 @@ class PPRNumbers:
             if not is_whole(value, least):
                 raise PlanError(f"{name} must be a whole number of at least {least}, and of 64 bits, got {shown(value)}")
         for name in ("enable_residual_topup", "include_sampled_edges"):
-            if not isinstance(getattr(self, name), bool):
-                raise PlanError(f"{name} must be true or false, got {shown(getattr(self, name))}")
+            check_flag(name, getattr(self, name))
 
 
 @dataclass(frozen=True)
@@ -732,9 +723,7 @@ class WalkNumbers:
 
     def __post_init__(self) -> None:
         for name, least in (("length", 1), ("per_node", 1), ("num_negatives", 0)):
-            if not is_whole(value := getattr(self, name), least, _MOST_DRAWN):
-                raise PlanError(f"{name} must be a whole number of at least {least}, and below 2**31, got {shown(value)}")
-            object.__setattr__(self, name, int(value))
+            keep_whole_number(self, name, least, _MOST_DRAWN)
         for name in ("p", "q"):
             if not is_real(value := getattr(self, name)) or not 1 / _MOST_BIAS <= value <= _MOST_BIAS:
                 limit = f"between {1 / _MOST_BIAS:g} and {_MOST_BIAS:g}"

@@ -257,7 +257,7 @@ def test_walks_start_from_nodes() -> None:
     with pytest.raises(PlanError, match="walks start from 'node' nodes, and the inputs are links"):
         epoch_of(data, sampler=Walks(2), edge_label_index=data.edge_index[:, :3])
     data.time = torch.arange(7)
-    with pytest.raises(PlanError, match="walks do not follow it"):
+    with pytest.raises(PlanError, match="Walks.* does not follow it"):
         epoch_of(data, sampler=Walks(2), time_attr="time")
 
 

@@ -135,11 +135,6 @@ def pick_distinct(key: Tensor, least: Tensor, steps: Steps, *, is_wide: bool) ->
     return torch.where(repeated.gather(1, leads), numbers, picks)
 
 
-def pick_any(key: Tensor, degree: Tensor, steps: Steps, *, is_wide: bool) -> Tensor:
-    """``[n, k]``: that many draws of each node's edges, with replacement."""
-    return bounded(draws(key[:, None], steps.addends), degree[:, None], is_wide=is_wide)
-
-
 def first_above(values: Tensor, begin: Tensor, end: Tensor, limit: Tensor, rounds: int) -> Tensor:
     """The first place in ``[begin, end)`` whose value exceeds a limit, or ``end``; all are broadcast.
 
@@ -226,7 +221,6 @@ def _of_the_rest(draw: Tensor, edges: WeightedEdges, picks: Tensor, done: Tensor
     """int64 ``[n]``: an edge of each node by one draw among the weights that were not taken yet."""
     is_pick = torch.arange(picks.shape[1], device=picks.device) < done[:, None]
     ordered = torch.where(is_pick, picks, torch.iinfo(torch.int64).max).sort(1)[0]
-    is_pick = torch.arange(picks.shape[1], device=picks.device) < done[:, None]
     ordered = torch.where(is_pick, ordered, 0)
     before = edges.before(ordered)
     weight = torch.where(is_pick, edges.before(ordered + 1) - before, 0)

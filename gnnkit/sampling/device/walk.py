@@ -254,7 +254,8 @@ class DeviceWalker:
     ) -> _TakenByNodes:
         steps = self._steps_of(fan_out)
         if self._sampling.replace:
-            picks = draws.pick_any(self._generators(frontier, key), end - begin, steps, is_wide=edges.is_wide)
+            drawn = draws.draws(self._generators(frontier, key)[:, None], steps.addends)
+            picks = draws.bounded(drawn, (end - begin)[:, None], is_wide=edges.is_wide)
             return self._table(edges, frontier, begin, end, picks)
         start = torch.maximum(end - fan_out, begin)
         if self._is_latest(edges):

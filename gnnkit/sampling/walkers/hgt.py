@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numba import uint64
 from numpy.typing import NDArray
@@ -16,7 +14,7 @@ from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.owners import Expansion
 from gnnkit.sampling.passes import FRONTIER, NEIGHBOR
 from gnnkit.sampling.subgraph import Walked, WalkedEdges, WalkSeeds
-from gnnkit.sampling.walkers.layer_seen import SeenNodes, extended, seen_nodes
+from gnnkit.sampling.walkers.layer_seen import FrontierEdges, SeenNodes, extended, seen_nodes
 from gnnkit.schema import is_label_edge_type
 
 # Intrinsics have no type hints, so what they return is Any to mypy.
@@ -161,23 +159,6 @@ MAX_NEIGHBORS = 50
 _NO_POSITIONS = np.empty(0, np.int64)
 
 
-@dataclass(frozen=True, eq=False)
-class _Drawn:
-    """The edges of one type that nodes with consecutive numbers have drawn.
-
-    Attributes:
-        first: The first node's number.
-        counts: int64 ``[n]``, edges of each node.
-        slots: int64 ``[sum of counts]``, the neighbours among the nodes that the walk has met.
-        position: int64 ``[sum of counts]``, or empty where it is not wanted.
-    """
-
-    first: int
-    counts: NDArray[np.int64]
-    slots: NDArray[np.int64]
-    position: NDArray[np.int64]
-
-
 class HGTWalker:
     """Walks with budgets; one object per thread.
 
@@ -200,7 +181,7 @@ class HGTWalker:
         for t, nodes in enumerate(self._seen):
             nodes.begin(seeds.nodes.get(t))
         self._budgets = [np.zeros(nodes.size, np.int64) for nodes in self._seen]
-        self._drawn: list[list[_Drawn]] = [[] for _ in reach.tables.edge_types]
+        self._drawn: list[list[FrontierEdges]] = [[] for _ in reach.tables.edge_types]
         num_sampled = [[nodes.count] for nodes in self._seen]
         new = dict(seeds.nodes)
         purpose = fold(key, PURPOSE_BUDGETS)
@@ -227,7 +208,7 @@ class HGTWalker:
             seen, counts = self._seen[n], np.ascontiguousarray(picks.counts, np.int64).copy()
             slots = seen.slots(picks.neighbors, insert=not is_last)
             position = np.array(picks.positions, np.int64) if reach.wants_position[r] else _NO_POSITIONS
-            self._drawn[r].append(_Drawn(self._seen[t].count - len(new[t]), counts, slots, position))
+            self._drawn[r].append(FrontierEdges(self._seen[t].count - len(new[t]), counts, slots, position))
             if not is_last:
                 self._budgets[n] = extended(self._budgets[n], seen.size)
                 add_shares(counts, slots, seen.number, self._budgets[n])

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -154,6 +155,25 @@ class SeenNodes:
         self._ids, self._number = (extended(array[: self.size], capacity // 2) for array in (self._ids, self._number))
         self._table = np.full(capacity, -1, np.int64)
         _rehash(self._table, self._ids, self.size)
+
+
+@dataclass(frozen=True, eq=False)
+class FrontierEdges:
+    """The edges of one type of nodes with consecutive numbers, all or those that were drawn.
+
+    Attributes:
+        first: The first node's number.
+        counts: int64 ``[n]``, edges of each node.
+        slots: int64 ``[sum of counts]``, the neighbours among the nodes that the walk has met.
+        position: int64 ``[sum of counts]``, or empty where it is not wanted.
+        entries: float64 ``[sum of counts]``, the normalised adjacency, or empty likewise.
+    """
+
+    first: int
+    counts: NDArray[np.int64]
+    slots: NDArray[np.int64]
+    position: NDArray[np.int64]
+    entries: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
 
 
 def seen_nodes(tables: GraphTables) -> list[SeenNodes]:

@@ -17,7 +17,7 @@ from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.owners import Expansion
 from gnnkit.sampling.passes import FRONTIER, NEIGHBOR, WEIGHTED
 from gnnkit.sampling.subgraph import BatchKey, EdgeKey, Walked, WalkedEdges, WalkSeeds
-from gnnkit.sampling.walkers.layer_seen import SeenNodes, seen_nodes
+from gnnkit.sampling.walkers.layer_seen import FrontierEdges, SeenNodes, seen_nodes
 from gnnkit.schema import is_label_edge_type
 
 # Intrinsics have no type hints, so what they return is Any to mypy.
@@ -139,25 +139,6 @@ EDGE_WEIGHT = "edge_weight"
 
 
 @dataclass(frozen=True, eq=False)
-class _FrontierEdges:
-    """All edges of one type of a frontier.
-
-    Attributes:
-        first: The first frontier node's number.
-        counts: int64 ``[n]``, edges of each node.
-        slots: int64 ``[sum of counts]``, the neighbours among the nodes that the walk has met.
-        entries: float64 ``[sum of counts]``, the normalised adjacency.
-        position: int64 ``[sum of counts]``, or empty where it is not wanted.
-    """
-
-    first: int
-    counts: NDArray[np.int64]
-    slots: NDArray[np.int64]
-    entries: NDArray[np.float64]
-    position: NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False)
 class _Kept:
     """The chosen edges as a batch shows them: int64 ``[n]`` each, ``edge_weight`` float32 ``[n]``."""
 
@@ -218,7 +199,7 @@ class LayerWalker:
 
     def _edges(
         self, begin: list[int], hop: int, key: int, reach: GraphAccess, scores: dict[int, NDArray[np.float64]]
-    ) -> tuple[dict[int, _FrontierEdges], dict[int, NDArray[np.int64]]]:
+    ) -> tuple[dict[int, FrontierEdges], dict[int, NDArray[np.int64]]]:
         """All edges of the frontier by type, and the candidates by node type; fills ``scores``, float64 ``[slots]`` by node type."""
         relations, num_nodes = reach.tables.relations, self._sampling.num_nodes
         wide = [t in num_nodes and num_nodes[t][hop] > 0 for t in reach.tables.node_types]
@@ -239,11 +220,11 @@ class LayerWalker:
                 counts, entries = np.array(picks[r].counts, np.int64), np.empty(len(slots[r]))
                 count = add_scores(counts, weights.get(r, _NO_INTS), slots[r], entries, met, scores[n], found, count)
                 position = np.array(picks[r].positions, np.int64) if reach.wants_position[r] else _NO_INTS
-                edges[r] = _FrontierEdges(begin[relations[r, FRONTIER]], counts, slots[r], entries, position)
+                edges[r] = FrontierEdges(begin[relations[r, FRONTIER]], counts, slots[r], position, entries)
             candidates[n] = found[:count]
         return dict(sorted(edges.items())), candidates
 
-    def _keep(self, edges: _FrontierEdges, n: int, inclusion: dict[int, NDArray[np.float64]]) -> _Kept:
+    def _keep(self, edges: FrontierEdges, n: int, inclusion: dict[int, NDArray[np.float64]]) -> _Kept:
         """The edges from chosen nodes, which get their numbers."""
         chance = inclusion[n][edges.slots]
         kept = np.flatnonzero(chance)
