@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 
 from gnnkit.printable import printable
@@ -150,6 +150,20 @@ def _show_uncaught(kind: type[BaseException], error: BaseException, trace: Trace
         sys.stderr.write(f"KeyboardInterrupt: stopped in {noted.broken_off}\n")
     else:
         sys.__excepthook__(kind, error, trace)
+
+
+@contextlib.contextmanager
+def on_error(undo: Callable[[], object]) -> Iterator[None]:
+    """Undoes what was begun where the block raises, an interrupt included.
+
+    Args:
+        undo: Called then, and only then; the error goes on.
+    """
+    try:
+        yield
+    except BaseException:
+        undo()
+        raise
 
 
 @contextlib.contextmanager

@@ -10,11 +10,12 @@ import pwd
 import secrets
 import stat
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from gnnkit.errors import PlanError
+from gnnkit.errors import GnnkitError, PlanError, on_error
 from gnnkit.units import format_bytes
 
 HOME_VARIABLE = "GNNKIT_HOME"
@@ -44,11 +45,8 @@ def open_regular(path: Path, root: Path | None = None) -> int:
         descriptor = os.open(path, _OPEN)
     else:
         descriptor = _open_beneath(Path(os.path.realpath(root)), Path(os.path.realpath(path)), path)
-    try:
+    with on_error(lambda: os.close(descriptor)):
         _check_regular(os.fstat(descriptor), path)
-    except OSError:
-        os.close(descriptor)
-        raise
     return descriptor
 
 
@@ -210,14 +208,33 @@ def is_writable(folder: Path) -> bool:
         return False
 
 
-def why_unwritable(error: OSError, place: Path) -> str:
+@contextmanager
+def os_errors(what: str, place: Path | None, hint: str | None, kind: type[GnnkitError] = PlanError) -> Iterator[None]:
+    """Tells the user what the system refuses, and why.
+
+    Args:
+        what: What cannot be: "the folder 'a' cannot be made".
+        place: The folder or file that is read or written, whose disk may be full; None where it is none.
+        hint: What to do about it.
+        kind: The class of the error.
+
+    Raises:
+        GnnkitError: The system refuses; of the class ``kind``.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what}: {why_unwritable(error, place)}", hint) from error
+
+
+def why_unwritable(error: OSError, place: Path | None) -> str:
     """Why a folder or a file could not be written, in words; of a disk that is full, how much of it is free.
 
     Args:
         error: What the system said.
         place: What was to be written; it need not exist.
     """
-    if error.errno != errno.ENOSPC:
+    if place is None or error.errno != errno.ENOSPC:
         return error.strerror or str(error)
     there = next((folder for folder in (place, *place.parents) if folder.exists()), place)
     try:
@@ -278,10 +295,9 @@ def give_up_lock(path: Path, descriptor: int) -> None:
 
 def is_at(descriptor: int, path: Path) -> bool:
     """Whether an opened file or folder is the one at a path."""
-    try:
+    with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
+    return False
 
 
 def write_whole(path: Path, text: str) -> None:

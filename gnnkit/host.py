@@ -235,7 +235,6 @@ def installed_version(package: str) -> str | None:
     """The version of a package that is installed here; None where it is not."""
     from importlib import metadata  # not what every process needs
 
-    try:
+    with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+    return None

@@ -14,7 +14,7 @@ from gnnkit.cluster import worker
 from gnnkit.cluster.hosts import Hosts, find_hosts, group_store, join_address, listening_address, split_address
 from gnnkit.cluster.parts.starter import PartService, ServiceSpec, keep_service
 from gnnkit.cluster.serving.spec import LEAST_TOKEN, TOKEN_VARIABLE
-from gnnkit.errors import GnnkitError, PlanError, StartTimeout
+from gnnkit.errors import GnnkitError, PlanError, StartTimeout, on_error
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.pool import LocalWorkerPool, weakly
@@ -181,11 +181,8 @@ def open_colocated(options: Colocated, num_workers: int, plan: LoaderPlan, graph
     kind = LocalWorkerPool if is_here else HostWorkerPool
     workers = kind(supervisor_options, options.log_dir, {"store": store and store["path"]}, graph, plan.runtime.memory_budget, setup)
     if isinstance(workers, HostWorkerPool):
-        try:
+        with on_error(workers.stop):
             workers.connect(options, plan, graph)
-        except BaseException:
-            workers.stop()
-            raise
     return workers
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from gnnkit.backends.base import PoolBackend, check_owner
 from gnnkit.callers import warn
-from gnnkit.errors import GnnkitError, MemoryLimitError, PlanError, StartTimeout
+from gnnkit.errors import GnnkitError, MemoryLimitError, PlanError, StartTimeout, on_error
 from gnnkit.events import Event, EventSink, Stage
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.batches import BatchList
@@ -511,12 +511,9 @@ class PoolRegistry:
             if pool is None:
                 return
             self.places[session] = self._by_key[key] = pool
-            try:
+            with on_error(lambda: self.leave(session)):  # without a ring it is no place: the next use takes another one
                 check_owner(self.owner, is_closed=session.is_closed)  # meanwhile
                 pool.add(session)
-            except BaseException:  # without a ring it is no place: the next use takes another one
-                self.leave(session)
-                raise
 
     def tidy(self) -> None:
         """Takes the places of loaders that have not been used for long."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gnnkit.backends.base import END_OF_EPOCH, EndOfEpoch, PoolBackend, StreamStatus, check_owner
 from gnnkit.backends.loader_pool import LoaderPool, Session, pool_registry
 from gnnkit.backends.stored_graph import GraphOrder
-from gnnkit.errors import BatchTimeout, GnnkitError, StartTimeout
+from gnnkit.errors import BatchTimeout, GnnkitError, StartTimeout, on_error
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.beats import SIGN_SILENCE_S
@@ -145,11 +145,8 @@ class PoolStream:
         # The processes that sample a graph in memory may read it from a store of their own.
         self._graph_order = GraphOrder(graph.arrays) if graph.store is None else None
         self._end = weakref.finalize(self, self._pools.forget, self._session)  # also when the interpreter ends
-        try:
+        with on_error(self._end):
             self._pools.open(self._session)
-        except BaseException:
-            self._end()
-            raise
 
     def start_epoch(self, epoch: int, schedule: Schedule) -> None:
         """Starts an epoch; what is left of the one before is dropped. Processes that have died are started again."""

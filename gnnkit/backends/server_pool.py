@@ -20,7 +20,7 @@ from gnnkit.cluster.network_child.client import Servers, join, read_ca
 from gnnkit.cluster.serving.connection import EXIT_WAIT_S, ServerConnection, UnixServers, client_id, join_folder
 from gnnkit.cluster.serving.fleet import ServerFleet, processes_of
 from gnnkit.cluster.serving.spec import ServerSpec, required, split_place, threads_for
-from gnnkit.errors import GnnkitError, PlanError, StartTimeout, StoreError, WorkerDied, WorkerStopped
+from gnnkit.errors import GnnkitError, PlanError, StartTimeout, StoreError, WorkerDied, WorkerStopped, on_error
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan, StoreRef
 from gnnkit.runtime.entry import UNSEEN, Signs
@@ -84,11 +84,8 @@ class OwnServers:
         self._stopped = threading.Event()
         if options.idle_timeout_s is None:
             return
-        try:
+        with on_error(self.stop):  # an interrupt
             threading.Thread(target=_tidy, args=(self._stopped, options.idle_timeout_s), name="gnnkit-idle", daemon=True).start()
-        except BaseException:  # an interrupt
-            self.stop()
-            raise
 
     @property
     def error(self) -> GnnkitError | None:
@@ -135,11 +132,8 @@ def open_local_servers(options: GraphStore, plan: LoaderPlan, graph: GraphHandle
         assert plan.store is not None, "servers that are joined have a store"
         return ServerWorkerPool(join_folder(options.folder, "trainer", options.join_timeout_s, events, plan.store.fingerprint), None)
     own = OwnServers(options, plan, graph, events)
-    try:
+    with on_error(own.stop):
         servers = join_folder(own.fleet.folder, "starter", plan.runtime.start_timeout_s, events, own.store.fingerprint, own.check)
-    except BaseException:
-        own.stop()
-        raise
     return ServerWorkerPool(servers, own)
 
 

@@ -8,7 +8,7 @@ import weakref
 from dataclasses import replace
 from operator import attrgetter
 
-from gnnkit.errors import PlanError
+from gnnkit.errors import PlanError, on_error
 from gnnkit.events import EventSink
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.runs import RunFolder, new_run
@@ -44,11 +44,8 @@ class TemporaryStore:
             raise PlanError("servers read stores, and this graph is only in memory", "build a store with gnnkit.partition()")
         folder = new_run(None, {"store": graph.name}, root=temporary_data())
         self._end = weakref.finalize(self, _remove, folder, os.getpid())
-        try:
+        with on_error(self._end):
             store = build_store(graph.source, folder.path / "store", graph.build, events)
-        except BaseException:
-            self._end()
-            raise
         self.reference = store.reference
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from gnnkit.errors import PlanError, StartTimeout
+from gnnkit.files import os_errors
 from gnnkit.host import total_memory
 from gnnkit.plan import Placement, PlacementWord
 from gnnkit.source import GraphSource
@@ -431,15 +432,11 @@ def meeting_store(
 
     if rank != 0:
         return TCPStore(address, port, world_size, False, timeout, wait_for_workers=False)
-    try:
+    hint = "the address must be one of the host of rank 0, with that port free"
+    with os_errors(f"rank 0 cannot listen on {address}:{port}", None, hint):
         # The store's own listener would be bound to every interface.
         family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
         listener = listener or socket.create_server((address, port), family=family, backlog=max(128, world_size or 0))
-    except OSError as error:
-        raise PlanError(
-            f"rank 0 cannot listen on {address}:{port}: {error.strerror or error}",
-            "the address must be one of the host of rank 0, with that port free",
-        ) from error
     # The store owns the descriptor from here on.
     return TCPStore(address, port, world_size, True, timeout, wait_for_workers=False, master_listen_fd=listener.detach(), use_libuv=False)
 
@@ -494,12 +491,9 @@ def require_free(ip: str, port: int, what: str, hint: str) -> None:
         PlanError: It is in use, or none of this host's.
     """
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
+    with socket.socket(family, socket.SOCK_STREAM) as probe, os_errors(f"{what} at {join_address(ip, port)}", None, hint):
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((ip, port))
-        except OSError as error:
-            raise PlanError(f"{what} at {join_address(ip, port)}: {error.strerror or error}", hint) from error
+        probe.bind((ip, port))
 
 
 PlacementOption: TypeAlias = Literal["auto"] | PlacementWord | Mapping[int, Sequence[int]] | Placement

@@ -17,6 +17,7 @@ from typing_extensions import override
 from gnnkit.datasets.streaming import Spool
 from gnnkit.errors import DatasetError, PlanError
 from gnnkit.events import EventSink, Stage, ignore_events
+from gnnkit.files import os_errors
 from gnnkit.schema import ELEMENT_TYPES, ArraySpec, EdgeType, EdgeTypeSchema, GraphSchema, NodeType, edge_type_name
 from gnnkit.source import CHUNK_ROWS, GraphSource, LinkSplits, RangedSource
 from gnnkit.storage.catalog import writable_root
@@ -236,16 +237,14 @@ class UndirectedSource:
             raise DatasetError(f"{num_nodes} nodes are too many to make the graph undirected")
         edges, folder = self._source.schema.edge_types[edge_type], self._scratch_dir or writable_root()
         specs = {_KEY: ArraySpec("int64"), **{_array_key(name): spec for name, spec in edges.arrays.items()}}
-        try:
+        hint = "free some space, or set GNNKIT_HOME to a folder on a larger disk"
+        with os_errors(f"cannot keep the undirected edges in {folder}", folder, hint, DatasetError):
             folder.mkdir(parents=True, exist_ok=True)
             out = Spool(specs, folder)
             # Sorting takes about three times a bucket.
             sorter = _Sorter(specs, folder, max(1, self._memory_bytes // 3), out, stage)
             total_bytes = 2 * edges.num_edges * sum(spec.row_nbytes for spec in specs.values())
             sorter.sort(_both_directions(self._source, edge_type, num_nodes, stage), 0, num_nodes * num_nodes, total_bytes)
-        except OSError as error:
-            hint = "free some space, or set GNNKIT_HOME to a folder on a larger disk"
-            raise DatasetError(f"cannot keep the undirected edges in {folder}: {error.strerror or error}", hint) from error
         return out
 
 

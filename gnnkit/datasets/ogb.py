@@ -28,7 +28,7 @@ from gnnkit.datasets.derived import UndirectedSource
 from gnnkit.datasets.download import PATIENT, DamagedArchive, RetryPolicy, discard, download, free_disk, require_disk, unpack
 from gnnkit.errors import DatasetError, near_matches
 from gnnkit.events import EventSink, Stage, ignore_events
-from gnnkit.files import give_up_lock, open_regular, take_lock, user_path
+from gnnkit.files import give_up_lock, open_regular, os_errors, take_lock, user_path
 from gnnkit.schema import ArraySpec, EdgeType, EdgeTypeSchema, GraphSchema, NodeType, NodeTypeSchema
 from gnnkit.source import GraphSource
 from gnnkit.storage.catalog import default_root
@@ -275,10 +275,8 @@ def find_tree(info: OgbInfo, root: Path) -> OgbTree | None:
     """
     for path in _candidates(info, root):
         raw = path / "raw"
-        try:
+        with os_errors(f"{path} cannot be read", path, "name another folder: root=...", DatasetError):
             is_there = any((raw / name).exists() for name in _key_files(info))
-        except OSError as error:
-            raise DatasetError(f"{path} cannot be read: {error.strerror or error}", "name another folder: root=...") from error
         if is_there:
             inner = raw / "split" / info.split
             # PyG's OGB_MAG moves the splits into raw/.

@@ -51,7 +51,7 @@ from gnnkit.distributed.loader_options import (
 from gnnkit.distributed.resolve import DistributedRuntimeInfo, resolve_runtime
 from gnnkit.distributed.sample_message import BatchMaker, MessageFormat, SampleMessage
 from gnnkit.distributed.store_views import DatasetSchema
-from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError
+from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError, on_error
 from gnnkit.events import ignore_events
 from gnnkit.loader.building import BatchBuilder
 from gnnkit.loader.epoch import BatchSteps, DeviceTransfer, EpochIterator, ProcessBound
@@ -684,7 +684,7 @@ class BaseDistLoader(ProcessBound, DistLoader):
         if runtime.local_rank and process_start_gap_seconds:
             threading.Event().wait(runtime.local_rank * process_start_gap_seconds)
         self._shutdowned = False
-        try:
+        with on_error(self.shutdown):
             producer.init()
             self._channel = producer.output_channel
             if hasattr(producer, "producer_ids"):  # as graphlearn-torch's loaders have it where servers sample
@@ -694,9 +694,6 @@ class BaseDistLoader(ProcessBound, DistLoader):
             opened = None if self._own is None else self._own.connection.format
             messages = opened or MessageFormat.of(*types, by_ppr=by_ppr)
             self._make = self._maker.of(messages, dataset_schema, sampling_config, target, non_blocking=non_blocking_transfers)
-        except BaseException:
-            self.shutdown()
-            raise
 
     def _set_glt_attributes(self, dataset: DistDataset | RemoteDistDataset | None, runtime: DistributedRuntimeInfo) -> None:
         """Sets what ``graphlearn_torch.distributed.DistLoader.__init__`` of version 0.2.4 would."""

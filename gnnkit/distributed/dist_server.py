@@ -27,7 +27,7 @@ from gnnkit.distributed.process_group import meeting_address
 from gnnkit.distributed.resolve import GraphStoreInfo
 from gnnkit.distributed.sample_message import MessageFormat, SampleMessage
 from gnnkit.distributed.store_views import AnyBook, DatasetSchema, FeatureInfo, Quantizations, range_book
-from gnnkit.errors import LoaderClosed, PlanError, near_matches
+from gnnkit.errors import LoaderClosed, PlanError, near_matches, on_error
 from gnnkit.runtime.remote import layout_from_json
 from gnnkit.samplers import PPR
 from gnnkit.sampling.collate import contents_of
@@ -867,13 +867,10 @@ def init_server(  # noqa: PLR0913
     graph_client.check_free("init_server")
     store = _store_of(dataset, master_addr, master_port, server_rank, num_servers)
     graph_client.enter(graph_client.server_context(num_servers, server_rank, clients, server_group_name), "init_server")
-    try:
+    with on_error(graph_client.leave):
         servers = _start(store, num_servers, server_rank, address, is_dynamic or clients, token, options)
         with _lock:
             _serving = servers, cache(partial(_calls_of, dataset))
-    except BaseException:
-        graph_client.leave()
-        raise
 
 
 def _start(

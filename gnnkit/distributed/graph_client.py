@@ -15,7 +15,7 @@ from gnnkit.backends.graph_store import GraphStore
 from gnnkit.bounds import whole_number
 from gnnkit.cluster.serving.connection import end_visit, join_folder
 from gnnkit.distributed.process_group import meeting_address
-from gnnkit.errors import LoaderClosed, PlanError, WorkerDied
+from gnnkit.errors import LoaderClosed, PlanError, WorkerDied, on_error
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.vendor import glt
 
@@ -293,11 +293,8 @@ def open_session(backend: GraphStore, events: EventSink = ignore_events) -> Serv
     from gnnkit.cluster.network_child.client import NetworkChild  # network
 
     child = NetworkChild(servers_of(backend))
-    try:
+    with on_error(child.close):
         return ServersClient(child, len(child.join(backend.join_timeout_s, events).servers), backend)
-    except BaseException:
-        child.close()
-        raise
 
 
 _pool: ThreadPool | None = None
@@ -389,15 +386,12 @@ def join_servers(backend: GraphStore, num_servers: int | None, num_clients: int,
     client_context(num_servers or 1, num_clients, rank, group_name)  # a rank out of range is found before a server is asked
     with make_sink("auto") as events:
         session = open_session(backend, events)
-    try:
+    with on_error(session.close):
         if num_servers not in (None, session.num_servers):
             raise PlanError(
                 f"{what}: {num_servers} servers are expected, and there are {session.num_servers}", "count all servers of the run"
             )
         enter(client_context(session.num_servers, num_clients, rank, group_name), what)
-    except BaseException:
-        session.close()
-        raise
     with _lock:
         _client = session
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from gnnkit.errors import PlanError
 from gnnkit.export.job import RECORD
-from gnnkit.files import read_bounded, read_json, why_unwritable
+from gnnkit.files import os_errors, read_bounded, read_json
 from gnnkit.version import __version__
 from gnnkit.waiting import begin_apart
 
@@ -115,7 +115,7 @@ def write_directory(directory: Path, files: Mapping[str, bytes], options: Mappin
         "files": {name: digest_of(content) for name, content in sorted(files.items())},
     }
     staged = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}.incomplete")
-    try:
+    with os_errors(f"{str(directory)!r} cannot be written", directory, "choose another directory"):
         directory.parent.mkdir(parents=True, exist_ok=True)
         try:
             staged.mkdir()
@@ -129,8 +129,6 @@ def write_directory(directory: Path, files: Mapping[str, bytes], options: Mappin
                 wait([put])
         finally:
             shutil.rmtree(staged, ignore_errors=True)
-    except OSError as error:
-        raise PlanError(f"{str(directory)!r} cannot be written: {why_unwritable(error, directory)}", "choose another directory") from error
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.bounds import check_flag
-from gnnkit.errors import PlanError, StoreError
+from gnnkit.errors import PlanError, StoreError, on_error
 from gnnkit.events import EventSink, Stage
 from gnnkit.files import give_up_lock, take_lock, user_path, why_unwritable
 from gnnkit.loader.inputs import resolve_input_nodes
@@ -108,11 +108,8 @@ def embeddings_folder(out: str | Path | None, name: str) -> Iterator[tuple[Path,
         from gnnkit.storage.catalog import temporary_data  # partitioners
 
         owned = new_run(None, {"embeddings": name}, root=temporary_data())
-        try:
+        with on_error(owned.close):
             yield owned.path, owned
-        except BaseException:
-            owned.close()
-            raise
         return
     target = user_path(out)
     _check_free(target)

@@ -22,7 +22,7 @@ from gnnkit.backends.inprocess import InProcessStream
 from gnnkit.backends.on_device import backend_for_data
 from gnnkit.bounds import MOST_BATCHES, is_whole, shown, whole_number
 from gnnkit.callers import unpacks_items, warn
-from gnnkit.errors import LoaderClosed, NoSuchAttribute, PlanError
+from gnnkit.errors import LoaderClosed, NoSuchAttribute, PlanError, on_error
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.loader.advice import Gauge
 from gnnkit.loader.building import BatchBuilder, check_paddable, with_shapes
@@ -465,12 +465,9 @@ class Pipeline(Controls):
         check_is_here(self.backend, graph)
         check_paddable(plan, graph.arrays.schema)
         self.stream, sampled, self.cache = open_stream(plan, self.backend, graph, history, device, cache)
-        try:
+        with on_error(self.stream.close):
             self._plan = with_shapes(plan, self.stream, self.schedule().num_batches, history)
             norms = SaintNorms.counted(plan, self.stream, graph.arrays.schema, history)
-        except BaseException:
-            self.stream.close()
-            raise
         builder = BatchBuilder(graph.arrays.schema, replace(sampled, form=self._plan.form), *graph.shown_extra(), norms)
         self._steps = BatchSteps.of(builder, transform, device, self.cache)
         self._closed, self._process = False, os.getpid()

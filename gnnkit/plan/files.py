@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gnnkit.bounds import check_text, is_whole, shown
 from gnnkit.errors import PlanError
-from gnnkit.files import read_json, write_whole
+from gnnkit.files import os_errors, read_json, write_whole
 from gnnkit.host import available_memory
 from gnnkit.schema import EdgeType
 from gnnkit.urls import is_url
@@ -154,10 +154,8 @@ def write_plan_file(value: Mapping[str, Any], path: Path) -> None:
     Raises:
         PlanError: The file cannot be written.
     """
-    try:
+    with os_errors(f"the plan {str(path)!r} cannot be written", path, "choose another folder"):
         write_whole(path, json.dumps(value, indent=1) + "\n")
-    except OSError as error:
-        raise PlanError(f"the plan {str(path)!r} cannot be written: {error.strerror or error}", "choose another folder") from error
 
 
 def read_plan_file(path: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from gnnkit.bounds import whole_number
 from gnnkit.datasets.pyg import PyGSource
 from gnnkit.errors import PlanError
 from gnnkit.events import ignore_events
-from gnnkit.files import is_writable, user_path, why_unwritable
+from gnnkit.files import is_writable, os_errors, user_path
 from gnnkit.loader.planned import open_in_memory
 from gnnkit.loader.subgraphs import with_clusters
 from gnnkit.plan import ClustersSampling
@@ -128,10 +128,8 @@ class ClusterData(theirs.ClusterData):  # type: ignore[misc]
         self.graph = _homogeneous(data)
         if save_dir is not None:
             folder = user_path(save_dir)
-            try:
+            with os_errors(f"save_dir={save_dir!r} cannot be made", folder, _ELSEWHERE):
                 folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise PlanError(f"save_dir={save_dir!r} cannot be made: {why_unwritable(error, folder)}", _ELSEWHERE) from error
             if not is_writable(folder):
                 raise PlanError(f"save_dir={save_dir!r} cannot be written", _ELSEWHERE)
         super().__init__(self.graph, num_parts, recursive, save_dir, filename, log, keep_inter_cluster_edges, sparse_format)

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gnnkit.datasets.derived import copy_source
-from gnnkit.errors import PlanError, StoreError, WorkerDied
+from gnnkit.errors import PlanError, StoreError, WorkerDied, on_error
 from gnnkit.events import Event, EventSink, ignore_events
+from gnnkit.files import os_errors
 from gnnkit.ray.building import BuildTask, PartInput
 from gnnkit.ray.cluster import RayCluster
 from gnnkit.ray.job import driver_environment, driver_options
@@ -51,11 +52,8 @@ class DriverChild:
         self._waker = Waker()
         options = driver_options(driver_environment(self._engine), self._advice)
         self._supervisor = Supervisor(options, new_run(None, {"engine": "ray"}, "build"), lambda child: None)
-        try:
+        with on_error(self.__exit__):
             self._supervisor.start_missing()
-        except BaseException:
-            self.__exit__()
-            raise
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -132,11 +130,9 @@ def build_on_ray(engine: RayCluster, source: GraphSource, path: Path, options: B
     elif options.partition != "contiguous":
         assignment = dict(assign_parts(source.schema, None, options, events, source.splits, source))
     folder = parts_path(path)
-    try:
-        job = BuildTask(source, options, str(path), fingerprint, (), assignment)
+    job = BuildTask(source, options, str(path), fingerprint, (), assignment)
+    with os_errors(f"{folder} cannot be written", folder, "give another folder: out=...", StoreError):
         join_parts(folder, _shared_job(job, source, GraphTotals()))
-    except OSError as error:
-        raise StoreError(f"{folder} cannot be written: {error.strerror or error}", "give another folder: out=...") from error
     if missing := tuple(part for part in range(options.num_parts) if part not in read_records(folder)):
         # Tables that hosts have read are ranged in a form that can be sent.
         ranged: GraphSource = getattr(source, "ranged", source)

@@ -29,6 +29,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import NoReturn, TypeAlias
 
+from gnnkit.errors import on_error
 from gnnkit.host import leave_no_core
 from gnnkit.runtime.entry import die_with_parent, run
 from gnnkit.runtime.process_status import wait_for_end
@@ -139,20 +140,16 @@ class ForkServer:
         """
         wire, theirs = Wire.pair()
         from_main_thread = threading.current_thread() is threading.main_thread()
-        with theirs:
-            try:
-                process = subprocess.Popen(
-                    [sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid()), str(int(from_main_thread)), _PADDING],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    env=environment,
-                    pass_fds=[theirs.fileno()],
-                    start_new_session=True,
-                )
-            except BaseException:
-                wire.close()
-                raise
+        with theirs, on_error(wire.close):
+            process = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid()), str(int(from_main_thread)), _PADDING],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
         return cls(process, wire, from_main_thread, circumstances)
 
     def ask(

@@ -21,10 +21,9 @@ _LOOK_S = 0.02
 
 def pid_space() -> dict[str, Any]:
     """Returns the boot and the pid namespace, on which a pid's meaning depends."""
-    try:
+    with contextlib.suppress(OSError):
         return {"boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip(), "namespace": os.readlink("/proc/self/ns/pid")}
-    except OSError:
-        return {"boot": "", "namespace": ""}
+    return {"boot": "", "namespace": ""}
 
 
 def is_of_here(record: dict[str, Any]) -> bool:
@@ -166,10 +165,9 @@ def look_at(name: str, pid: int, log: Path | None = None, busy_s: float = 0.0) -
 
 def process_state(pid: int) -> str:
     """Returns the state of a process in the system, in words."""
-    try:
+    with contextlib.suppress(OSError, IndexError):
         return _in_words(_stat_fields(pid)[0])
-    except (OSError, IndexError):
-        return "gone"
+    return "gone"
 
 
 def _stat_fields(pid: int) -> list[str]:

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.errors import MemoryLimitError
+from gnnkit.errors import MemoryLimitError, on_error
 from gnnkit.host import available_memory, needed_by_processes
 from gnnkit.storage.files import note_again
 
@@ -82,14 +82,11 @@ class SharedBlock:
     def __init__(self, fd: int, nbytes: int, *, writable: bool) -> None:
         self.fd, self.nbytes = fd, nbytes
         self._owned = owned = [fd]
-        try:
+        with on_error(lambda: os.close(fd)):
             reserved = _map(None, nbytes + HUGE_PAGE, 0, _MAP_PRIVATE | _MAP_ANONYMOUS, -1)
             self.address = (reserved + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1)
             protection = _PROT_READ | _PROT_WRITE if writable else _PROT_READ
             _map(self.address, nbytes, protection, _MAP_SHARED | _MAP_FIXED, fd)
-        except OSError:
-            os.close(fd)
-            raise
         self.storage = storage = (ctypes.c_uint8 * nbytes).from_address(self.address)
         self.bytes: NDArray[np.uint8] = np.ctypeslib.as_array(storage)
         self.bytes.flags.writeable = writable
@@ -111,13 +108,10 @@ class SharedBlock:
         nbytes = rounded(nbytes)
         with needed_by_processes("memfd_create"):
             fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
+        with on_error(lambda: os.close(fd)):
             os.ftruncate(fd, nbytes)
             with contextlib.suppress(OSError):  # a precaution; a kernel without seals works as well
                 fcntl.fcntl(fd, _F_ADD_SEALS, _F_SEAL_SHRINK | _F_SEAL_GROW)
-        except OSError:
-            os.close(fd)
-            raise
         return cls(fd, nbytes, writable=True)
 
     @classmethod
@@ -214,15 +208,12 @@ def joined(fd: int, offset: int, nbytes: int, array: NDArray[Any]) -> NDArray[An
     total = -(-(array.ctypes.data + array.nbytes - start) // _PAGE) * _PAGE
     reserved = _map(None, total + HUGE_PAGE, 0, _MAP_PRIVATE | _MAP_ANONYMOUS, -1)
     address = (reserved + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1)
-    try:
+    with on_error(lambda: _libc().munmap(reserved, total + HUGE_PAGE)):
         _map(address, nbytes, _PROT_READ, _MAP_SHARED | _MAP_FIXED, fd, offset)
         # A size of 0 maps the same pages of the file a second time.
         moved = _libc().mremap(start + nbytes, 0, total - nbytes, _MREMAP_MAYMOVE | _MREMAP_FIXED, address + nbytes)
         if moved in (None, ctypes.c_void_p(-1).value):
             raise OSError(ctypes.get_errno(), f"cannot map a file again: {os.strerror(ctypes.get_errno())}")
-    except OSError:
-        _libc().munmap(reserved, total + HUGE_PAGE)
-        raise
     _libc().madvise(address + nbytes, total - nbytes, _MADV_RANDOM)  # as ``ReadAhead`` does with the other
     first = array.ctypes.data - start
     storage = (ctypes.c_uint8 * total).from_address(address)

@@ -22,6 +22,7 @@ from gnnkit.errors import PlanError
 from gnnkit.files import (
     gnnkit_home,
     open_regular,
+    os_errors,
     private_folder,
     read_bounded,
     read_json,
@@ -71,13 +72,8 @@ def opened_log(path: Path, mode: str) -> IO[bytes]:
     Raises:
         PlanError: It cannot be written.
     """
-    try:
+    with os_errors(f"the log {path} cannot be written", path, _OTHER_DISK):
         return cast("IO[bytes]", path.open(mode))
-    except OSError as error:
-        raise PlanError(
-            f"the log {path} cannot be written: {why_unwritable(error, path)}",
-            _OTHER_DISK,
-        ) from error
 
 
 logger = logging.getLogger(__name__)
@@ -140,18 +136,15 @@ def new_run(log_dir: str | None, facts: dict[str, Any], kind: str = "worker", ro
         PlanError: The folder cannot be written.
     """
     wanted = root if log_dir is None else user_path(log_dir)
-    try:
-        root = runs_root() if wanted is None else checked_folder(wanted)
-    except OSError as error:
-        assert wanted is not None  # ``runs_root`` raises an error of its own
+    if wanted is None:
+        root = runs_root()
+    else:
         named, hint = (str(wanted), _OTHER_DISK) if log_dir is None else (f"log_dir={log_dir!r}", "give another folder")
-        raise PlanError(f"{named} cannot be written: {why_unwritable(error, wanted)}", hint) from error
+        with os_errors(f"{named} cannot be written", wanted, hint):
+            root = checked_folder(wanted)
     sweep(root)
-    try:
+    with os_errors(f"the folder of logs cannot be made in {root}", root, _OTHER_DISK):
         return RunFolder(root, facts, kind)
-    except OSError as error:
-        text = f"the folder of logs cannot be made in {root}: {why_unwritable(error, root)}"
-        raise PlanError(text, _OTHER_DISK) from error
 
 
 class RunFolder:
@@ -196,10 +189,9 @@ class RunFolder:
 
     def was_stopped(self, pid: int) -> bool:
         """Whether a process of the run was stopped on request, see ``note_stopped``."""
-        try:
+        with contextlib.suppress(OSError):
             return str(pid) in read_bounded(self.path / _STOPPED).decode().split()
-        except OSError:
-            return False
+        return False
 
     def close(self) -> None:
         """Removes the folder, unless it is to be kept."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gnnkit.errors import GnnkitError, PlanError, StartTimeout, WorkerDied, WorkerStopped
+from gnnkit.errors import GnnkitError, PlanError, StartTimeout, WorkerDied, WorkerStopped, on_error
 from gnnkit.host import memory_kills
 from gnnkit.runtime.entry import Signs, Vitals
 from gnnkit.runtime.fork_server import ANSWER_S, Forked, ForkServer, Process, fork_server
@@ -164,12 +164,8 @@ class ChildProcess:
         self._asked: tuple[ForkServer, int, Deadline] | None = None
         self._asking = threading.Lock()
         self.wire, self._theirs = Wire.pair()
-        try:
+        with on_error(self.wire.close), on_error(self._theirs.close):
             self._start()
-        except BaseException:
-            self.wire.close()
-            self._theirs.close()
-            raise
 
     def _start(self) -> None:
         """Has it forked, or starts it."""
@@ -229,7 +225,12 @@ class ChildProcess:
     @property
     def pid(self) -> int:
         """Its pid; that of the fork server until it is there."""
-        return self._known().pid
+        self.is_there()
+        with self._asking:
+            if self._process is not None:
+                return self._process.pid
+            assert self._asked is not None, "it is there, or was asked for"
+            return self._asked[0].pid
 
     @property
     def starter_fd(self) -> int | None:
@@ -237,31 +238,18 @@ class ChildProcess:
         asked = self._asked
         return None if asked is None else asked[0].fileno()
 
-    def _known(self) -> Process | ForkServer:
-        self.is_there()
-        with self._asking:
-            if self._process is not None:
-                return self._process
-            assert self._asked is not None, "it is there, or was asked for"
-            return self._asked[0]
-
     def has_ended(self) -> bool:
         """Whether the process is gone; its exit status has been collected then."""
         if self._process is None and not self.is_there():
             return False
         return self._process is not None and self._process.poll() is not None
 
-    def is_ending(self) -> bool:
-        """Whether its main thread has ended, and the others are about to."""
-        return self.state() in ("ended", "gone")
-
     def wait(self, timeout_s: float) -> int | None:
         """Waits for its end; the exit status as ``Popen`` gives it, or None."""
         deadline = Deadline(timeout_s)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(deadline.left_s) if self.is_there(timeout_s) and self._process is not None else None
-        except subprocess.TimeoutExpired:
-            return None
+        return None
 
     def signal(self, number: signal.Signals) -> None:
         """Sends a signal, if it still runs; one that is not there yet does not come any more."""
@@ -285,18 +273,16 @@ def children_of(pid: int) -> list[int]:
     """Pids of the processes that a process has started and that still run."""
     import psutil
 
-    try:
+    with contextlib.suppress(psutil.Error):
         return [child.pid for child in psutil.Process(pid).children()]
-    except psutil.Error:
-        return []
+    return []
 
 
 def _own_pidfd() -> int:
     """A descriptor that becomes readable when this process ends; -1 where the system has none."""
-    try:
+    with contextlib.suppress(OSError):  # a kernel before 5.3, or a sandbox that refuses: the child then only watches its parent's pid
         return os.pidfd_open(os.getpid())
-    except OSError:  # a kernel before 5.3, or a sandbox that refuses: the child then only watches its parent's pid
-        return -1
+    return -1
 
 
 def end_all(children: list[ChildProcess], stop_timeout_s: float = 0.2) -> None:
@@ -486,7 +472,7 @@ class Supervisor:
     def settle(self) -> None:
         """Waits for processes that have begun to end, so that the next ``listen`` finds all who died together."""
         for child in list(self._children.values()):
-            if child.is_ending():
+            if child.state() in ("ended", "gone"):  # its main thread has ended, and the others are about to
                 child.wait(_EXIT_WAIT_S)
 
     def _remove(self, rank: int) -> int | None:

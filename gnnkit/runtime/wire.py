@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from gnnkit.errors import PlanError
+from gnnkit.errors import PlanError, on_error
 from gnnkit.host import available_memory, needed_by_processes
 
 # Memory of a message up to here is read without asking how much is free, which takes longer than reading it.
@@ -238,10 +238,9 @@ class Wire:
     def hear(self, timeout_s: float) -> Message | None:
         """Waits for a message, None where none comes in time; the end of the other side is its "stop"."""
         self.wait(timeout_s)
-        try:
+        with contextlib.suppress(EOFError):
             return self.receive()
-        except EOFError:
-            return Message("stop", {})
+        return Message("stop", {})
 
     def tell(self, kind: str, fds: Handed = (), /, **body: Any) -> None:
         """Sends a message and waits until it is sent; see ``send``."""
@@ -310,12 +309,9 @@ def in_memory(data: bytes | memoryview) -> int:
     with needed_by_processes("memfd_create"):
         fd = os.memfd_create("gnnkit-message", os.MFD_CLOEXEC)
     view, done = memoryview(data).cast("B"), 0
-    try:
+    with on_error(lambda: os.close(fd)):
         while done < len(view):
             done += os.write(fd, view[done:])
-    except OSError:
-        os.close(fd)
-        raise
     return fd
 
 
@@ -325,14 +321,11 @@ def from_memory(fd: int) -> bytes:
     Raises:
         OSError: It is that of a device or a pipe, or holds more than half of the memory that is free: it is none of ``in_memory``.
     """
-    try:
+    with on_error(lambda: os.close(fd)):
         status = os.fstat(fd)
         is_too_large = status.st_size > _SMALL_BYTES and status.st_size > available_memory() // 2
         if is_too_large or not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, f"a descriptor of {status.st_size} bytes and mode {status.st_mode:o} is no memory of a message")
-    except OSError:
-        os.close(fd)
-        raise
     with io.FileIO(fd) as file:  # without a buffer: it is read at once
         file.seek(0)
         return file.readall()

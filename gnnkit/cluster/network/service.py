@@ -14,9 +14,11 @@ from concurrent.futures import Future, wait
 from typing import Any, NamedTuple
 
 from gnnkit.bounds import is_real, shown
+from gnnkit.cluster.hosts import join_address
 from gnnkit.cluster.network.gate import PortGate, most_connections
 from gnnkit.cluster.network.wire import Gone, Head, Kind, NetworkWire, error_body
 from gnnkit.errors import BatchTimeout, PlanError, SamplingError
+from gnnkit.files import os_errors
 from gnnkit.runtime.beats import BEAT_S
 from gnnkit.sampling.owners import BadRequest
 from gnnkit.waiting import Deadline
@@ -151,17 +153,13 @@ class NetworkService:
         self._wires: dict[NetworkWire, str] = {}  # with their clients' addresses; the one that has been silent longest first
         self._working: set[NetworkWire] = set()
         self._closed = threading.Event()
-        try:
-            self._gate = PortGate(ip, port, token, self._enter, tls, refused)
-            self.port = self._gate.port
-        except ssl.SSLError as error:
-            raise PlanError(f"the certificate and its key cannot be used: {error}", "give PEM files that belong together") from error
-        except OSError as error:
-            place = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
-            raise PlanError(
-                f"the part service cannot listen on {place}: {error.strerror or error}",
-                "the address is none of this host's, or another program uses the port",
-            ) from error
+        hint = "the address is none of this host's, or another program uses the port"
+        with os_errors(f"the part service cannot listen on {join_address(ip, port)}", None, hint):
+            try:
+                self._gate = PortGate(ip, port, token, self._enter, tls, refused)
+            except ssl.SSLError as error:
+                raise PlanError(f"the certificate and its key cannot be used: {error}", "give PEM files that belong together") from error
+        self.port = self._gate.port
         threading.Thread(target=self._beat, name="gnnkit-beat", daemon=True).start()
 
     def _beat(self) -> None:
@@ -282,7 +280,6 @@ def _drop_unread(wires: list[NetworkWire]) -> None:
 
 def _address_of(end: socket.socket) -> str:
     """The address of who is at the other end; empty where it has gone already."""
-    try:
+    with contextlib.suppress(OSError):
         return str(end.getpeername()[0])
-    except OSError:
-        return ""
+    return ""

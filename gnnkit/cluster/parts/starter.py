@@ -14,7 +14,7 @@ from typing import Any
 
 from gnnkit.cluster.hosts import join_address, require_free
 from gnnkit.cluster.membership import LeaseTable
-from gnnkit.errors import GnnkitError, StartTimeout, WorkerDied, WorkerStopped
+from gnnkit.errors import GnnkitError, StartTimeout, WorkerDied, WorkerStopped, on_error
 from gnnkit.plan import Held
 from gnnkit.runtime.graph_memory import GraphHandle, GraphSharing
 from gnnkit.runtime.remote import fresh
@@ -118,14 +118,11 @@ class PartService:
         self._waker = Waker()
         folder = RunFolder(spec.log_root, {"store": spec.store, "serves": list(spec.held["parts"])})
         self._supervisor = Supervisor(self._process_options(), folder, self._set_up, self._sharing)
-        try:
+        with on_error(self._end):
             self._supervisor.start_missing()
             self._supervise(lambda: self._is_up or self.failure is not None)
             if not self._is_up:
                 raise fresh(self.failure) if self.failure is not None else StartTimeout(f"{self._title} did not start")
-        except BaseException:
-            self._end()
-            raise
         threading.Thread(target=self._run, name="gnnkit-part-service", daemon=True).start()
 
     @property

@@ -21,7 +21,7 @@ from gnnkit.cluster.network.codec import PROTOCOL_VERSION
 from gnnkit.cluster.network.requests import Requests
 from gnnkit.cluster.serving.listener import socket_name
 from gnnkit.cluster.serving.spec import TOKEN_NAME, UNIX_PREFIX, token_for
-from gnnkit.errors import GnnkitError, LoaderClosed, PlanError, StartTimeout, StoreError, WorkerDied
+from gnnkit.errors import GnnkitError, LoaderClosed, PlanError, StartTimeout, StoreError, WorkerDied, on_error
 from gnnkit.events import EventSink, Stage
 from gnnkit.runtime.entry import UNSEEN, Signs, Vitals
 from gnnkit.runtime.process_status import ProcessStatus, look_at, process_state
@@ -610,27 +610,23 @@ def join_folder(
         StoreError: See ``UnixServers.advance``.
     """
     servers, deadline, told = UnixServers(folder, name, fingerprint), Deadline(timeout_s), ""
-    try:
-        with Stage(events, "start", label=f"servers at {folder}", unit="servers") as stage:
-            while True:
-                check()
-                servers.advance()
-                if len(servers.connections) > stage.done:
-                    stage.update(len(servers.connections), servers.num_servers)
-                if servers.is_complete:
-                    return servers
-                text = servers.whereabouts()
-                if deadline.has_passed:
-                    raise StartTimeout(
-                        f"not all servers at {servers.address} were there within {timeout_s:g} s; {text}",
-                        "start them with gnnkit.serve() or `gnnkit serve`, or raise join_timeout_s",
-                    )
-                if text != told and deadline.elapsed_s >= _SILENT_S:
-                    told = text
-                    stage.message(f"waiting for servers; {text}")
-                poller = select.poll()
-                servers.register(poller)
-                poller.poll(deadline.within(_LOOK_S) * 1000)
-    except BaseException:
-        servers.close()
-        raise
+    with on_error(servers.close), Stage(events, "start", label=f"servers at {folder}", unit="servers") as stage:
+        while True:
+            check()
+            servers.advance()
+            if len(servers.connections) > stage.done:
+                stage.update(len(servers.connections), servers.num_servers)
+            if servers.is_complete:
+                return servers
+            text = servers.whereabouts()
+            if deadline.has_passed:
+                raise StartTimeout(
+                    f"not all servers at {servers.address} were there within {timeout_s:g} s; {text}",
+                    "start them with gnnkit.serve() or `gnnkit serve`, or raise join_timeout_s",
+                )
+            if text != told and deadline.elapsed_s >= _SILENT_S:
+                told = text
+                stage.message(f"waiting for servers; {text}")
+            poller = select.poll()
+            servers.register(poller)
+            poller.poll(deadline.within(_LOOK_S) * 1000)

@@ -13,7 +13,7 @@ from typing import Any
 
 from gnnkit.cluster.serving.listener import own_folder, remove_sockets
 from gnnkit.cluster.serving.spec import TOKEN_NAME, UNIX_PREFIX, ServerSpec, has_any_port, settle_token
-from gnnkit.errors import GnnkitError, LoaderClosed, PlanError, StartTimeout, WorkerDied, WorkerStopped
+from gnnkit.errors import GnnkitError, LoaderClosed, PlanError, StartTimeout, WorkerDied, WorkerStopped, on_error
 from gnnkit.events import Event, EventSink, Stage, StageProgress, ignore_events
 from gnnkit.runtime.entry import Vitals
 from gnnkit.runtime.graph_memory import CopySpreading
@@ -97,15 +97,12 @@ class ServerFleet:
         )
         self._supervisor = Supervisor(options, self._run_folder, self._set_up)
         self._thread = threading.Thread(target=self._run, name="gnnkit-servers", daemon=True)
-        try:
+        with on_error(self.stop):
             self.folder = self._run_folder.path if spec.folder is None else own_folder(spec.folder)
             self.token, self.token_file = settle_token(spec.token, self.folder, on_network=bool(spec.addresses))
             atexit.register(self.stop)
             self._supervisor.start_missing()
             self._thread.start()  # which waits for it, so that an interrupt may come here too
-        except BaseException:
-            self.stop()
-            raise
 
     # What they are doing ------------------------------------------------------------------------------------------------------
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from gnnkit.cluster.network.codec import PROTOCOL_VERSION
 from gnnkit.cluster.network.gate import BACKLOG, MOST_SAID, AccessGate, Pending
-from gnnkit.errors import GnnkitError, PlanError
-from gnnkit.files import give_up_lock, take_lock, user_path, why_unwritable
+from gnnkit.errors import GnnkitError, PlanError, on_error
+from gnnkit.files import give_up_lock, os_errors, take_lock, user_path
 from gnnkit.runtime.remote import error_to_json
 from gnnkit.runtime.runs import checked_folder
 from gnnkit.runtime.wire import Wire
@@ -40,10 +40,8 @@ def own_folder(folder: str) -> Path:
         PlanError: It cannot be made or written, or is not this user's alone.
     """
     path = user_path(folder)
-    try:
+    with os_errors(f"the folder {folder!r} cannot be used for sockets", path, "give another one"):
         path = checked_folder(path)
-    except OSError as error:
-        raise PlanError(f"the folder {folder!r} cannot be used for sockets: {why_unwritable(error, path)}", "give another one") from error
     if path.stat().st_mode & 0o077:
         raise PlanError(f"the folder {folder!r} is open to other users", f"chmod 700 {path}")
     return path
@@ -74,7 +72,7 @@ class ClientListener(AccessGate):
     def __init__(self, folder: Path, rank: int, token: str, enter: Callable[[Wire, Mapping[str, Any]], None]) -> None:
         self._rank, self._token, self._enter = rank, token.encode(), enter
         self.path = folder / socket_name(rank)
-        try:
+        with os_errors(f"server {rank} cannot listen at {self.path}", self.path, "give another folder"):
             lock = take_lock(folder / _lock_name(rank))  # the lock's owner makes and removes the socket
             if lock is None:
                 raise PlanError(f"another process is server {rank} at {folder}", "give another folder or rank, or end it")
@@ -82,22 +80,15 @@ class ClientListener(AccessGate):
             # Through a descriptor of its folder: the path itself may be longer than an address can be.
             self._folder_fd = os.open(folder, os.O_PATH | os.O_DIRECTORY)
             super().__init__(self._listen())
-        except OSError as error:
-            raise PlanError(
-                f"server {rank} cannot listen at {self.path}: {why_unwritable(error, self.path)}", "give another folder"
-            ) from error
 
     def _listen(self) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-        try:
+        with on_error(listener.close):
             with contextlib.suppress(FileNotFoundError):
                 self.path.unlink()
             listener.bind(f"/proc/self/fd/{self._folder_fd}/{self.path.name}")
             self.path.chmod(0o600)
             listener.listen(BACKLOG)
-        except OSError:
-            listener.close()
-            raise
         return listener
 
     def _may_speak(self, end: socket.socket) -> bool:

@@ -20,7 +20,7 @@ from gnnkit.cluster.network.requests import Requests
 from gnnkit.cluster.serving.listener import ClientListener
 from gnnkit.cluster.serving.pool import ServedPool
 from gnnkit.cluster.serving.spec import ServerSpec
-from gnnkit.errors import GnnkitError, PlanError, StoreError
+from gnnkit.errors import GnnkitError, PlanError, StoreError, on_error
 from gnnkit.runtime.entry import ParentWatch
 from gnnkit.runtime.remote import error_to_json
 from gnnkit.runtime.wire import Message, Waker, Wire
@@ -159,11 +159,8 @@ class ClientSessions:
                 self._leave(session)
 
     def _call(self, session: ClientSession, message: Message) -> None:
-        try:
+        with on_error(message.close):
             number, name, tree = int(message.body["number"]), str(message.body["name"]), message.body["args"]
-        except BaseException:
-            message.close()
-            raise
 
         reply = partial(send_answer, session.wire.send, number)
         try:

@@ -26,7 +26,7 @@ from gnnkit.cluster.hosts import (
     split_address,
 )
 from gnnkit.errors import PlanError
-from gnnkit.files import open_regular, user_path, why_unwritable
+from gnnkit.files import open_regular, os_errors, user_path
 from gnnkit.plan import Placement
 from gnnkit.plan.records import Record, read_by
 
@@ -100,10 +100,8 @@ def meeting_address(meeting: str) -> str:
 
 
 def _resolved(name: str) -> str:
-    try:
+    with os_errors(f"{name!r} means no address here", None, "write the address as a number"):
         return str(socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM)[0][4][0])
-    except OSError as error:
-        raise PlanError(f"{name!r} means no address here: {error.strerror or error}", "write the address as a number") from error
 
 
 UNIX_PREFIX = "unix:"
@@ -274,18 +272,14 @@ def read_token(path: Path) -> str:
     Raises:
         PlanError: There is no such file, others can read it, or it holds no token.
     """
-    try:
-        with open(open_regular(path), "rb") as file:
-            status = os.fstat(file.fileno())
-            mode = stat.S_IMODE(status.st_mode)
-            if mode & 0o077 or status.st_uid != os.geteuid():
-                whose = "another user's, or " if status.st_uid != os.geteuid() else ""
-                raise PlanError(f"the token file {path} is {whose}of mode {mode:04o}, and others can read it", f"chmod 600 {path}")
-            token = file.read(_MOST_BYTES).decode("ascii", "replace").strip()
-    except OSError as error:
-        raise PlanError(
-            f"the token file {path} cannot be read: {error.strerror or error}", "it has to be a file of yours, of mode 0600, with the token"
-        ) from error
+    hint = "it has to be a file of yours, of mode 0600, with the token"
+    with os_errors(f"the token file {path} cannot be read", path, hint), open(open_regular(path), "rb") as file:
+        status = os.fstat(file.fileno())
+        mode = stat.S_IMODE(status.st_mode)
+        if mode & 0o077 or status.st_uid != os.geteuid():
+            whose = "another user's, or " if status.st_uid != os.geteuid() else ""
+            raise PlanError(f"the token file {path} is {whose}of mode {mode:04o}, and others can read it", f"chmod 600 {path}")
+        token = file.read(_MOST_BYTES).decode("ascii", "replace").strip()
     check_token(token)
     return token
 
@@ -313,10 +307,8 @@ def settle_token(given: str | None, folder: Path, *, on_network: bool) -> tuple[
     if known is not None and on_network:
         return known, None
     path = folder / TOKEN_NAME
-    try:
+    with os_errors(f"the token file {path} cannot be written", path, "give another folder"):
         _write_new(path, known or secrets.token_hex(_TOKEN_BYTES))
-    except OSError as error:
-        raise PlanError(f"the token file {path} cannot be written: {why_unwritable(error, path)}", "give another folder") from error
     found = read_token(path)  # perhaps of servers that another process has started here
     if known is not None and found != known:
         raise PlanError(f"the servers at {folder} have another token", "leave token out, or give another folder")

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
@@ -14,7 +15,7 @@ from typing import TypeVar
 from gnnkit.cluster.urls.transfer import Move, RemoteFile, Transfer
 from gnnkit.errors import DatasetError, GnnkitError, PlanError, StoreError, interruptible
 from gnnkit.events import Event, EventSink, Stage, ignore_events
-from gnnkit.files import read_bounded, read_json, why_unwritable, write_whole
+from gnnkit.files import os_errors, read_bounded, read_json, write_whole
 from gnnkit.plan import Held, StoreRef
 from gnnkit.storage.catalog import default_store_dir, make_store_dir, named_path, writable_root
 from gnnkit.storage.files import sync
@@ -135,10 +136,9 @@ def _path(manifest: Manifest) -> Path:
 def _known(url: str) -> Manifest | None:
     """The manifest that was there the last time; None where it was never asked for, or the record is of no use."""
     folder = record_folder(url)
-    try:
+    with suppress(OSError, StoreError):
         return parse_manifest(read_bounded(folder / MANIFEST_NAME, root=folder), url)
-    except (OSError, StoreError):
-        return None
+    return None
 
 
 def _asked(transfer: Transfer, url: str) -> Manifest:
@@ -146,24 +146,20 @@ def _asked(transfer: Transfer, url: str) -> Manifest:
     text = transfer.read(f"{url}/{MANIFEST_NAME}")
     manifest = parse_manifest(text, url)
     folder = record_folder(url)
-    try:
+    with _written_to(folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / MANIFEST_NAME, text.decode("utf-8"))
-    except OSError as error:
-        raise _unwritable(error, folder) from error
     return manifest
 
 
-def _unwritable(error: OSError, path: Path, kind: type[GnnkitError] = StoreError) -> GnnkitError:
-    hint = "free some space, or set GNNKIT_HOME to a folder on another disk"
-    return kind(f"{path} cannot be written: {why_unwritable(error, path)}", hint)
+def _written_to(path: Path, kind: type[GnnkitError] = StoreError) -> AbstractContextManager[None]:
+    return os_errors(f"{path} cannot be written", path, "free some space, or set GNNKIT_HOME to a folder on another disk", kind)
 
 
 def _same_store_at(path: Path, manifest: Manifest) -> bool:
-    try:
+    with suppress(StoreError):
         return read_manifest(path).fingerprint == manifest.fingerprint
-    except StoreError:
-        return False
+    return False
 
 
 def _missing(path: Path, manifest: Manifest, wanted: Held) -> tuple[list[str], bool]:
@@ -182,7 +178,7 @@ def _opened(url: str, manifest: Manifest, wanted: Held) -> Store | None:
 def _fetch(transfer: Transfer, url: str, manifest: Manifest, wanted: Held, events: EventSink) -> None:
     """Fetches what is wanted of a store, and what every host has of it."""
     path = _path(manifest)
-    try:
+    with _written_to(path):
         make_store_dir(path.parent)
         with locked(path, _WAIT_TIMEOUT_S, events, "fetched"):
             restore(path)
@@ -191,8 +187,6 @@ def _fetch(transfer: Transfer, url: str, manifest: Manifest, wanted: Held, event
                 folder = resumed(path, manifest.fingerprint)
                 _fetch_into(transfer, url, manifest, folder, missing, events)
                 _put_in_place(manifest, folder, path, missing, is_there=is_there)
-    except OSError as error:
-        raise _unwritable(error, path) from error
 
 
 def _fetch_into(transfer: Transfer, url: str, manifest: Manifest, folder: Path, names: list[str], events: EventSink) -> None:
@@ -340,28 +334,25 @@ def fetch_tables(url: str, what: str, is_table: Callable[[str], bool], events: E
     """
     url = check_url(url, what)
     folder = record_folder(url)
-    try:
-        with locked(folder, _WAIT_TIMEOUT_S, events, "fetched"), Transfer(url, DatasetError) as transfer:
-            folder.mkdir(parents=True, exist_ok=True)
+    with _written_to(folder, DatasetError), locked(folder, _WAIT_TIMEOUT_S, events, "fetched"), Transfer(url, DatasetError) as transfer:
+        folder.mkdir(parents=True, exist_ok=True)
 
-            def ask() -> list[RemoteFile]:
-                return [file for file in transfer.find(url) if is_table(file.url)]
+        def ask() -> list[RemoteFile]:
+            return [file for file in transfer.find(url) if is_table(file.url)]
 
-            files, cut = latest(url, transfer, ask, _known_files(folder), events)
-            if not files:
-                raise DatasetError(f"{what}: there is no table at {url}", "a glob has * in it; suffixes are those of the how-to on tables")
-            missing = [file for file in files if not _place(folder, file).exists()]
-            if missing and cut is not None:
-                raise cut
-            if missing:
-                moves = [Move(file.url, str(_place(folder, file)), file.size, version=file.version) for file in missing]
-                _download(transfer, moves, sum(move.size for move in moves), folder, url, f"to {folder}", events)
-            if cut is None:
-                _forget_others(folder, files)
-                write_whole(folder / _LISTING, json.dumps([asdict(file) for file in files]))
-            return [(str(_place(folder, file)), file.url) for file in files]
-    except OSError as error:
-        raise _unwritable(error, folder, DatasetError) from error
+        files, cut = latest(url, transfer, ask, _known_files(folder), events)
+        if not files:
+            raise DatasetError(f"{what}: there is no table at {url}", "a glob has * in it; suffixes are those of the how-to on tables")
+        missing = [file for file in files if not _place(folder, file).exists()]
+        if missing and cut is not None:
+            raise cut
+        if missing:
+            moves = [Move(file.url, str(_place(folder, file)), file.size, version=file.version) for file in missing]
+            _download(transfer, moves, sum(move.size for move in moves), folder, url, f"to {folder}", events)
+        if cut is None:
+            _forget_others(folder, files)
+            write_whole(folder / _LISTING, json.dumps([asdict(file) for file in files]))
+        return [(str(_place(folder, file)), file.url) for file in files]
 
 
 def _place(folder: Path, file: RemoteFile) -> Path:
@@ -372,10 +363,9 @@ def _place(folder: Path, file: RemoteFile) -> Path:
 
 def _known_files(folder: Path) -> list[RemoteFile] | None:
     """The files that were there the last time; None where it was never asked for, or the record is of no use."""
-    try:
+    with suppress(OSError, ValueError, TypeError, KeyError):
         return [RemoteFile(str(file["url"]), int(file["size"]), str(file["version"])) for file in read_json(folder / _LISTING, root=folder)]
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
+    return None
 
 
 def _forget_others(folder: Path, files: list[RemoteFile]) -> None:

@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from gnnkit.datasets.tables.digests import ChainedDigest, PieceDigest
 from gnnkit.errors import DatasetError
+from gnnkit.files import os_errors
 from gnnkit.schema import ArraySpec
 from gnnkit.storage.files import ArrayFile, append_rows, read_rows
 
@@ -83,10 +84,8 @@ class RangeRows(Rows):
         # A task that is repeated leaves what it wrote before alone: it may still be at it.
         self.path = folder / f"{name}.{secrets.token_hex(8)}"
         self.spec, self.num_rows, self.digest, self._first = spec, 0, PieceDigest(), first
-        try:
+        with os_errors(f"{self.path} cannot be written", self.path, "all hosts have to see scratch_dir", DatasetError):
             self.path.touch()
-        except OSError as error:
-            raise DatasetError(f"{self.path} cannot be written: {error.strerror or error}", "all hosts have to see scratch_dir") from error
 
     @override
     def append(self, rows: NDArray[Any], digested: NDArray[Any] | None = None) -> None:

@@ -42,7 +42,7 @@ from gnnkit.datasets.tables.reading import Piece
 from gnnkit.datasets.tables.rows import KeptRows, Place, Rows
 from gnnkit.errors import DatasetError, PlanError
 from gnnkit.events import EventSink, Stage, ignore_events
-from gnnkit.files import read_bounded, user_path
+from gnnkit.files import os_errors, read_bounded, user_path
 from gnnkit.host import available_cpus, available_memory
 from gnnkit.rendering import Shown
 from gnnkit.schema import (
@@ -190,10 +190,8 @@ def _memory() -> int:
 
 def _scratch(folder: str | Path | None) -> Path:
     path = writable_root() if folder is None else user_path(folder)
-    try:
+    with os_errors(f"{path} cannot be written", path, "name another folder: scratch_dir=...", DatasetError):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DatasetError(f"{path} cannot be written: {error.strerror or error}", "name another folder: scratch_dir=...") from error
     return path
 
 
@@ -409,11 +407,9 @@ class TableSource(Shown):
         self._after, self._memory, self._events = after, memory_bytes, events
         self._threads = min(available_cpus(), _MOST_THREADS)
         self.target_windows: dict[EdgeType, int] = {}
-        try:
+        hint = "free some space, or name another folder: scratch_dir=..."
+        with os_errors(f"what was read cannot be kept in {folder}", folder, hint, DatasetError):
             self._read()
-        except OSError as error:
-            hint = "free some space, or name another folder: scratch_dir=..."
-            raise DatasetError(f"what was read cannot be kept in {folder}: {error.strerror or error}", hint) from error
         self.schema = GraphSchema(
             {name: NodeTypeSchema(nodes.num_nodes, nodes.specs) for name, nodes in self._nodes.items()},
             {t: EdgeTypeSchema(edges.before + edges.num_rows - edges.num_dropped, edges.specs) for t, edges in self._edges.items()},
