@@ -507,7 +507,7 @@ class UnixServers:
             raise
 
     def _connection(self, rank: int, timeout_s: float) -> ServerConnection:
-        """The connection to a server; one that was gone may be back."""
+        """Returns the connection to a server, made anew where it was gone."""
         deadline = Deadline(timeout_s)
         while rank not in self.connections:
             self.advance()

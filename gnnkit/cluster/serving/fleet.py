@@ -169,7 +169,7 @@ class ServerFleet:
         }
 
     def _batches(self, rank: int) -> int:
-        """Batches that the workers of a server have sampled since they were started."""
+        """Returns how many batches the workers of a server have sampled since they were started."""
         return self._vitals[rank].num_batches if rank in self._vitals else 0
 
     def _most(self, name: str) -> int:
