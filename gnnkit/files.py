@@ -214,7 +214,7 @@ def os_errors(what: str, place: Path | None, hint: str | None, kind: type[Gnnkit
 
     Args:
         what: What cannot be: "the folder 'a' cannot be made".
-        place: The folder or file that is read or written, whose disk may be full; None where it is none.
+        place: The folder or file that is written to, for how full its disk is; None says no more of it than the system.
         hint: What to do about it.
         kind: The class of the error.
 

@@ -238,7 +238,7 @@ class UndirectedSource:
         edges, folder = self._source.schema.edge_types[edge_type], self._scratch_dir or writable_root()
         specs = {_KEY: ArraySpec("int64"), **{_array_key(name): spec for name, spec in edges.arrays.items()}}
         hint = "free some space, or set GNNKIT_HOME to a folder on a larger disk"
-        with os_errors(f"cannot keep the undirected edges in {folder}", folder, hint, DatasetError):
+        with os_errors(f"cannot keep the undirected edges in {folder}", None, hint, DatasetError):
             folder.mkdir(parents=True, exist_ok=True)
             out = Spool(specs, folder)
             # Sorting takes about three times a bucket.

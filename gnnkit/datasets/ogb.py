@@ -275,7 +275,7 @@ def find_tree(info: OgbInfo, root: Path) -> OgbTree | None:
     """
     for path in _candidates(info, root):
         raw = path / "raw"
-        with os_errors(f"{path} cannot be read", path, "name another folder: root=...", DatasetError):
+        with os_errors(f"{path} cannot be read", None, "name another folder: root=...", DatasetError):
             is_there = any((raw / name).exists() for name in _key_files(info))
         if is_there:
             inner = raw / "split" / info.split

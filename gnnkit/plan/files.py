@@ -154,7 +154,7 @@ def write_plan_file(value: Mapping[str, Any], path: Path) -> None:
     Raises:
         PlanError: The file cannot be written.
     """
-    with os_errors(f"the plan {str(path)!r} cannot be written", path, "choose another folder"):
+    with os_errors(f"the plan {str(path)!r} cannot be written", None, "choose another folder"):
         write_whole(path, json.dumps(value, indent=1) + "\n")
 
 

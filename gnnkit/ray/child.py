@@ -131,7 +131,7 @@ def build_on_ray(engine: RayCluster, source: GraphSource, path: Path, options: B
         assignment = dict(assign_parts(source.schema, None, options, events, source.splits, source))
     folder = parts_path(path)
     job = BuildTask(source, options, str(path), fingerprint, (), assignment)
-    with os_errors(f"{folder} cannot be written", folder, "give another folder: out=...", StoreError):
+    with os_errors(f"{folder} cannot be written", None, "give another folder: out=...", StoreError):
         join_parts(folder, _shared_job(job, source, GraphTotals()))
     if missing := tuple(part for part in range(options.num_parts) if part not in read_records(folder)):
         # Tables that hosts have read are ranged in a form that can be sent.

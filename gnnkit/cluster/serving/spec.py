@@ -273,7 +273,7 @@ def read_token(path: Path) -> str:
         PlanError: There is no such file, others can read it, or it holds no token.
     """
     hint = "it has to be a file of yours, of mode 0600, with the token"
-    with os_errors(f"the token file {path} cannot be read", path, hint), open(open_regular(path), "rb") as file:
+    with os_errors(f"the token file {path} cannot be read", None, hint), open(open_regular(path), "rb") as file:
         status = os.fstat(file.fileno())
         mode = stat.S_IMODE(status.st_mode)
         if mode & 0o077 or status.st_uid != os.geteuid():

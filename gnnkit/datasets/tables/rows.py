@@ -84,7 +84,7 @@ class RangeRows(Rows):
         # A task that is repeated leaves what it wrote before alone: it may still be at it.
         self.path = folder / f"{name}.{secrets.token_hex(8)}"
         self.spec, self.num_rows, self.digest, self._first = spec, 0, PieceDigest(), first
-        with os_errors(f"{self.path} cannot be written", self.path, "all hosts have to see scratch_dir", DatasetError):
+        with os_errors(f"{self.path} cannot be written", None, "all hosts have to see scratch_dir", DatasetError):
             self.path.touch()
 
     @override

@@ -190,7 +190,7 @@ def _memory() -> int:
 
 def _scratch(folder: str | Path | None) -> Path:
     path = writable_root() if folder is None else user_path(folder)
-    with os_errors(f"{path} cannot be written", path, "name another folder: scratch_dir=...", DatasetError):
+    with os_errors(f"{path} cannot be written", None, "name another folder: scratch_dir=...", DatasetError):
         path.mkdir(parents=True, exist_ok=True)
     return path
 
@@ -408,7 +408,7 @@ class TableSource(Shown):
         self._threads = min(available_cpus(), _MOST_THREADS)
         self.target_windows: dict[EdgeType, int] = {}
         hint = "free some space, or name another folder: scratch_dir=..."
-        with os_errors(f"what was read cannot be kept in {folder}", folder, hint, DatasetError):
+        with os_errors(f"what was read cannot be kept in {folder}", None, hint, DatasetError):
             self._read()
         self.schema = GraphSchema(
             {name: NodeTypeSchema(nodes.num_nodes, nodes.specs) for name, nodes in self._nodes.items()},
