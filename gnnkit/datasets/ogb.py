@@ -26,7 +26,7 @@ from typing import Any, Literal
 from gnnkit.arguments import checks_calls
 from gnnkit.datasets.derived import UndirectedSource
 from gnnkit.datasets.download import PATIENT, DamagedArchive, RetryPolicy, discard, download, free_disk, require_disk, unpack
-from gnnkit.errors import DatasetError, near_matches
+from gnnkit.errors import DatasetError, near_matches, on_error
 from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.files import give_up_lock, open_regular, os_errors, take_lock, user_path
 from gnnkit.schema import ArraySpec, EdgeType, EdgeTypeSchema, GraphSchema, NodeType, NodeTypeSchema
@@ -468,13 +468,10 @@ class _Fetch:
 
     def _unpack(self, archive: Path) -> None:
         shutil.rmtree(self._incomplete, ignore_errors=True)
-        try:
+        with on_error(lambda: shutil.rmtree(self._incomplete, ignore_errors=True)):
             with Stage(self._events, "download", label=f"{self._info.name}, unpacking", unit="B") as stage:
                 unpack(archive, self._incomplete, stage=stage)
             self._move_into_place(archive)
-        except BaseException:
-            shutil.rmtree(self._incomplete, ignore_errors=True)
-            raise
 
     def _move_into_place(self, archive: Path) -> None:
         inside = [path for path in (self._incomplete / self._info.download_name, self._incomplete) if (path / "raw").is_dir()]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gnnkit.arguments import checks_calls
 from gnnkit.datasets.ogb import NOTICE_FILE
 from gnnkit.datasets.synthetic import PRODUCTS, GeneratedSource
-from gnnkit.errors import PlanError
+from gnnkit.errors import PlanError, on_error
 from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.files import user_path
 from gnnkit.schema import HOMOGENEOUS_NODE_TYPE
@@ -61,15 +61,12 @@ def write_ogb_layout(
     partial = target.with_name(f"{target.name}.incomplete")
     shutil.rmtree(partial, ignore_errors=True)
     write = _write_products if source.shape is PRODUCTS else _write_papers
-    try:
+    with on_error(lambda: shutil.rmtree(partial, ignore_errors=True)):
         write(source, partial, compresslevel, events)
         (partial / "processed").mkdir()  # where ogb's own reader keeps what it has read, and which it does not make
         (partial / "RELEASE_v1.txt").write_text("")
         (partial / NOTICE_FILE).write_text(f"{SAMPLE_NOTICE}\n")
         partial.rename(target)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
     return target
 
 

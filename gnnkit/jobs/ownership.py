@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gnnkit.errors import PlanError
-from gnnkit.files import give_up_lock, read_text, take_lock, user_path, why_unwritable
+from gnnkit.files import give_up_lock, os_errors, read_text, take_lock, user_path
 from gnnkit.jobs.environment import find_job
 
 _LOCK, _OWNER = ".lock", ".owner"
@@ -29,10 +29,8 @@ def made_directory(directory: str | Path) -> str:
         PlanError: It cannot be made.
     """
     folder = user_path(directory)
-    try:
+    with os_errors(f"directory={str(directory)!r} cannot be made", folder, "give another folder"):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PlanError(f"directory={str(directory)!r} cannot be made: {why_unwritable(error, folder)}", "give another folder") from error
     return str(folder)
 
 

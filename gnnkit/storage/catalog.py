@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gnnkit.callers import warn
-from gnnkit.errors import PlanError, StoreError, near_matches
+from gnnkit.errors import StoreError, near_matches
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.files import (
     HOME_VARIABLE,
     gnnkit_home,
     is_writable,
+    os_errors,
     private_folder,
     read_json,
     temporary_home,
     user_folder,
     user_path,
-    why_unwritable,
 )
 from gnnkit.shipped import is_shipped
 from gnnkit.source import GraphSource
@@ -75,11 +75,9 @@ def temporary_root() -> Path:
         PlanError: It cannot be made, or is not this user's alone.
     """
     folder = temporary_home()
-    try:
+    hint = f"set {HOME_VARIABLE} to a folder that can be written"
+    with os_errors(f"neither the user's cache folder nor {folder} can be used", folder, hint):
         private_folder(folder)
-    except OSError as error:
-        text = f"neither the user's cache folder nor {folder} can be used: {why_unwritable(error, folder)}"
-        raise PlanError(text, f"set {HOME_VARIABLE} to a folder that can be written") from error
     warn(f"no folder of this user can be written: data goes to {folder}, which may not last; set {HOME_VARIABLE} to a folder that does")
     return folder
 

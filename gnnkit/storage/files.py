@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from gnnkit.bounds import is_whole
 from gnnkit.errors import DatasetError, StoreError
-from gnnkit.files import open_regular
+from gnnkit.files import open_regular, os_errors
 from gnnkit.host import allow_open_files
 from gnnkit.schema import ArraySpec
 from gnnkit.storage.layout import part_of
@@ -350,10 +350,8 @@ def read_rows(path: Path, spec: ArraySpec, start: int, stop: int, hint: str) -> 
         DatasetError: It cannot be read, or is too short, about which ``hint`` says what to do.
     """
     count = (stop - start) * spec.row_nbytes
-    try:
+    with os_errors(f"{path} cannot be read", None, "all hosts have to see this folder", DatasetError):
         data = np.fromfile(path, np.uint8, count, offset=start * spec.row_nbytes)
-    except OSError as error:
-        raise DatasetError(f"{path} cannot be read: {error.strerror or error}", "all hosts have to see this folder") from error
     if len(data) < count:
         raise DatasetError(f"{path} ends early", hint)
     return data.view(spec.numpy_dtype).reshape(stop - start, *spec.stored_shape)

@@ -21,7 +21,7 @@ from gnnkit.backends.server_pool import OwnServers
 from gnnkit.backends.stored_graph import TemporaryStore, temporary_store
 from gnnkit.bounds import MOST_THREADS, check_seconds, keep_whole_number, whole_number
 from gnnkit.cluster.serving.spec import UNIX_PREFIX, token_for
-from gnnkit.errors import GnnkitError, PlanError, StoreError, TrainingFailed, WorkerDied, WorkerStopped
+from gnnkit.errors import GnnkitError, PlanError, StoreError, TrainingFailed, WorkerDied, WorkerStopped, on_error
 from gnnkit.events import Event, EventKind, EventSink
 from gnnkit.files import open_regular
 from gnnkit.host import available_cpus
@@ -432,13 +432,10 @@ class Job:
         self._reporter = LaunchReporter(events, spec)
         self._supervisor = Supervisor(self._options(), self.folder, self._set_up)
         self._thread = threading.Thread(target=self._run, name="gnnkit-launch", daemon=True)
-        try:
+        with on_error(self.stop):
             atexit.register(self.stop)
             self._begin()
             self._thread.start()
-        except BaseException:
-            self.stop()
-            raise
 
     def _options(self) -> SupervisorOptions:
         """Returns the options of the processes of this host: the ranks themselves, or what starts them elsewhere."""
