@@ -230,6 +230,8 @@ class Session(PoolSession):
         Whole groups as long as a process has something to do: there is soon room for the rest of one. Single steps where it has not
         answered for an older epoch: it may have stopped.
         """
+        if rank not in self.opened:
+            return 0
         if self._waiting:
             return 1
         if self.scheduler is None or self.failure is not None:

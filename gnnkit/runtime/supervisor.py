@@ -494,6 +494,7 @@ class Supervisor:
 
     def _retire(self, rank: int) -> Message:
         self._remove(rank)
+        self._failures.pop(rank, None)
         return Message("retired", {})
 
     def _exited(self, rank: int) -> Exit:

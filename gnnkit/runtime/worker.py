@@ -282,8 +282,9 @@ class OtherHosts:
         """Tells the other hosts that this process needs them no more."""
 
 
-# Makes the way to other hosts that a setup message describes, for the store that was opened and so many threads; None where there is none.
-ConnectHosts = Callable[[Mapping[str, Any], Store, int], OtherHosts | None]
+# Makes the way to other hosts that a setup message describes, for the graph, the store that it is of (None: one in memory) and so many
+# threads; None where there is none.
+ConnectHosts = Callable[[Mapping[str, Any], GraphHandle, Store | None, int], OtherHosts | None]
 
 
 class WorkerGraph:
@@ -301,8 +302,7 @@ class WorkerGraph:
 
     def __init__(self, setup: Message, connect: ConnectHosts) -> None:
         description, store_ref, hosts = setup.body["graph"], setup.body["store"], setup.body["hosts"]
-        threads, shared = int(setup.body["threads"]), None
-        self.others = OtherHosts(threads)
+        threads, shared, store = int(setup.body["threads"]), None, None
         if store_ref is None:
             shared = SharedGraph.attach(setup.fds[0], description)
             self.handle = GraphHandle(shared.graph, {})
@@ -312,9 +312,9 @@ class WorkerGraph:
             if store.fingerprint != reference.fingerprint:
                 raise StoreError(f"the store {str(store.path)!r} was replaced while it was in use", "make the loader again")
             self.handle = GraphHandle.of(store)
-            self.others = connect(setup.body, store, threads) or self.others
             if description is not None:
                 shared = SharedGraph.attach(setup.fds[0], description, self.handle.arrays)
+        self.others = connect(setup.body, self.handle, store, threads) or OtherHosts(threads)
         self.graph = self.handle.arrays if shared is None else shared.graph
         self._lock = threading.Lock()
         self._tables: dict[bool, GraphTables] = {}

@@ -39,6 +39,8 @@ class Processes(RuleBasedStateMachine):
         self.session.enter(workers)
         self.session.make_ring(self)  # type: ignore[arg-type]
         self.ready = set(range(workers))
+        for rank in self.ready:
+            self.session.take(rank, Message("opened", {"nbytes": 0}))
         self.told: dict[int, list[dict[str, Any]]] = {rank: [] for rank in self.ready}
         self.schedule, self.each, self.epoch = Schedule(steps * 2, Batching(2)), each, 0
         self.held: list[np.ndarray[Any, Any]] = []

@@ -46,13 +46,12 @@ Channel: Any = glt.attribute("channel.ShmChannel")
 TAG, ERROR = "#GNNKIT.TAG", "#GNNKIT.ERROR"
 # The native queue's own bookkeeping, for each message and each tensor in it.
 _MESSAGE_BYTES, _TENSOR_BYTES = 4096, 512
-_TAG_LENGTH = 2
 _WAIT_MS = 200
 
 
-def job(tag: tuple[int, int], seeds: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A batch to sample, as it is put into a worker's queue: int64 ``[2 + num_seeds]``."""
-    return np.concatenate([np.asarray(tag, np.int64), seeds])
+def job(number: int, seeds: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A batch to sample, as it is put into a worker's queue: int64 ``[1 + num_seeds]``."""
+    return np.concatenate([np.array([number], np.int64), seeds])
 
 
 class TaggedSeeds(SeedsInput):  # type: ignore[misc]
@@ -61,7 +60,7 @@ class TaggedSeeds(SeedsInput):  # type: ignore[misc]
     Args:
         node: int64 ``[k]``.
         input_type: Their type; None in a homogeneous graph.
-        tag: int64 ``[2]``.
+        tag: int64 ``[1]``.
     """
 
     def __init__(self, node: torch.Tensor, input_type: str | None, tag: torch.Tensor) -> None:
@@ -91,9 +90,9 @@ class SeedList:
         return 0
 
     def __getitem__(self, jobs: torch.Tensor) -> TaggedSeeds:
-        """The job ``[1, 2 + k]`` that a worker has taken from its queue."""
+        """The job ``[1, 1 + k]`` that a worker has taken from its queue."""
         assert len(jobs) == 1, "graphlearn-torch's batch size is 1 job"
-        return TaggedSeeds(jobs[0, _TAG_LENGTH:], self.input_type, jobs[0, :_TAG_LENGTH].clone())
+        return TaggedSeeds(jobs[0, 1:], self.input_type, jobs[0, :1].clone())
 
     def share_memory(self) -> SeedList:
         """Itself: there is nothing to share."""
@@ -115,6 +114,9 @@ class TaggedSampler(Sampler):  # type: ignore[misc]
         super().__init__(*args, seed=None if seed is None else (seed * 1000003 + rank) % (1 << 31), **kwargs)
         self.max_input_size: int = 0
         self.sampler._max_sampled_nodes = self._most_nodes
+
+    def wait_all(self) -> None:
+        """Does not wait, as its base would after each job: a worker takes the next one while others are under way."""
 
     async def _send_adapter(self, async_func: Callable[..., Any], inputs: TaggedSeeds) -> None:
         try:
@@ -195,10 +197,10 @@ def install() -> None:
 # What a client has its servers do, by graphlearn-torch's RPC.
 
 
-def submit(producer_id: int, worker: int, jobs: list[NDArray[np.int64]]) -> None:
-    """Puts jobs into the queue of one of a server's workers."""
+def submit(producer_id: int, worker: int, job: NDArray[np.int64]) -> None:
+    """Puts a job into the queue of one of a server's workers."""
     server: Any = glt.attribute("distributed.dist_server").get_server()
-    enqueue(server._producer_pool[producer_id], worker, jobs)
+    enqueue(server._producer_pool[producer_id], worker, job)
 
 
 def fetch(producer_id: int) -> dict[str, torch.Tensor] | None:
@@ -208,10 +210,10 @@ def fetch(producer_id: int) -> dict[str, torch.Tensor] | None:
     return None if message is None else {key: value.clone() for key, value in message.items()}
 
 
-def enqueue(producer: Any, worker: int, jobs: list[NDArray[np.int64]]) -> None:
-    """Puts jobs into the queue of one of a producer's workers."""
+def enqueue(producer: Any, worker: int, job: NDArray[np.int64]) -> None:
+    """Puts a job into the queue of one of a producer's workers."""
     command: Any = glt.attribute("distributed.dist_sampling_producer.MpCommand")
-    producer._task_queues[worker].put((command.SAMPLE_ALL, jobs))
+    producer._task_queues[worker].put((command.SAMPLE_ALL, [job]))
 
 
 def receive(channel: Any) -> dict[str, torch.Tensor] | None:

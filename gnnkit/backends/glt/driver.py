@@ -1,4 +1,4 @@
-"""The entry point of a process that runs graphlearn-torch: ``python -m gnnkit.backends.glt.driver``; started by ``GltStream`` only.
+"""The entry point of a process that runs graphlearn-torch: ``python -m gnnkit.backends.glt.driver``; started by ``GltPool`` only.
 
 graphlearn-torch starts workers of its own below it. They import this module first of all, as ``__mp_main__``, and end with it.
 """

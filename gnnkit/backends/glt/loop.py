@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import multiprocessing
@@ -10,7 +11,9 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import connection
@@ -26,17 +29,18 @@ from gnnkit.backends.glt.batches import ERROR, TAG, MessageReader, SeedList, job
 from gnnkit.backends.glt.data import PartBuilder, unwrapped
 from gnnkit.backends.glt.options import Glt
 from gnnkit.cluster.hosts import environment_int, meeting_store
-from gnnkit.errors import StartTimeout, StoreError, WorkerDied
+from gnnkit.errors import BatchTimeout, StartTimeout, WorkerDied
 from gnnkit.plan import LoaderPlan, NeighborSampling
-from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.entry import ParentWatch
-from gnnkit.runtime.graph_memory import GraphHandle, SharedGraph
-from gnnkit.runtime.remote import error_to_json, layout_to_json
+from gnnkit.runtime.graph_memory import GraphHandle
+from gnnkit.runtime.remote import error_from_json, error_to_json
 from gnnkit.runtime.runs import with_tail
 from gnnkit.runtime.supervisor import describe_end
-from gnnkit.runtime.wire import Message, Wire, from_memory
-from gnnkit.runtime.worker import own_memory
-from gnnkit.sampling.subgraph import SampleRequest
+from gnnkit.runtime.wire import Wire
+from gnnkit.runtime.worker import OtherHosts, WorkerChannel, WorkerGraph, WorkerLoop
+from gnnkit.sampling.graph_access import NodeScratch
+from gnnkit.sampling.kinds import BatchSampler, Sampled
+from gnnkit.sampling.subgraph import BatchLayout, SampleRequest
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.store import Store
 from gnnkit.vendor import glt
@@ -181,9 +185,9 @@ class WorkerEngine:
             worker_options,
         )
 
-    def submit(self, lane: int, jobs: Sequence[NDArray[np.int64]]) -> None:
-        """Puts jobs into the queue of one worker."""
-        batches.enqueue(self._loader._mp_producer, lane, list(jobs))
+    def submit(self, lane: int, job: NDArray[np.int64]) -> None:
+        """Puts a job into the queue of one worker."""
+        batches.enqueue(self._loader._mp_producer, lane, job)
 
     def receive(self) -> dict[str, torch.Tensor] | None:
         """The next message of the channel."""
@@ -232,7 +236,7 @@ class ClientEngine:
     def __init__(self, graph: GraphArrays, place: GltPlace, options: EngineOptions) -> None:
         assert place.group is not None, "clients have a group"
         self._servers, self._workers = place.num_parts, options.backend.num_workers
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # of a call that is answered at once, the thread that asks also takes the answer
         self._open, self._asked = [0] * self._servers, [0] * self._servers
         self._answers: queue.Queue[dict[str, torch.Tensor] | WorkerDied] = queue.Queue()
         self._request: Any = glt.attribute("distributed.async_request_server")
@@ -258,12 +262,12 @@ class ClientEngine:
                 )
             barrier()
 
-    def submit(self, lane: int, jobs: Sequence[NDArray[np.int64]]) -> None:
-        """Asks the server of a lane to queue jobs for its worker."""
+    def submit(self, lane: int, job: NDArray[np.int64]) -> None:
+        """Asks the server of a lane to queue a job for its worker."""
         server, worker = divmod(lane, self._workers)
         with self._lock:
-            self._open[server] += len(jobs)
-        future = self._request(server, batches.submit, self._loader._producer_id_list[server], worker, list(jobs))
+            self._open[server] += 1
+        future = self._request(server, batches.submit, self._loader._producer_id_list[server], worker, job)
         future.add_done_callback(lambda done: self._failed(server, done))
         self._answers.put({})  # wakes `receive`, which asks for this answer
 
@@ -310,33 +314,35 @@ class ClientEngine:
 
 _BEAT_S = 0.1
 _END_S = 1.0
-# The generation of batches outside an epoch; those of epochs count from 1.
-_NOW = 0
 
 
-class GltLoop:
-    """Obeys the loader.
+class GltLoop(OtherHosts):
+    """A sampling process whose batches graphlearn-torch samples, or one of graphlearn-torch's servers. The sampling threads wait for them.
 
     Args:
-        wire: The connection to it.
+        wire: The connection to the loader.
         watch: The process's watchman.
+
+    Attributes:
+        threads: Sampling threads to run: two for each batch that a worker may sample at the same time, so that it never waits for one.
     """
 
     def __init__(self, wire: Wire, watch: ParentWatch) -> None:
         self._wire, self._watch = wire, watch
-        self._generation = _NOW
         self._lock = threading.Lock()
-        self._wanted: dict[tuple[int, int], tuple[NDArray[np.int64], NDArray[np.int64], float]] = {}
+        self._numbers = itertools.count()
+        self._answers: dict[int, Future[dict[str, torch.Tensor]]] = {}
         self._is_ready = self._is_ending = False
-        self._stores: list[Any] = []
 
     def run(self) -> None:
         """Works until the loader goes away or says stop."""
         try:
-            self._start()
-            handlers = {"begin": self._begin, "sample": self._sample, "now": self._sample_now}
-            while (message := self._wire.next()).kind != "stop":
-                handlers[message.kind](message)
+            body = self._body = self._wire.next().body
+            self._options = EngineOptions(LoaderPlan.from_json(body["plan"]), Glt(**body["options"]))
+            threading.Thread(target=self._watch_workers, name="gnnkit-watch-workers", daemon=True).start()
+            self._stores = {name: listen(body["address"], port) for name, port in body["open"].items()}
+            self._wire.send("event", ports={name: port for name, (_, port) in self._stores.items()})
+            WorkerLoop(self._wire, self._watch, self._connect).run()
         except EOFError:
             pass
         except BaseException as error:  # the loader raises it
@@ -354,30 +360,22 @@ class GltLoop:
         for worker in workers:
             worker.join(_END_S)
 
-    def _start(self) -> None:
-        setup = self._wire.next()
-        body = setup.body
-        self._log = Path(body["log"])
-        threading.Thread(target=self._watch_workers, name="gnnkit-watch-workers", daemon=True).start()
-        ports = {}
-        for name, port in body["open"].items():
-            store, ports[name] = listen(body["address"], port)
-            self._stores.append(store)
-        self._wire.send("event", what="opened", ports=ports)
-        self._plan = LoaderPlan.from_json(body["plan"])
-        handle = self._handle = _open_graph(self._plan, setup)
-        self._batches, self._reader = BatchList(self._plan, handle), MessageReader(self._plan, handle.arrays)
-        join = self._wire.next().body
-        place = GltPlace(**join["place"])
-        options = EngineOptions(self._plan, Glt(**body["options"]))
-        if body["role"] == "server":
-            serve(handle.arrays, place, options)
-        else:
-            engine: type[ClientEngine | WorkerEngine] = ClientEngine if body["role"] == "client" else WorkerEngine
-            self._engine = engine(handle.arrays, place, options)
-            threading.Thread(target=self._pump, name="gnnkit-pump", daemon=True).start()
-        self._is_ready = True
-        self._wire.tell("ready")
+    def _connect(self, setup: Mapping[str, Any], graph: GraphHandle, store: Store | None, threads: int) -> OtherHosts | None:
+        """Finds the other processes, for the loop of a sampling process; None where this one serves."""
+        place, role = GltPlace(**setup["place"]), self._body["role"]
+        if store is not None:
+            store.checked()
+        if role == "server":
+            serve(graph.arrays, place, self._options)
+            self._is_ready = True
+            return None
+        engine: type[ClientEngine | WorkerEngine] = ClientEngine if role == "client" else WorkerEngine
+        self._engine = engine(graph.arrays, place, self._options)
+        self._graph, self._reader, self._is_ready = graph, MessageReader(self._options.plan, graph.arrays), True
+        self._loads, each = [0] * self._body["lanes"], 2 * self._options.backend.worker_concurrency
+        self.threads, self._limit_s = each * len(self._loads), each * self._options.plan.runtime.batch_timeout_s
+        threading.Thread(target=self._pump, name="gnnkit-pump", daemon=True).start()
+        return self
 
     def _fail(self, error: BaseException) -> None:
         self._wire.tell("failed", error=error_to_json(error))
@@ -394,78 +392,88 @@ class GltLoop:
                 if child.exitcode is not None and not self._is_ending:
                     kind = WorkerDied if self._is_ready else StartTimeout
                     what = f"the graphlearn-torch worker {pid} of process {os.getpid()} {describe_end(child.exitcode)}"
-                    self._fail(kind(with_tail(what, self._log), "iterate the loader again: its processes are started anew"))
+                    self._fail(kind(with_tail(what, Path(self._body["log"])), self._body["advice"]))
                     os._exit(1)
 
-    def _begin(self, message: Message) -> None:
-        self._generation = message.body["g"]
+    def session(self, graph: WorkerGraph, plan: LoaderPlan) -> GltChannel:
+        """The session of the loader."""
+        return GltChannel(graph, plan, self.sampled)
+
+    def sampled(self, request: SampleRequest) -> tuple[BatchLayout, list[NDArray[Any]]]:
+        """Has the worker that has least to do sample a batch, and waits for it; see ``MessageReader.lay_out``.
+
+        Raises:
+            BatchTimeout: It has not come in the time of all that the worker may have to sample before.
+            SamplingError: Sampling it raised.
+        """
+        seeds = np.ascontiguousarray(self._graph.to_store_ids(self._reader.input_type, request.arrays["node"]))
+        answer: Future[dict[str, torch.Tensor]] = Future()
         with self._lock:
-            self._wanted = {tag: wanted for tag, wanted in self._wanted.items() if tag[0] in (_NOW, self._generation)}
-
-    def _sample(self, message: Message) -> None:
-        body, jobs = message.body, []
-        for step, batch in body["steps"]:
-            request = self._batches.request(body["epoch"], batch)
-            jobs.append(self._want((body["g"], step), request))
-        self._engine.submit(body["lane"], jobs)
-
-    def _sample_now(self, message: Message) -> None:
-        body = message.body
-        seeds = np.frombuffer(from_memory(message.fds[0]), np.int64) if message.fds else None
-        request = self._batches.request(body["epoch"], body["batch"], seeds)
-        self._engine.submit(body["lane"], [self._want((_NOW, body["number"]), request)])
-
-    def _want(self, tag: tuple[int, int], request: SampleRequest) -> NDArray[np.int64]:
-        seeds = np.ascontiguousarray(self._handle.to_store_ids(self._reader.input_type, request.arrays["node"]))
-        with self._lock:
-            self._wanted[tag] = seeds, request.input_id, time.perf_counter()
-        return job(tag, seeds)
+            number, lane = next(self._numbers), min(range(len(self._loads)), key=self._loads.__getitem__)
+            self._loads[lane] += 1
+            self._answers[number] = answer
+        try:
+            self._engine.submit(lane, job(number, seeds))
+            message = answer.result(self._limit_s)
+        except FutureTimeout as error:
+            raise BatchTimeout(f"graphlearn-torch has not sampled a batch within {self._limit_s:g} s", "raise batch_timeout_s") from error
+        finally:
+            with self._lock:
+                self._loads[lane] -= 1
+                self._answers.pop(number, None)
+        if ERROR in message:
+            raise error_from_json(json.loads(message[ERROR].numpy().tobytes()), "sampling with graphlearn-torch")
+        return self._reader.lay_out({key: value.numpy() for key, value in message.items()}, seeds, request.input_id)
 
     def _pump(self) -> None:
-        """Takes messages and hands batches over; the only thread that does."""
+        """Takes messages and hands them over; the only thread that does."""
         try:
             while True:
-                message = self._engine.receive()
-                if message is not None:
-                    self._hand_over(message)
-                del message  # its memory is the channel's
+                self._hand_over(self._engine.receive())
         except BaseException as error:  # the loader raises it
             logger.exception("the process ends")
             self._fail(error)
             os._exit(1)
 
-    def _hand_over(self, message: dict[str, torch.Tensor]) -> None:
-        generation, step = (int(number) for number in message[TAG])
-        name = {"g": generation, "step": step}
-        with self._lock:
-            wanted = self._wanted.pop((generation, step), None)
-        if wanted is None:  # of an epoch that was abandoned
-            self._wire.tell("done", **name)
-            return
-        if ERROR in message:
-            self._wire.tell("done", error=json.loads(message[ERROR].numpy().tobytes()), **name)
-            return
-        seeds, input_id, since = wanted
-        try:
-            sampled = time.perf_counter()
-            layout, arrays = self._reader.lay_out({key: value.numpy() for key, value in message.items()}, seeds, input_id)
-            fd, block = own_memory(layout.nbytes)
-            try:
-                write(layout, arrays, block)
-                began_s = time.monotonic() - (time.perf_counter() - since)  # one clock for all processes of a host
-                times = {"began_s": began_s, "sample_s": sampled - since, "gather_s": time.perf_counter() - sampled}
-                self._wire.tell("done", (fd,), layout=layout_to_json(layout), **times, **name)
-            finally:
-                os.close(fd)
-        except Exception as error:  # of this batch alone; the loader raises it
-            self._wire.tell("done", error=error_to_json(error), **name)
+    def _hand_over(self, message: dict[str, torch.Tensor] | None) -> None:
+        """Hands a message to the thread that waits for it, in a function of its own: its memory is the channel's."""
+        if message is not None:
+            with self._lock:
+                answer = self._answers.pop(int(message[TAG]), None)
+            if answer is not None:
+                answer.set_result(message)
 
 
-def _open_graph(plan: LoaderPlan, setup: Message) -> GraphHandle:
-    """The graph that the loader samples: of a store, the parts that this process needs."""
-    if plan.store is None:
-        return GraphHandle(SharedGraph.attach(setup.fds[0], setup.body["graph"]).graph, {})
-    store = Store.open(plan.store.path, setup.body["parts"])
-    if store.fingerprint != plan.store.fingerprint:
-        raise StoreError(f"the store {str(store.path)!r} was replaced while it was in use", "make the loader again")
-    return GraphHandle(store.checked().arrays(), store.splits, plan.store, link_splits=store.link_splits)
+class GltChannel(WorkerChannel, BatchSampler):
+    """A ``WorkerChannel`` whose batches graphlearn-torch samples, for all threads.
+
+    Args:
+        graph: The graph.
+        plan: The loader's plan.
+        sampled: Returns a batch's layout and arrays.
+    """
+
+    def __init__(
+        self, graph: WorkerGraph, plan: LoaderPlan, sampled: Callable[[SampleRequest], tuple[BatchLayout, list[NDArray[Any]]]]
+    ) -> None:
+        super().__init__(graph, plan)
+        self._sampled = sampled
+
+    def sampler(self, thread: int, scratches: dict[int, NodeScratch]) -> BatchSampler:
+        """Itself."""
+        return self
+
+    def sample(self, request: SampleRequest) -> BatchLayout:
+        """Samples a batch and lays it out."""
+        return self._sampled(request)[0]
+
+    def sample_all(self, requests: Sequence[SampleRequest], acquire: Callable[[int], NDArray[np.uint8]]) -> list[Sampled]:
+        """Samples batches, one after the other: those that wait in the channel would keep it from those before them."""
+        return [self._written(request, acquire) for request in requests]
+
+    def _written(self, request: SampleRequest, acquire: Callable[[int], NDArray[np.uint8]]) -> Sampled:
+        began_s = time.monotonic()
+        layout, arrays = self._sampled(request)
+        sampled_s, block = time.monotonic(), acquire(layout.nbytes)
+        write(layout, arrays, block)
+        return Sampled(layout, block, sampled_s - began_s, time.monotonic() - sampled_s, began_s)

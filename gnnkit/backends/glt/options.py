@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from gnnkit.arguments import checks_calls
-from gnnkit.backends.base import Backend, BatchStream, folder_or_none
+from gnnkit.backends.base import Backend, BatchStream, PoolBackend, folder_or_none
 from gnnkit.bounds import MOST_SECONDS, MOST_THREADS, is_real, is_whole, keep_whole_number, shown, size_in_bytes
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
 from gnnkit.plan import InputNodes, LoaderPlan, NeighborSampling, Sampling
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.scheduler import MOST_CONCURRENT
+
+if TYPE_CHECKING:
+    from gnnkit.runtime.pool import WorkerPool
 
 _MODES = ("worker", "server_client")
 _GRAPH_MODES = ("CPU", "ZERO_COPY", "CUDA")
@@ -109,9 +112,36 @@ class Glt(Backend):
 
             if not torch.cuda.is_available():
                 raise PlanError(f"graph_mode={self.graph_mode!r} samples on a GPU, and torch finds none", "graph_mode='CPU' needs none")
-        from gnnkit.backends.glt.stream import GltStream  # processes
+        return GltWorkers(self, graph).open(plan, graph, events)
 
-        return GltStream(self, plan, graph, events)
+
+class GltWorkers(PoolBackend):
+    """The pool's options of ``Glt``. No two loaders share a pool: graphlearn-torch's processes sample one plan.
+
+    Args:
+        options: The backend's options.
+        graph: The graph.
+    """
+
+    worker_concurrency, channel_size, max_restarts, idle_timeout_s, log_dir = 1, None, 0, None, None
+
+    def __init__(self, options: Glt, graph: GraphHandle) -> None:
+        self._options = options
+        self._lanes = options.num_workers * (graph.arrays.num_parts if options.mode == "server_client" else 1)
+        # A worker is to have the next batches when it has sampled as many as it may at the same time.
+        self.threads_per_worker = 2 * options.worker_concurrency * self._lanes
+
+    def open(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> BatchStream:
+        """Starts the processes; see ``Glt.open``."""
+        from gnnkit.backends.pool_stream import PoolStream  # heavy
+
+        return PoolStream(self, plan, graph, events)
+
+    def open_pool(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> WorkerPool:
+        """Makes the pool, of which no process is started yet; see ``PoolBackend.open_pool``."""
+        from gnnkit.backends.glt.pool import GltPool  # processes
+
+        return GltPool(self._options, self._lanes, plan, graph)
 
 
 def check_sampling(sampling: Sampling) -> None:

@@ -25,6 +25,7 @@ from gnnkit.waiting import Deadline
 
 if TYPE_CHECKING:
     from gnnkit.cluster.network_child.receiver import RemoteServers
+    from gnnkit.runtime.graph_memory import GraphHandle
     from gnnkit.runtime.worker import WorkerLoop
     from gnnkit.storage.store import Store
 
@@ -76,9 +77,9 @@ class NetworkChildLoop:
         self._new_servers, new_loop = load_work(_load_sampling, self._wire)
         new_loop(self._wire, self._watch, self._connect).run(setup)
 
-    def _connect(self, setup: Mapping[str, Any], store: Store, threads: int) -> RemoteServers:
+    def _connect(self, setup: Mapping[str, Any], graph: GraphHandle, store: Store | None, threads: int) -> RemoteServers:
         """The way to what servers sample, for the loop of a sampling process."""
-        assert self._joined is not None, "a sampling process is told of servers that were joined before"
+        assert self._joined is not None and store is not None, "a sampling process is told of servers that were joined before"
         words = self._setup
         servers = self._new_servers(self._joined, store, self._name, words["token"], words["ca"], again=setup["again"])
         self._stay()

@@ -143,7 +143,7 @@ def faults(folder: str) -> dict[str, Any]:
         iterator = iter(loader)
         next(iterator)
         os.kill(pid, signal.SIGSTOP)
-        found["stopped"] = failure(lambda: loader.sample([1]), BatchTimeout)
+        found["stopped"] = failure(lambda: list(iterator), BatchTimeout)
         os.kill(pid, signal.SIGCONT)
         loader.plan.runtime.__dict__["batch_timeout_s"] = 30.0
         iterator = iter(loader)
@@ -162,7 +162,7 @@ def faults(folder: str) -> dict[str, Any]:
         while sampling_workers() and time.monotonic() < killed + HANG_S:
             time.sleep(0.05)
         found["gone after"] = time.monotonic() - killed
-        found["left"] = below()
+    found["left"] = below()
     return found
 
 
