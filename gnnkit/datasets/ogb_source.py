@@ -429,7 +429,8 @@ class _CsvLayout:
         edges = CsvTable(self.used(folder / "edge.csv.gz"), 2, np.dtype(np.int64), rows, str(count_file))
         if not edges.path.exists():
             raise DatasetError(f"{edges.path} is missing", RESTORE_HINT)
-        table = OgbTable(rows * (1 + inverse), OgbArray(_EDGES, partial(_edges, edges, num_sources, num_targets, inverse=inverse)))
+        streamed = partial(_edges, edges.path, partial(edges.rows, transposed=True), (num_sources, num_targets), inverse=inverse)
+        table = OgbTable(rows * (1 + inverse), OgbArray(_EDGES, streamed))
         for name, file_name in (("edge_attr", "edge-feat"), *((name, name) for name in self.info.edge_files)):
             path = folder / f"{file_name}.csv.gz"
             if path.exists():
@@ -523,10 +524,10 @@ class _CsvLayout:
         return dict(zip(rows[0], rows[1], strict=True))
 
 
-def _edges(table: CsvTable, num_sources: int, num_targets: int, *, inverse: bool) -> Iterator[NDArray[np.int64]]:
-    for first, columns in numbered(table.rows(transposed=True), axis=1):
-        _check_ends(columns, (num_sources, num_targets), table.path, first)
-        yield with_inverses(columns[0], columns[1]) if inverse else columns
+def _edges(path: Path, chunks: Chunks, bounds: tuple[int, int], *, inverse: bool = False) -> Iterator[NDArray[np.int64]]:
+    for first, ends in numbered(chunks(), axis=1):
+        _check_ends(ends, bounds, path, first)
+        yield with_inverses(ends[0], ends[1]) if inverse else ends.astype(np.int64, copy=False)
 
 
 def _check_ends(ends: NDArray[Any], bounds: tuple[int, int], path: Path, first_row: int) -> None:
@@ -575,17 +576,15 @@ def open_binary_layout(info: OgbInfo, tree: OgbTree) -> OgbSource:
     if info.is_hetero or info.add_inverse_edge:
         raise DatasetError(f"gnnkit does not know the binary layout of {info.name}", "pip install -U gnnkit")
     data_path, label_path = tree.raw / "data.npz", tree.raw / "node-label.npz"
-    members = npz_members(data_path)
-    for name in ("edge_index", *_COUNTS):
-        if name not in members:
-            raise DatasetError(f"{data_path} has no array {name!r}", RESTORE_HINT)
+    members = _members(data_path, "edge_index", *_COUNTS)
     num_nodes, num_edges = (_single_count(members[name]) for name in _COUNTS)
     edge_index = members["edge_index"]
     if edge_index.shape != (2, num_edges) or edge_index.dtype.kind not in "iu":
         raise DatasetError(
             f"{data_path}: edge_index is {edge_index.dtype} {list(edge_index.shape)} where integers [2, {num_edges}] must be", RESTORE_HINT
         )
-    ends = OgbArray(_EDGES, partial(_edges_of_ogb_npz, edge_index, num_nodes), partial(_edge_range, edge_index, num_nodes))
+    streamed = partial(_edges, data_path, lambda: map(np.stack, edge_index.pairs()), (num_nodes, num_nodes))
+    ends = OgbArray(_EDGES, streamed, partial(_edge_range, edge_index, num_nodes))
     nodes, edges = OgbTable(num_nodes), OgbTable(num_edges, ends)
     for name, member in members.items():
         if name in ("edge_index", *_COUNTS):
@@ -598,9 +597,13 @@ def open_binary_layout(info: OgbInfo, tree: OgbTree) -> OgbSource:
         table.arrays[_NAMES.get(name, name)] = OgbArray(spec, member.rows, member.row_range)
     is_node, used = info.kind == "node", [edge_index, *(member for name, member in members.items() if name not in _COUNTS)]
     if is_node:
-        spec, labels = _labels_of(info, label_path, num_nodes)
-        streamed, ranged = partial(_labels, labels.rows, info.num_classes, label_path), partial(_label_range, labels, info)
-        nodes.arrays["y"] = OgbArray(spec, streamed, ranged)
+        labels = _members(label_path, "node_label")["node_label"]
+        _check_rows(labels, num_nodes)
+        if labels.shape[1:] not in ((info.num_tasks,), info.label_shape):
+            what = f"{label_path}: node_label is {list(labels.shape)} where {info.name} has {info.num_tasks} labels a node"
+            raise DatasetError(what, RESTORE_HINT)
+        rows = partial(_labels, labels.rows, info.num_classes, label_path)
+        nodes.arrays["y"] = OgbArray(ArraySpec("int64", info.label_shape), rows, partial(_label_range, labels, info))
         used.append(labels)
     kind = RangedOgbSource if all(member.stored_at is not None for member in used) else OgbSource
     return kind(
@@ -629,15 +632,12 @@ def _check_rows(member: NpzMember, num_rows: int) -> None:
         )
 
 
-def _labels_of(info: OgbInfo, path: Path, num_nodes: int) -> tuple[ArraySpec, NpzMember]:
+def _members(path: Path, *names: str) -> dict[str, NpzMember]:
     members = npz_members(path)
-    if "node_label" not in members:
-        raise DatasetError(f"{path} has no array 'node_label'", RESTORE_HINT)
-    member = members["node_label"]
-    _check_rows(member, num_nodes)
-    if member.shape[1:] not in ((info.num_tasks,), info.label_shape):
-        raise DatasetError(f"{path}: node_label is {list(member.shape)} where {info.name} has {info.num_tasks} labels a node", RESTORE_HINT)
-    return ArraySpec("int64", info.label_shape), member
+    for name in names:
+        if name not in members:
+            raise DatasetError(f"{path} has no array {name!r}", RESTORE_HINT)
+    return members
 
 
 def _label_range(member: NpzMember, info: OgbInfo, first: int, last: int) -> NDArray[np.int64]:
@@ -653,9 +653,3 @@ def _edge_range(member: NpzMember, num_nodes: int, first: int, last: int) -> NDA
         edges = np.stack([member.range(start + first, start + last) for start in (0, member.shape[1])]).astype(np.int64, copy=False)
     _check_ends(edges, (num_nodes, num_nodes), member.path, first)
     return edges
-
-
-def _edges_of_ogb_npz(member: NpzMember, num_nodes: int) -> Iterator[NDArray[np.int64]]:
-    for first, edges in numbered(map(np.stack, member.pairs()), axis=1):
-        _check_ends(edges, (num_nodes, num_nodes), member.path, first)
-        yield edges.astype(np.int64, copy=False)

@@ -238,7 +238,7 @@ class NodeForm:
     """
 
     graph: PreparedGraph
-    num_hops: int | None
+    num_hops: int | None = None
     input_id: Tensor | None = None
     transform: Callable[[Any], Any] | None = None
     pin_memory: bool = False

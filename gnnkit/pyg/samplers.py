@@ -189,9 +189,9 @@ class GraphSampler(BaseSampler):  # type: ignore[misc]
             PlanError: A value is unusable.
         """
 
-    @abstractmethod
     def form(self) -> dict[str, Any]:
         """Arguments of ``NodeForm``, for what batches show."""
+        return {}
 
     @property
     def is_temporal(self) -> bool:
@@ -462,7 +462,3 @@ class HGTSampler(GraphSampler):
     @override
     def options(self, graph: Data | HeteroData, edge_type: EdgeType | None = None) -> dict[str, Any]:
         return {"sampler": HGT(self.num_samples)}
-
-    @override
-    def form(self) -> dict[str, Any]:
-        return {"num_hops": None}

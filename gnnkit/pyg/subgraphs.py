@@ -78,7 +78,7 @@ class _SubgraphSampler(GraphSampler):
 
     @override
     def form(self) -> dict[str, Any]:
-        return {"num_hops": None, **self.shown}
+        return self.shown
 
 
 def _begin(loader: _OverGraphLoader, graph: Data, sampler: _SubgraphSampler, count: int, kwargs: dict[str, Any]) -> None:

@@ -72,7 +72,7 @@ class WalkSampler(GraphSampler):
 
     @override
     def form(self) -> dict[str, Any]:
-        return {"num_hops": None, **self._form}
+        return dict(self._form)
 
 
 class WalkLoader(_OverGraphLoader, DataLoader):  # type: ignore[misc, type-arg]

@@ -620,7 +620,7 @@ class Codes(Column):
         self.values: list[Any] = []
         self._optional, self._is_label, self._unlabelled = optional or is_label, is_label, options.unlabelled if is_label else ()
         self._known: dict[Any, int] = {}
-        self._kept = self._made()
+        self._kept = place(ArraySpec("int32"), None)
         self._num_before = 0
         self._map: NDArray[np.int64] = np.empty(0, np.int64)
 
@@ -649,9 +649,6 @@ class Codes(Column):
         rows = self._places(values)[codes]
         # Digests are of what codes stand for: the codes of a range are others than those of all rows.
         self._rows_kept.append(rows, np.array([*map(_word, values), 0], np.uint64)[codes])
-
-    def _made(self, state: Mapping[str, str] | None = None) -> Rows:
-        return self._place(ArraySpec("int32"), state)
 
     def _places(self, values: Sequence[Any]) -> NDArray[np.int32]:
         """The codes of values, and at last that of none; values that are new get the next ones."""
@@ -698,7 +695,7 @@ class Codes(Column):
     @override
     def resume(self, state: Mapping[str, Any]) -> None:
         self._known = {value: place for place, value in enumerate(state["known"])}
-        self._num_before, self._kept = len(self._known), self._made(state["digest"])
+        self._num_before, self._kept = len(self._known), self._place(ArraySpec("int32"), state["digest"])
 
     @property
     def values_before(self) -> list[Any]:
@@ -833,7 +830,7 @@ class Times(Column):
     def __init__(self, column: str, options: ReadOptions, place: Place) -> None:
         super().__init__([column], options, place)
         self._unit = options.time_unit
-        self._kept = self._made()
+        self._kept = place(ArraySpec("int64"), None)
         self._is_number, self._num_before = False, 0
 
     @override
@@ -862,9 +859,6 @@ class Times(Column):
         self._check_kind(is_number)
         self._rows_kept.append(rows)
 
-    def _made(self, state: Mapping[str, str] | None = None) -> Rows:
-        return self._place(ArraySpec("int64"), state)
-
     def _check_kind(self, is_number: bool) -> None:
         if self._rows_kept.num_rows + self._num_before and is_number != self._is_number:
             raise DatasetError(f"column {self.columns[0]!r} has whole numbers and timestamps", "times are of one type")
@@ -884,7 +878,8 @@ class Times(Column):
 
     @override
     def resume(self, state: Mapping[str, Any]) -> None:
-        self._is_number, self._num_before, self._kept = bool(state["is_number"]), 1, self._made(state["digest"])
+        self._is_number, self._num_before = bool(state["is_number"]), 1
+        self._kept = self._place(ArraySpec("int64"), state["digest"])
 
     @override
     def join(self, other: Times) -> None:

@@ -298,7 +298,7 @@ class HostTables(TableSource):
             return False
         # A range of rows says of these what it is by its own values.
         uses = [(owner.table, [*owner.uses.get("label", ()), *owner.uses.get("edge_weight", ()), *options.fill]) for owner in layout.owners]
-        return all(table is None or (table.can_be_cut and table.is_uniform(columns)) for table, columns in uses)
+        return all(table is None or table.can_be_cut(columns) for table, columns in uses)
 
     @property
     def ranged(self) -> RangedTables:

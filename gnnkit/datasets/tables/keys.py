@@ -322,11 +322,6 @@ class KeyTable:
         return table
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of memory."""
-        return self.slots.nbytes + self.rows.nbytes
-
-    @property
     def num_doubles(self) -> int:
         """Keys so far that were there already."""
         return int(self._counts[1])

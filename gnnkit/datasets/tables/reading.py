@@ -282,13 +282,13 @@ class SourceTable:
     def _texts(self) -> list[str]:
         return [path for path in self.files if _format(path) == "csv"]
 
-    @property
-    def can_be_cut(self) -> bool:
-        """Whether it is Parquet files at their own places, whose row groups can be read by themselves."""
-        return bool(self.files) and not self.urls and all(_format(path) == "parquet" for path in self.files)
+    def can_be_cut(self, columns: Sequence[str]) -> bool:
+        """Whether hosts can read row groups by themselves.
 
-    def is_uniform(self, columns: Sequence[str]) -> bool:
-        """Whether the values of some columns have one type in all files of a table that ``can_be_cut``, and are no lists of any length."""
+        It is Parquet files at their own places; the values of some columns have one type in all of them, and are no lists of any length.
+        """
+        if not self.files or self.urls or any(_format(path) != "parquet" for path in self.files):
+            return False
         own = [column for column in columns if column in self.schema.names]
         kinds = {column: {self.schema.field(column).type} for column in own}
         for path in self.files[1:]:
@@ -731,24 +731,16 @@ def _file_batches(
         )
     in_folders = {name for name in columns if schema.field(name).metadata == _IN_FOLDERS}
     own, values = [name for name in columns if name not in in_folders] or schema.names[:1], _in_folders(shown)
-    for batch, where in _own_batches(path, own, size, table, groups):
-        for name in in_folders:
-            value = pa.repeat(pa.scalar(values[name], pa.string()), batch.num_rows).cast(table.folders[name])
-            batch = pa.RecordBatch.from_arrays([*batch.columns, value], names=[*batch.schema.names, name])
-        found = zip(columns, batch.select(columns).columns, strict=True)
-        # A column that is empty here is of no type, and of one in other files.
-        kept = [pa.nulls(len(own), table.schema.field(name).type) if pa.types.is_null(own.type) else own for name, own in found]
-        yield pa.RecordBatch.from_arrays(kept, names=columns) if columns else batch.select(columns), shown + where
-
-
-def _own_batches(
-    path: str, columns: list[str], size: int, table: SourceTable, groups: Sequence[int] | None
-) -> Iterator[tuple[pa.RecordBatch, str]]:
-    """Yields rows with some of the columns that a file has, at least, and where they lie in it."""
-    read = FileRead(path, columns, size, groups)
+    read = FileRead(path, own, size, groups)
     try:
-        for batch in FORMATS[_format(path) or ""].batches(read, table):
-            yield _distinct(batch), read.where
+        for batch in map(_distinct, FORMATS[_format(path) or ""].batches(read, table)):
+            for name in in_folders:
+                value = pa.repeat(pa.scalar(values[name], pa.string()), batch.num_rows).cast(table.folders[name])
+                batch = pa.RecordBatch.from_arrays([*batch.columns, value], names=[*batch.schema.names, name])
+            found = zip(columns, batch.select(columns).columns, strict=True)
+            # A column that is empty here is of no type, and of one in other files.
+            kept = [pa.nulls(len(own), table.schema.field(name).type) if pa.types.is_null(own.type) else own for name, own in found]
+            yield pa.RecordBatch.from_arrays(kept, names=columns) if columns else batch.select(columns), shown + read.where
     except _DAMAGE as error:
         raise _unreadable(table, path, error, read.where) from error
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -69,7 +69,6 @@ if TYPE_CHECKING:
     from gnnkit.datasets.table_types import TableKeywords
     from gnnkit.datasets.tables.hosts import TableEngine  # circular
 
-Columns: TypeAlias = "str | Sequence[str]"
 _SHOWN = 10
 _CHUNK_ROWS, _CHUNK_BYTES = 1 << 20, 16 << 20
 _MIN_MEMORY, _MAX_MEMORY = 64 << 20, 512 << 20
@@ -475,8 +474,7 @@ class TableSource(Shown):
 
     def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
         """The rows of a node array, some at a time."""
-        for _, rows in self._nodes[node_type].chunks(name):
-            yield rows
+        return (rows for _, rows in self._nodes[node_type].chunks(name))
 
     @property
     def _kept(self) -> list[KeptNodes | KeptEdges]:
@@ -523,15 +521,12 @@ class TableSource(Shown):
         if self._after is None:
             return columns_of(owner, self._options, self._place), {}, 0
         types, schema = self._after.manifest.append_state or {}, self._after.schema
-        if isinstance(owner, NodeTable):
-            state, before = types["nodes"][owner.name], schema.node_types[owner.name].num_nodes
-        else:
-            state, before = types["edges"][edge_type_name(owner.name)], schema.edge_types[owner.name].num_edges
+        state = types["nodes"][owner.name] if isinstance(owner, NodeTable) else types["edges"][edge_type_name(owner.name)]
         columns = columns_of(owner, self._options, self._place, state["columns"])
         if state["rows"]:
             for name, column in columns.items():
                 column.resume(state["columns"][name])
-        return columns, state, before
+        return columns, state, schema.counts[owner.name]
 
     def _begin_distinct(self) -> None:
         """Makes the collections of keys of node types without a table.
@@ -619,7 +614,7 @@ class TableSource(Shown):
             return 0
         table = KeyTable.of(nodes.keys, nodes.what)
         nodes.finder = table.ids
-        return table.nbytes
+        return table.slots.nbytes + table.rows.nbytes
 
     def _reader(self, edges: KeptEdges) -> EdgeReader:
         ends = {node_type: self._nodes[node_type] for node_type in edges.owner.node_types}
