@@ -114,8 +114,8 @@ class NpzMember:
             message = f"{self.path}: {self.name} lies column by column (Fortran order); its rows cannot be streamed"
             raise DatasetError(message, "save it in C order")
 
-    def pairs(self) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-        """Yields both rows of a ``[2, n]`` array side by side, ``[k]`` each.
+    def pairs(self) -> Iterator[NDArray[Any]]:
+        """Yields both rows of a ``[2, n]`` array side by side, as ``[2, k]``.
 
         In C order the second row starts behind the whole first one: two readers go through the member at once, one of
         which reads up to there first.
@@ -123,12 +123,12 @@ class NpzMember:
         half = self.shape[1]
         if self.fortran_order:
             for chunk in read_ahead(self._elements(0, 2 * half, multiple=2)):
-                yield chunk[0::2], chunk[1::2]
+                yield np.stack([chunk[0::2], chunk[1::2]])
             return
         first = read_ahead(self._elements(0, half))
         second = read_ahead(self._elements(half, half))
         try:
-            yield from zip(first, second, strict=True)
+            yield from map(np.stack, zip(first, second, strict=True))
         finally:
             first.close()
             second.close()

@@ -583,7 +583,7 @@ def open_binary_layout(info: OgbInfo, tree: OgbTree) -> OgbSource:
         raise DatasetError(
             f"{data_path}: edge_index is {edge_index.dtype} {list(edge_index.shape)} where integers [2, {num_edges}] must be", RESTORE_HINT
         )
-    streamed = partial(_edges, data_path, lambda: map(np.stack, edge_index.pairs()), (num_nodes, num_nodes))
+    streamed = partial(_edges, data_path, edge_index.pairs, (num_nodes, num_nodes))
     ends = OgbArray(_EDGES, streamed, partial(_edge_range, edge_index, num_nodes))
     nodes, edges = OgbTable(num_nodes), OgbTable(num_edges, ends)
     for name, member in members.items():
