@@ -249,3 +249,23 @@ def private_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         # Ranks and sampling processes look for modules where this process does.
         patch.setattr(sys, "path", [*sys.path, QUICK])
         yield
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of gnnkit's of this test's own, empty."""
+    (folder := tmp_path / "home").mkdir()
+    monkeypatch.setenv("GNNKIT_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture
+def one_torch_thread() -> Iterator[None]:
+    """One thread of torch: tests run side by side, and threads that wait for each other by spinning would take each other's time."""
+    import torch
+
+    before, state = torch.get_num_threads(), torch.random.get_rng_state()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+    torch.random.set_rng_state(state)

@@ -30,11 +30,8 @@ VERBS = ("demo", "doctor", "info", "partition", "stores", "serve", "ps", "logs",
 
 
 @pytest.fixture(autouse=True)
-def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home without any store in it."""
-    home = tmp_path / "home"
-    home.mkdir()
-    monkeypatch.setenv("GNNKIT_HOME", str(home))
     monkeypatch.setenv("COLUMNS", "250")
     return home
 

@@ -26,12 +26,8 @@ from gnnkit.errors import DatasetError, GnnkitError, PlanError
 from tests.datasets.reading import read_edge_array, read_edges, read_node_array
 from tests.helpers.machine import ROOT
 
+pytestmark = pytest.mark.usefixtures("home")
 PLAIN = ("node", "to", "node")
-
-
-@pytest.fixture(autouse=True)
-def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GNNKIT_HOME", str(tmp_path / "home"))
 
 
 def pairs(source: Any, edge_type: Any = PLAIN) -> list[tuple[Any, Any]]:

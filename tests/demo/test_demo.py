@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,7 @@ from gnnkit.datasets import products_like
 from gnnkit.datasets.synthetic import PRODUCTS, GeneratedSource
 from gnnkit.demo import Scores, compare_places, conclude, run_demo, train_on_cora, train_on_products_like, verdict
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def one_torch_thread() -> Iterator[None]:
-    """Tests run side by side: threads of PyTorch that wait for each other by spinning would take each other's time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_torch_thread")]
 
 
 @pytest.mark.core

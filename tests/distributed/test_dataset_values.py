@@ -26,15 +26,9 @@ from tests.helpers.batches import same
 from tests.helpers.glt import needs_glt, of_glt
 from tests.helpers.ports import free_port
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("home")]
 EVERYTHING = torch.arange(NUM_NODES)
 DEADLINE_S = 120
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stores are made in a folder of the test."""
-    monkeypatch.setenv("GNNKIT_HOME", str(tmp_path / "home"))
 
 
 def make(dataset: Any, **options: Any) -> Any:

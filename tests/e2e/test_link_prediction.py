@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -13,19 +11,9 @@ from torch_geometric.nn import GCNConv
 from gnnkit import GraphLoader
 from gnnkit.datasets import cora
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_torch_thread")]
 
 SEEDS, EPOCHS = range(5), 6
-
-
-@pytest.fixture(autouse=True)
-def one_torch_thread() -> Iterator[None]:
-    """Tests run side by side: threads of PyTorch that wait for each other by spinning would take each other's time."""
-    before, state = torch.get_num_threads(), torch.random.get_rng_state()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-    torch.random.set_rng_state(state)
 
 
 class Model(nn.Module):

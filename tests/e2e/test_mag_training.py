@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean
 
@@ -36,16 +35,7 @@ def good_enough(root: Path) -> float:
     return float(torch.bincount(tested).max()) / len(tested) + 0.15
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Threads of such small matrices mostly wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("one_thread")
+@pytest.mark.usefixtures("one_torch_thread")
 def test_neighbours_are_what_the_model_learns_from(root: Path, good_enough: float) -> None:
     assert with_gnnkit(root, seed=0) >= good_enough
     assert with_gnnkit(root, seed=0, fan_out=(0, 0), test_fan_out=(0, 0)) < good_enough, "features alone are not enough"

@@ -7,7 +7,7 @@ import gc
 import itertools
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,8 @@ from gnnkit.loader.inference import infer
 from tests.helpers.graphs import stored
 from tests.loader.graphs import NUM_NODES, make, plain, typed
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 EVERYWHERE = pytest.mark.parametrize("backend", [InProcess(2), Colocated(1), GraphStore(1)], ids=["InProcess", "Colocated", "GraphStore"])
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class Sage(nn.Module):

@@ -16,15 +16,10 @@ from gnnkit.errors import GnnkitError, PlanError
 from gnnkit.runtime.ring import SharedBlock
 from gnnkit.runtime.wire import Wire, from_memory
 from gnnkit.unpickling import PickleRefused, RestrictedUnpickler
-from tests.cluster.hosts.setups import OPTIONS, build, expected
+from tests.cluster.hosts.setups import OPTIONS, expected
 from tests.cluster.serving.clients import joined
 from tests.cluster.serving.setups import ANSWER_S, Trainer, hear, refusal, worker_pids
 from tests.helpers.batches import digests
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return build(tmp_path_factory.mktemp("messages"), 1)
 
 
 @pytest.fixture(scope="module")

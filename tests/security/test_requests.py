@@ -10,18 +10,13 @@ import numpy as np
 import pytest
 
 from gnnkit import HGT, PPR, GraphLoader, GraphStoreServers, LayerWise, Store, Walks, serve
-from tests.cluster.hosts.setups import OPTIONS, build
+from tests.cluster.hosts.setups import OPTIONS
 from tests.cluster.parts.services import END, ERROR, LAST, Speaker
 from tests.cluster.serving.setups import ANSWER_S, server_pids, worker_pids
 from tests.helpers.ports import free_port
 from tests.helpers.wires import asked, unpacked
 
 TOKEN = "a token of these tests only"
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return build(tmp_path_factory.mktemp("requests"), 1)
 
 
 @pytest.fixture(scope="module")

@@ -15,18 +15,13 @@ import pytest
 
 import gnnkit
 from gnnkit import GraphLoader, GraphStore, GraphStoreServers, Store, serve
-from tests.cluster.hosts.setups import OPTIONS, build
+from tests.cluster.hosts.setups import OPTIONS
 from tests.cluster.serving.networked import family
 from tests.cluster.serving.setups import ANSWER_S, server_pids
 from tests.helpers.ports import free_port
 from tests.helpers.waiting import wait_until
 
 TOKEN = "5eecre7-0f-these-tests-0nly"
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return build(tmp_path_factory.mktemp("secrets"), 1)
 
 
 @pytest.fixture(scope="module")

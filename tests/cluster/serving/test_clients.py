@@ -70,13 +70,6 @@ def test_several_workers_and_threads(store: Store) -> None:
         assert len(workers(loader)) == 2 and [digests(loader), digests(loader)] == expected(store, 2)
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home of gnnkit's where nothing else is."""
-    monkeypatch.setenv("GNNKIT_HOME", str(tmp_path))
-    return tmp_path
-
-
 def stored(home: Path) -> int:
     """Stores of graphs in memory."""
     return sum(path.name == "manifest.json" for path in (home / "temporary").rglob("*"))
