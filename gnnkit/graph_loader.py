@@ -362,10 +362,11 @@ class GraphLoader(Controls, Shown, metaclass=_Answering):
         given = sort_options(options, input_nodes, with_edge, {"edge_dir": edge_dir, "weight": weight, "time_attr": time_attr})
         index = given.inputs.edge_label_index
         source = PyGSource(data if index is None else without_links(data), edge_arrays=(weight,))
+        given = near_data(given, data)
         wants_edges = has_edge_arrays(source.schema) if with_edge is None else with_edge
         build = replace(given.build, with_edge=wants_edges or wants_all_edges(index))
         graph, events = open_in_memory(source, build, type(data).__name__), History(progress_ui.make_sink(progress))
-        pipeline = on_graph(graph, near_data(given, data), None, wants_edges, events)
+        pipeline = on_graph(graph, given, None, wants_edges, events)
         return cls._over(pipeline)
 
     @classmethod

@@ -485,7 +485,7 @@ def wants_all_edges(edge_label_index: Any) -> bool:
 def without_links(data: Data | HeteroData) -> Data | HeteroData:
     """A PyG object without what its transforms say of links, which is none of the graph's: batches say their own, under the same names."""
     found = copy.copy(data)
-    for store in found.stores:
+    for store in getattr(found, "stores", ()):  # what is no such object is refused by who reads it
         for name in _LINK_ATTRIBUTES:
             if name in store:
                 del store[name]

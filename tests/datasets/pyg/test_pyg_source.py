@@ -326,9 +326,11 @@ class OgbsArrays:
 def test_what_holds_graphs_says_where_the_graph_is(given: Any, advice: str) -> None:
     calls: list[Any] = [
         lambda: gnnkit.GraphLoader.from_pyg(given, num_neighbors=[2]),
+        lambda: gnnkit.GraphLoader.from_pyg(given, num_neighbors=[2], edge_label_index=EDGES),
         lambda: gnnkit.partition(given, 2),
         lambda: gnnkit.GraphLoader.from_source(given, num_neighbors=[2]),
         lambda: gnnkit.pyg.NeighborLoader(given, [2]),
+        lambda: gnnkit.pyg.LinkNeighborLoader(given, [2], edge_label_index=EDGES),
         lambda: gnnkit.pyg.NeighborSampler(given, [2]),
         lambda: gnnkit.pyg.ShaDowKHopSampler(given, 1, 2),
     ]
