@@ -141,7 +141,8 @@ class _Shared:
         self.scheduler: Scheduler[SampledSubgraph | BaseException] = Scheduler(self.window)
         self.schedule: Schedule | None = None
         self.times_at_once, self.left_s = 0, -math.inf  # that the consumer has come back at once; and when it left last
-        self._beside, self._has_cpus = 0, own_cpus() > 1  # batches that a thread is to sample while the consumer samples its own
+        self._beside = 0  # batches that a thread is to sample while the consumer samples its own
+        self._has_cpus = own_cpus() > 1  # else the two would take the one from each other
         self._batch_times = BatchTimes()
         self._tables: GraphTables | None = None
         self._tables_lock = threading.Lock()
@@ -177,8 +178,10 @@ class _Shared:
         group = max(1, min(self._batch_times.batches_in(self.loop.group_s), _LARGEST_GROUP, 1 + self.scheduler.delivered))
         self.scheduler.window = max(self.window, 2 * group)
         self.pool.keep = max(self.pool.keep, self.scheduler.window + 1)  # a smaller group's blocks are too few for the next larger one
-        claim, self._beside = self.claimed(group), group * self._has_cpus
-        self.work.notify()
+        claim = self.claimed(group)
+        if self._has_cpus:
+            self._beside = group
+            self.work.notify()
         return claim
 
     def claimed(self, most: int = 1) -> _Claim | None:

@@ -357,9 +357,9 @@ class _EdgeTypeAppend:
             for name, writer in writers.items():
                 if name == "weight_prefix":
                     continue
-                before = held[name]
-                assert before is not None, name
-                rows, recoding = np.asarray(before[first:last]), self.recodings.get(name)
+                stored = held[name]
+                assert stored is not None, name
+                rows, recoding = np.asarray(stored[first:last]), self.recodings.get(name)
                 rows = rows if recoding is None else recoding(rows)
                 dtype = writer.spec.dtype
                 merged[name] = _inserted(rows.astype(dtype, copy=False), places, mine.columns[name].astype(dtype, copy=False))

@@ -216,7 +216,7 @@ def file_name(name: str) -> str:
 
 
 def type_folder(owner: NodeType | EdgeType) -> str:
-    """Returns what a folder is called after an edge type."""
+    """Returns what a folder is called after a node type or an edge type."""
     return "__".join(map(file_name, owner)) if isinstance(owner, tuple) else file_name(owner)
 
 
