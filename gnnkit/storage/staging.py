@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gnnkit.errors import MemoryLimitError, StoreError
 from gnnkit.events import Event, EventSink
-from gnnkit.files import give_up_lock, read_json, take_lock, why_unwritable, write_whole
+from gnnkit.files import give_up_lock, os_errors, read_json, take_lock, why_unwritable, write_whole
 from gnnkit.host import available_cpus, available_memory
 from gnnkit.schema import GraphSchema
 from gnnkit.storage.files import sync
@@ -115,12 +115,9 @@ def locked(path: Path, wait_timeout_s: float, events: EventSink, work: str = "bu
     file, held, deadline = path.with_name(f".{path.name}.lock"), None, Deadline(wait_timeout_s)
     try:
         for tries in count():
-            try:
+            with os_errors(f"{path.parent} cannot be written", path.parent, "choose another folder with store_dir=...", StoreError):
                 path.parent.mkdir(parents=True, exist_ok=True)  # the last owner of the lock may have removed it
                 held = take_lock(file)
-            except OSError as error:
-                what = why_unwritable(error, path.parent)
-                raise StoreError(f"{path.parent} cannot be written: {what}", "choose another folder with store_dir=...") from error
             if held is not None:
                 break
             if deadline.has_passed:
