@@ -56,6 +56,12 @@ def store_i32(typing_context, address, value):
     return _store(_I32)
 
 
+def _ask_for_line(builder, address, locality=3):
+    kind = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    builder.call(function, [builder.inttoptr(address, _I8.as_pointer()), _I32(0), _I32(locality), _I32(1)])
+
+
 @intrinsic
 def prefetch(typing_context, address):
     """Asks the CPU to load the cache line at ``address``; any address is allowed, also one that is not mapped."""
@@ -67,18 +73,37 @@ def prefetch(typing_context, address):
     return types.void(types.int64), codegen
 
 
-def _ask_for_line(builder, address):
-    kind = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
-    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    builder.call(function, [builder.inttoptr(address, _I8.as_pointer()), _I32(0), _I32(3), _I32(1)])
+@intrinsic
+def prefetch_into(typing_context, first, address):
+    """``prefetch`` into the ``first`` cache, or no nearer than into the second, which waits for more lines at a time on many processors."""
+
+    def codegen(context, builder, signature, args):
+        for locality in _localities(builder, args[0]):
+            _ask_for_line(builder, args[1], locality)
+        return context.get_dummy_value()
+
+    return types.void(types.boolean, types.int64), codegen
+
+
+def _localities(builder, first):
+    """The cache to ask into, once for the ``first`` and once for the second one: what is built for each is run where it is the one."""
+    with builder.if_else(first) as (into_first, into_second):
+        with into_first:
+            yield 3
+        with into_second:
+            yield 2
 
 
 @helper
-def prefetch_bytes(address: int, count: int) -> None:
-    """``prefetch`` of all lines that so many bytes lie in."""
-    for offset in range(0, count, LINE):
-        prefetch(address + offset)
-    prefetch(address + count - 1)
+def prefetch_bytes(first: bool, address: int, width: int) -> None:
+    """``prefetch_into`` of the lines of a row but for its first one, where rows of this width follow each other from a line's beginning on.
+
+    Each is asked for once: a second request would take as long as one for another line. A row of 400 bytes begins at a multiple of 16, and
+    lies in seven.
+    """
+    for offset in range(LINE, width - min(width & -width, LINE), LINE):
+        prefetch_into(first, address + offset)
+    prefetch_into(first, address + width - 1)
 
 
 @intrinsic
@@ -103,25 +128,33 @@ def _at(builder, base, offset):
 
 
 def prefetch_row(half: int):
-    """An intrinsic ``(address, width)``: ``prefetch`` of all of a row of ``half`` to ``2 * half`` lines."""
+    """An intrinsic like ``prefetch_bytes``, for a row of ``half`` to ``2 * half`` lines; without a loop."""
 
     @intrinsic
-    def prefetch_lines(typing_context, address, width):
+    def prefetch_lines(typing_context, first, address, width):
         def codegen(context, builder, signature, args):
-            last = builder.sub(args[1], _I64(1))  # in a line of its own where the row begins in the middle of one
-            behind = [_I64(LINE * i) for i in range(half, 2 * half)]
-            behind = [builder.select(builder.icmp_signed("<", offset, last), offset, last) for offset in behind]
-            for offset in (*(_I64(LINE * i) for i in range(half)), *behind, last):
-                _ask_for_line(builder, builder.add(args[0], offset))
+            first, address, width = args
+            begins = builder.and_(width, builder.neg(width))  # of this number rows begin at multiples, up to a line
+            last = builder.sub(width, builder.select(builder.icmp_signed("<", begins, _I64(LINE)), begins, _I64(LINE)))
+            for locality in _localities(builder, first):
+                for i in range(1, half - 1):
+                    _ask_for_line(builder, builder.add(address, _I64(LINE * i)), locality)
+                for offset in (_I64(LINE * i) for i in range(half - 1, 2 * half)):
+                    with builder.if_then(builder.icmp_signed("<", offset, last), likely=True):
+                        _ask_for_line(builder, builder.add(address, offset), locality)
+                _ask_for_line(builder, builder.add(address, builder.sub(width, _I64(1))), locality)
             return context.get_dummy_value()
 
-        return types.void(types.int64, types.int64), codegen
+        return types.void(types.boolean, types.int64, types.int64), codegen
 
     return prefetch_lines
 
 
 def copy_row(half: int):
-    """An intrinsic ``(target, source, width)``: copies such a row as its first ``half`` lines and its last ones, which may overlap."""
+    """An intrinsic ``(target, source, width)``: copies a row of ``half`` to ``2 * half`` lines as its first ``half`` and its last ones.
+
+    These may overlap.
+    """
 
     @intrinsic
     def copy_lines(typing_context, target, source, width):
@@ -209,6 +242,25 @@ def _repeated(builder, value, count):
     return builder.shuffle_vector(builder.insert_element(none, value, _I32(0)), none, ir.Constant(ir.VectorType(_I32, count), None))
 
 
+def _mixed(builder, values):
+    """``keys.mix`` of each of 16 int64."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+        values = builder.xor(values, builder.lshr(values, _repeated(builder, _I64(shift), 16)))
+        values = builder.mul(values, _repeated(builder, _I64(factor), 16))
+    return values
+
+
+def _multiplied_high(builder, a, b):
+    """``multiply_high`` of 16 int64 each, by their halves: vectors have no product of 128 bits."""
+    half, low = _repeated(builder, _I64(32), 16), _repeated(builder, _I64(0xFFFFFFFF), 16)
+    (a_high, a_low), (b_high, b_low) = ((builder.lshr(value, half), builder.and_(value, low)) for value in (a, b))
+    first = builder.lshr(builder.mul(a_low, b_low), half)
+    second = builder.add(builder.mul(a_high, b_low), first)
+    third = builder.add(builder.mul(a_low, b_high), builder.and_(second, low))
+    highest = builder.add(builder.mul(a_high, b_high), builder.lshr(second, half))
+    return builder.add(highest, builder.lshr(third, half))
+
+
 @intrinsic
 def fold_16(typing_context, key, address):
     """``keys.fold`` of a key and each of the 16 uint64 at ``address``, in their place."""
@@ -217,14 +269,42 @@ def fold_16(typing_context, key, address):
         place = builder.inttoptr(args[1], ir.VectorType(_I64, 16).as_pointer())
         golden = _repeated(builder, _I64(GOLDEN), 16)
         values = builder.xor(_repeated(builder, args[0], 16), builder.mul(builder.load(place, align=8), golden))
-        values = builder.add(values, golden)
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
-            values = builder.xor(values, builder.lshr(values, _repeated(builder, _I64(shift), 16)))
-            values = builder.mul(values, _repeated(builder, _I64(factor), 16))
-        builder.store(values, place, align=8)
+        builder.store(_mixed(builder, builder.add(values, golden)), place, align=8)
         return context.get_dummy_value()
 
     return types.void(types.uint64, types.int64), codegen
+
+
+@intrinsic
+def floyd_16(typing_context, drawn, stride, keys, degrees, index, count):
+    """Draw ``index`` of Floyd's samples of ``count`` positions, of 16 nodes, see ``passes.pick_uniform``.
+
+    ``keys`` and ``degrees`` are addresses of 16 int64; the draws of one number are at ``drawn``, ``stride`` bytes behind those before.
+    """
+
+    def codegen(context, builder, signature, args):
+        drawn, stride, keys, degrees, index, count = args
+        kind = ir.VectorType(_I64, 16)
+
+        def load(address):
+            return builder.load(builder.inttoptr(address, kind.as_pointer()), align=8)
+
+        def draws(row):
+            return builder.add(drawn, builder.mul(row, stride))
+
+        number = builder.mul(builder.add(index, _I64(1)), _I64(GOLDEN))
+        random = _mixed(builder, builder.add(load(keys), _repeated(builder, number, 16)))
+        last = builder.add(load(degrees), _repeated(builder, builder.sub(index, count), 16))
+        picks = _multiplied_high(builder, random, builder.add(last, _repeated(builder, _I64(1), 16)))
+        repeated = cgutils.alloca_once_value(builder, ir.Constant(ir.VectorType(ir.IntType(1), 16), None))
+        with cgutils.for_range(builder, index) as loop:
+            same = builder.icmp_signed("==", load(draws(loop.index)), picks)
+            builder.store(builder.or_(builder.load(repeated), same), repeated)
+        picks = builder.select(builder.load(repeated), last, picks)
+        builder.store(picks, builder.inttoptr(draws(index), kind.as_pointer()), align=8)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 6), codegen
 
 
 @intrinsic
@@ -268,6 +348,18 @@ def set_float(typing_context, base, index, value):
 
 
 @intrinsic
+def either(typing_context, condition, a, b):
+    """``a`` where the condition holds, or ``b``, by a condition that cannot be predicted: never a jump."""
+
+    def codegen(context, builder, signature, args):
+        chosen = builder.select(*args)
+        chosen.set_metadata("unpredictable", builder.module.add_metadata([]))
+        return chosen
+
+    return types.int64(types.boolean, types.int64, types.int64), codegen
+
+
+@intrinsic
 def multiply_high(typing_context, a, b):
     """The upper 64 bits of the 128-bit product of two uint64."""
 
@@ -296,11 +388,11 @@ def call_system(typing_context, function, first, second, third, fourth, fifth, s
 # mypy: disable-error-code="no-any-return"
 
 
-# Elements of ``ahead`` int64 [7 + 2 K]: the address of the system's ``madvise``, 0 where nothing is asked for; the bytes of a page; the
+# Elements of ``ahead`` int64 [8 + 2 K]: the address of the system's ``madvise``, 0 where nothing is asked for; the bytes of a page; the
 # number of rows that are asked for before the first of them is read; the advice by which the system counts pages as used, or 0; and how
 # rows are copied, see ``gnnkit.kernels.row_copies``. Then come the pages that were asked for lately, by their number modulo K, a power
 # of two, and those that were used; threads share them, and may miss each other's.
-MADVISE, PAGE, WINDOW, POPULATE, VECTORS, ROWS_AHEAD, STREAMED_FROM, LATELY = range(8)
+MADVISE, PAGE, WINDOW, POPULATE, VECTORS, ROWS_AHEAD, STREAMED_FROM, INTO_FIRST, LATELY = range(9)
 
 # MADV_WILLNEED on every system that has ``madvise``.
 _WILL_NEED = 3

@@ -24,7 +24,7 @@ NEVER = 1 << 62
 _OF_PROCESSOR = ("vendor_id", "model name", "cpu family", "model", "stepping", "cache size", "CPU implementer", "CPU part")
 _MOST_BYTES = 1 << 16
 # Where kernels look for it in the table of a ``ReadAhead``: see ``gnnkit.kernels.native``, which brings the compiler.
-_PLACE = slice(4, 7)
+_PLACE = slice(4, 8)
 
 
 @dataclass(frozen=True)
@@ -35,22 +35,28 @@ class RowCopies:
         vectors: Whether rows of two to eight lines of the cache are copied by vectors; otherwise by ``memcpy``, as all others are.
         rows_ahead: Rows that are asked of memory ahead of the one that is copied, at least 1.
         streamed_from: Bytes of rows from which on they are written past the caches.
+        into_first: Whether rows that are written past the caches are asked for into the first cache, as all others are; otherwise into the
+            second one.
         bytes_per_s: Bytes that were copied a second in each of the ways that were tried; empty where nothing was measured.
     """
 
     vectors: bool = True
     rows_ahead: int = 16
     streamed_from: int = 8 << 20
+    into_first: bool = True
     bytes_per_s: Mapping[str, float] = field(default_factory=dict)
 
     def entered(self, table: NDArray[np.int64]) -> NDArray[np.int64]:
         """Enters it into the table of a ``ReadAhead``, which is returned."""
-        table[_PLACE] = self.vectors, self.rows_ahead, self.streamed_from
+        table[_PLACE] = self.vectors, self.rows_ahead, self.streamed_from, self.into_first
         return table
 
     def __str__(self) -> str:
         """The choice in words."""
-        streamed = "kept in caches" if self.streamed_from == NEVER else f"past the caches from {format_bytes(self.streamed_from, 1024)} on"
+        streamed = "kept in caches"
+        if self.streamed_from != NEVER:
+            by = "" if self.into_first else " by way of the second cache"
+            streamed = f"past the caches from {format_bytes(self.streamed_from, 1024)} on{by}"
         return f"{'vectors' if self.vectors else 'memcpy'}, {self.rows_ahead} rows asked for ahead, {streamed}"
 
     @property
@@ -77,15 +83,20 @@ def place_of_row_copies() -> Path:
     return kernel_cache_root() / f"row-copies-{name}.json"
 
 
-def row_copies() -> RowCopies:
-    """Returns the choice for this machine; the usual one as long as nothing was measured here."""
+def kept_row_copies() -> RowCopies | None:
+    """Reads the choice that is kept for this machine; None where there is none, or none that can be read."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         kept = read_json(place_of_row_copies(), _MOST_BYTES)
         rates = {str(way): float(rate) for way, rate in kept["bytes_per_s"].items()}
-        found = RowCopies(bool(kept["vectors"]), int(kept["rows_ahead"]), int(kept["streamed_from"]), rates)
+        found = RowCopies(bool(kept["vectors"]), int(kept["rows_ahead"]), int(kept["streamed_from"]), bool(kept["into_first"]), rates)
         if 1 <= found.rows_ahead <= 64 and found.streamed_from > 0:
             return found
-    return RowCopies()
+    return None
+
+
+def row_copies() -> RowCopies:
+    """Returns the choice for this machine; the usual one as long as nothing was measured here."""
+    return kept_row_copies() or RowCopies()
 
 
 def keep_row_copies(choice: RowCopies) -> None:

@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from gnnkit.kernels.jit import helper, kernel
 from gnnkit.kernels.native import (
+    INTO_FIRST,
     LINE,
     PAGE,
     ROWS_AHEAD,
@@ -28,6 +29,7 @@ from gnnkit.kernels.native import (
     load_i64,
     prefetch,
     prefetch_bytes,
+    prefetch_into,
     prefetch_row,
     store_i64,
     stream_line,
@@ -66,6 +68,9 @@ COPY, LOOK_UP, GATHER, UNPACK = range(4)
 
 # Words asked of memory ahead of the one being copied: enough to cover a DRAM access at the speed of one core.
 _AHEAD = 16
+# Rows whose first line is asked for before the others are, which brings the page's address; and places for the addresses of rows that are
+# on their way, more than the most that are asked for ahead.
+_LEAD, _SOURCES = 8, 128
 # Bytes that are collected before whole lines of them are written, and the widest row that there is room for behind them.
 _COLLECTED, WIDEST_STREAMED = 1024, 2048
 
@@ -101,25 +106,29 @@ def _rows_of(half: int | None, *, streams: bool, gaps: bool) -> Any:
 
     A loop whose copies are known to the compiler takes three quarters of the time of one that calls ``memcpy``. One that streams collects
     rows in the first cache, and writes whole lines past the others, where they would not stay: no line is fetched only to be overwritten.
-    ``gaps``: rows of negative ids are left as they are.
+    ``gaps``: rows of negative ids are left as they are; for the address of one stands that of all addresses, which is in the cache.
     """
     prefetch_lines, copy_lines = (prefetch_bytes, copy_bytes) if half is None else (prefetch_row(half), copy_row(half))
 
-    def gather(far: int, parts: NDArray[np.int64], bounds: NDArray[np.int64], ids: int, count: int, width: int, target: int) -> None:
-        single, collected, lead = bounds.size == 2, 0, 0
+    def gather(
+        far: int, first: bool, parts: NDArray[np.int64], bounds: NDArray[np.int64], ids: int, count: int, width: int, target: int
+    ) -> None:
+        sources, collected, lead = lines_of_stack(), 0, 0
         if streams:
             collected = lines_of_stack()
         to = collected if streams else target
-        for i in range(-far, count):
-            if i + far < count:
-                v = load_i64(ids + (i + far) * 8)
-                if not gaps or v >= 0:
-                    p = 0 if single else find_part(bounds, v)
-                    prefetch_lines(parts[p] + (v - bounds[p]) * width, width)
+        for i in range(-far - _LEAD, count):
+            if i + far + _LEAD < count:
+                v, place = load_i64(ids + (i + far + _LEAD) * 8), sources + (i + far + _LEAD) % _SOURCES * 8
+                p = find_part(bounds, v)
+                store_i64(place, sources if gaps and v < 0 else parts[p] + (v - bounds[p]) * width)
+                prefetch_into(first, load_i64(place))
+            if 0 <= i + far < count:
+                prefetch_lines(first, load_i64(sources + (i + far) % _SOURCES * 8), width)
             if i < 0:
                 continue
-            v = load_i64(ids + i * 8)
-            if gaps and v < 0:
+            source = load_i64(sources + i % _SOURCES * 8)
+            if gaps and source == sources:
                 if streams:
                     whole = (to - collected) // LINE * LINE
                     if whole > 0:
@@ -133,8 +142,7 @@ def _rows_of(half: int | None, *, streams: bool, gaps: bool) -> Any:
                 else:
                     to += width
                 continue
-            p = 0 if single else find_part(bounds, v)
-            copy_lines(to, parts[p] + (v - bounds[p]) * width, width)
+            copy_lines(to, source, width)
             to += width
             if streams and to - collected >= _COLLECTED:
                 whole = (to - collected) // LINE * LINE
@@ -160,19 +168,19 @@ def row_gatherer(*, gaps: bool) -> Any:
         ahead: NDArray[np.int64], parts: NDArray[np.int64], bounds: NDArray[np.int64], ids: int, count: int, width: int, target: int
     ) -> None:
         streams = count * width >= ahead[STREAMED_FROM] and width <= WIDEST_STREAMED and target % LINE == 0
-        vectors, far = ahead[VECTORS] != 0, ahead[ROWS_AHEAD]
+        vectors, far, first = ahead[VECTORS] != 0, ahead[ROWS_AHEAD], ahead[INTO_FIRST] != 0
         if streams and vectors and 2 * LINE <= width <= 4 * LINE:
-            streamed_2(far, parts, bounds, ids, count, width, target)
+            streamed_2(far, first, parts, bounds, ids, count, width, target)
         elif streams and vectors and 4 * LINE < width <= 8 * LINE:
-            streamed_4(far, parts, bounds, ids, count, width, target)
+            streamed_4(far, first, parts, bounds, ids, count, width, target)
         elif streams:
-            streamed_any(far, parts, bounds, ids, count, width, target)
+            streamed_any(far, first, parts, bounds, ids, count, width, target)
         elif vectors and 2 * LINE <= width <= 4 * LINE:
-            kept_2(far, parts, bounds, ids, count, width, target)
+            kept_2(far, True, parts, bounds, ids, count, width, target)
         elif vectors and 4 * LINE < width <= 8 * LINE:
-            kept_4(far, parts, bounds, ids, count, width, target)
+            kept_4(far, True, parts, bounds, ids, count, width, target)
         else:
-            kept_any(far, parts, bounds, ids, count, width, target)
+            kept_any(far, True, parts, bounds, ids, count, width, target)
 
     return _named_helper(gather, gaps)
 
@@ -194,7 +202,8 @@ def _unpack(
         if i + _AHEAD < count:
             v = load_i64(ids + (i + _AHEAD) * 8)
             p = 0 if single else find_part(bounds, v)
-            prefetch_bytes(parts[p] + (v - bounds[p]) * width, width)
+            prefetch(parts[p] + (v - bounds[p]) * width)
+            prefetch_bytes(True, parts[p] + (v - bounds[p]) * width, width)
         v = load_i64(ids + i * 8)
         p = 0 if single else find_part(bounds, v)
         source, to = parts[p] + (v - bounds[p]) * width, target + i * columns * 4
@@ -277,7 +286,7 @@ def fill(
     """Runs the steps in order.
 
     Args:
-        ahead: int64 ``[7 + 2 K]``, ``ReadAhead.table``.
+        ahead: int64 ``[8 + 2 K]``, ``ReadAhead.table``.
         steps: int64 ``[S, 7]``, see the column names above; ``IDS`` and ``TARGET`` are addresses.
         tables: int64 ``[A, P]``: for each array, the address of every part's rows.
         bounds: int64 ``[B, P + 1]``: for each type, the id at which every part starts.

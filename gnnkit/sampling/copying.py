@@ -6,6 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from gnnkit.files import give_up_lock, take_lock
 from gnnkit.host import available_memory
 from gnnkit.kernels.folder import kernel_cache_root
 from gnnkit.kernels.native import LINE
-from gnnkit.kernels.row_copies import NEVER, RowCopies, keep_row_copies, place_of_row_copies
+from gnnkit.kernels.row_copies import NEVER, RowCopies, keep_row_copies, kept_row_copies
 from gnnkit.sampling.batch_writer import GATHER, fill
 from gnnkit.sampling.tables import NUM_WHOLE, address_of
 from gnnkit.storage.arrays import ReadAhead
@@ -67,20 +68,15 @@ def measured() -> RowCopies:
         first, fastest = next(iter(ways)), min(ways, key=lambda name: seconds[name])
         return ways[fastest if seconds[fastest] < (1 - _MARGIN) * seconds[first] else first]
 
-    found = best(
-        {
-            "vectors past the caches": usual,
-            "vectors": RowCopies(streamed_from=NEVER),
-            "memcpy past the caches": RowCopies(vectors=False),
-            "memcpy": RowCopies(vectors=False, streamed_from=NEVER),
-        }
-    )
-    found = best({f"{far} rows ahead": RowCopies(found.vectors, far, found.streamed_from) for far in (usual.rows_ahead, 8, 32)})
+    ways = dict[str, RowCopies]()
+    for name, way in {"vectors": usual, "memcpy": replace(usual, vectors=False)}.items():
+        ways |= {f"{name} past the caches": way, f"{name} by the second cache": replace(way, into_first=False)}
+        ways[name] = replace(way, streamed_from=NEVER)
+    found = best(ways)
+    found = best({f"{far} rows ahead": replace(found, rows_ahead=far) for far in (usual.rows_ahead, 8, 32)})
     if found.streamed_from != NEVER:
-        size = _SMALL * _WIDTH
-        kept, streamed = (RowCopies(found.vectors, found.rows_ahead, limit) for limit in (found.streamed_from, size))
-        found = best({"kept": kept, "past the caches": streamed}, _SMALL, " at 1 MB")
-    return RowCopies(found.vectors, found.rows_ahead, found.streamed_from, rates)
+        found = best({"kept": found, "past the caches": replace(found, streamed_from=_SMALL * _WIDTH)}, _SMALL, " at 1 MB")
+    return replace(found, bytes_per_s=rates)
 
 
 def measure_once(*, again: bool = False) -> None:
@@ -89,7 +85,7 @@ def measure_once(*, again: bool = False) -> None:
     Args:
         again: Also where it has been measured.
     """
-    if (place_of_row_copies().exists() and not again) or available_memory() < 8 * _NUM_ROWS * _WIDTH:
+    if (kept_row_copies() is not None and not again) or available_memory() < 8 * _NUM_ROWS * _WIDTH:
         return
     with contextlib.suppress(OSError):  # a folder that cannot be written to: rows are copied as usual
         lock = kernel_cache_root() / "row-copies.lock"

@@ -1,9 +1,9 @@
 """Access to the graph: how a walk reaches neighbours and rows that are here, hop by hop.
 
 It works through the frontier in blocks of ``BLOCK`` nodes, and through each block in passes, so that every random access was
-asked of memory a pass earlier: row bounds, then draws, then neighbour ids, then the relabelling table. Four things carry its
-speed, each measured alone: a direct-address table for relabelling instead of a hash map, prefetching, scratch that is
-reused, and tables of addresses, so that parts and dtypes cost a branch and not a copy of the code.
+asked of memory a pass earlier: row bounds, then draws, then neighbour ids, then the relabelling table. Five things carry its
+speed, each measured alone: a direct-address table for relabelling instead of a hash map, prefetching, draws of 16 nodes by the
+same instructions, scratch that is reused, and tables of addresses, so that parts and dtypes cost no copy of the code.
 """
 
 from __future__ import annotations
@@ -324,7 +324,7 @@ def walk(
     """Samples the neighbourhoods of batches, one after the other: their nodes and edges lie behind each other in the buffers.
 
     Args:
-        ahead: int64 ``[7 + 2 K]``, ``ReadAhead.table``.
+        ahead: int64 ``[8 + 2 K]``, ``ReadAhead.table``.
         relations: int64 ``[R, 6]``, see the column names above; edge types in canonical order.
         parts: int64 ``[R, P, 6]``.
         bounds: int64 ``[T, P + 1]``, store ids at which each part starts.

@@ -15,7 +15,9 @@ from gnnkit.kernels.native import (
     WINDOW,
     ask,
     asks,
+    either,
     first_bit,
+    floyd_16,
     fold_16,
     int32_at,
     load_i64,
@@ -33,7 +35,7 @@ from gnnkit.sampling.owners import NO_CHANGE
 # mypy: disable-error-code="no-any-return"
 
 
-# Above this fan-out, repeats among a node's picks are looked up in a table instead of compared one by one.
+# Above this fan-out, repeats among a node's picks are looked up in a table instead of compared one by one, for many nodes together.
 LINEAR_FAN_OUT = 32
 # Redraws of one weighted pick before it is drawn from the remaining weight directly.
 MAX_REDRAWS = 32
@@ -41,16 +43,10 @@ MAX_REDRAWS = 32
 
 @helper
 def pick_uniform(key: np.uint64, degree: int, count: int, picks: NDArray[np.int64], table: NDArray[np.int64]) -> None:
-    """Floyd's sample of ``count`` of ``degree`` positions without replacement (Bentley and Floyd, CACM 30(9), 1987)."""
-    if count <= LINEAR_FAN_OUT:
-        for i in range(count):
-            j = degree - count + i
-            pick = bounded(draw_u64(key, i), j + 1)
-            repeated = False
-            for q in range(i):
-                repeated |= picks[q] == pick
-            picks[i] = j if repeated else pick
-        return
+    """Floyd's sample of ``count`` of ``degree`` positions without replacement (Bentley and Floyd, CACM 30(9), 1987).
+
+    ``_draw_together`` draws samples of up to ``LINEAR_FAN_OUT``.
+    """
     mask = table.size - 1
     for i in range(table.size):
         table[i] = -1
@@ -402,10 +398,10 @@ ROW, COL, POSITION, CAPACITY = range(4)
 # Columns of ``node_buffers`` [num_node_types, 3]: two addresses and a number.
 LOCAL_OF, NODES, BASE = range(3)
 
-# Rows of ``work`` [5, BLOCK]: of each node of a block, its part, first edge that counts, number of those, number to take, and the
-# running sum of weights before them.
-PART, START, DEGREE, COUNT, WEIGHT_BASE = range(5)
-WORK_ROWS = 5
+# Rows of ``work`` [38, BLOCK]: of each node of a block, its part, first edge that counts, number of those, number to take, the running sum
+# of weights before them, the key of its draws, and what was drawn, where that is done for many nodes together.
+PART, START, DEGREE, COUNT, WEIGHT_BASE, DRAW_KEY, DRAWN = range(7)
+WORK_ROWS = DRAWN + LINEAR_FAN_OUT
 
 BLOCK = 64
 # Neighbours whose variates are worked out together.
@@ -422,13 +418,11 @@ DONE, DAMAGED, STRANGE = -1, -2, -3
 @helper
 def find_part(bounds: NDArray[np.int64], value: int) -> int:
     """The part ``p`` with ``bounds[p] <= value < bounds[p + 1]``."""
-    low, high = 0, bounds.size - 1
-    while high - low > 1:
-        middle = (low + high) >> 1
-        if value >= bounds[middle]:
-            low = middle
-        else:
-            high = middle
+    low, count = 0, bounds.size - 1
+    while count > 1:
+        half = count >> 1
+        low += either(value >= bounds[low + half], half, 0)
+        count -= half
     return low
 
 
@@ -502,6 +496,12 @@ def measure(
 
 
 @helper
+def _dataset_id(bounds: NDArray[np.int64], global_id: NDArray[np.int64], p: int, node: int) -> int:
+    """The id in the dataset of a node of part ``p``."""
+    return node if global_id[p, 0] == 0 else load_id(global_id[p, 0], node - bounds[p], global_id[p, 1])
+
+
+@helper
 def pick_some(
     parts: NDArray[np.int64],
     bounds: NDArray[np.int64],
@@ -526,18 +526,55 @@ def pick_some(
         for q in range(taken):
             picks[q] = degree - taken + q
         return
-    node = load_i64(nodes + i * 8)
-    if global_id[p, 0] != 0:
-        node = load_id(global_id[p, 0], node - bounds[p], global_id[p, 1])
     rooted = key if roots == 0 else fold_u64(key, uint64(load_i64(roots + i * 8)))
+    node = _dataset_id(bounds, global_id, p, load_i64(nodes + i * 8))
     pick(fold_u64(rooted, uint64(node)), prefix, base, degree, taken, replace, weighted, picks, table)
 
 
 @helper
+def _draw_together(
+    bounds: NDArray[np.int64],
+    global_id: NDArray[np.int64],
+    fan_out: int,
+    key: np.uint64,
+    nodes: int,
+    roots: int,
+    first: int,
+    last: int,
+    work: NDArray[np.int64],
+) -> None:
+    """Draws Floyd's samples of all nodes of a block, as if each had more edges than are taken.
+
+    See ``pick_uniform``; a draw of 16 nodes takes as many instructions as one of one node.
+    """
+    for i in range(first, last):
+        node = _dataset_id(bounds, global_id, work[PART, i - first], load_i64(nodes + i * 8))
+        work[DRAW_KEY, i - first] = node
+    if roots == 0:
+        for b in range(0, last - first, 16):
+            fold_16(key, work.ctypes.data + (DRAW_KEY * BLOCK + b) * 8)
+    else:
+        for i in range(first, last):
+            rooted = fold_u64(key, uint64(load_i64(roots + i * 8)))
+            work[DRAW_KEY, i - first] = np.int64(fold_u64(rooted, uint64(work[DRAW_KEY, i - first])))
+    for b in range(0, last - first, 16):
+        at = work.ctypes.data + b * 8
+        keys, degrees, drawn = at + DRAW_KEY * BLOCK * 8, at + DEGREE * BLOCK * 8, at + DRAWN * BLOCK * 8
+        for i in range(fan_out):
+            floyd_16(drawn, BLOCK * 8, keys, degrees, i, fan_out)
+
+
+@helper
 def ask_for_all(neighbors: int, num_bytes: int) -> None:
-    """Asks memory for a node's neighbour ids, of which all are read and not those alone that are taken; but for the first ones."""
+    """Asks memory for a node's neighbour ids, of which all are read; but for the first ones, and no more than it does by itself in time."""
     for offset in range(64, min(num_bytes, 1024), 64):
         prefetch(neighbors + offset)
+
+
+@helper
+def _ask_for_next(parts: NDArray[np.int64], work: NDArray[np.int64], b: int, width: int) -> None:
+    """``ask_for_all`` of node ``b`` of a block."""
+    ask_for_all(parts[work[PART, b], INDICES] + work[START, b] * width, work[DEGREE, b] * width)
 
 
 @helper
@@ -580,6 +617,9 @@ def choose(
     ranks, places, chunk = np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(CHUNK if shared else 0, np.uint64)
     row, col, position = buffers[ROW], buffers[COL], buffers[POSITION]
     width, weighted = relation[INDICES_WIDTH], relation[WEIGHTED] == 1
+    together = not (shared or weighted or latest or replace) and 0 < fan_out <= LINEAR_FAN_OUT
+    if together:
+        _draw_together(bounds, global_id, fan_out, key, nodes, roots, first, last, work)
     for i in range(first, last):
         b = i - first
         p, start, degree, count = work[PART, b], work[START, b], work[DEGREE, b], work[COUNT, b]
@@ -591,24 +631,24 @@ def choose(
         if everything and not weighted:
             for q in range(taken):
                 store_i64(row + (e + q) * 8, neighbors + q * width)
-            for q in range(16, taken, 16):
-                prefetch(neighbors + q * width)
+            ask_for_all(neighbors, taken * width)
         else:
+            by_itself = everything or not together
+            picked, step = (picks.ctypes.data, 8) if by_itself else (work.ctypes.data + (DRAWN * BLOCK + b) * 8, BLOCK * 8)
             if everything:
                 take_positive(prefix, base, degree, taken, picks)
             elif shared:
-                if i + 2 < last:
-                    ask_for_all(parts[work[PART, b + 2], INDICES] + work[START, b + 2] * width, work[DEGREE, b + 2] * width)
+                _ask_for_next(parts, work, min(b + 2, last - first - 1), width)
                 pick_smallest(
                     variates, ids, relation[NUM_NEIGHBOR_NODES], neighbors, width, prefix, base, degree, taken, weighted, picks, ranks,
                     places, chunk,
                 )  # fmt: skip
-            else:
+            elif not together:
                 pick_some(
                     parts, bounds, global_id, replace, weighted, latest, key, nodes, roots, i, p, prefix, base, degree, taken, picks, table
                 )  # fmt: skip
             for q in range(taken):
-                address = neighbors + picks[q] * width
+                address = neighbors + load_i64(picked + q * step) * width
                 prefetch(address)
                 store_i64(row + (e + q) * 8, address)
         for q in range(e, e + taken):

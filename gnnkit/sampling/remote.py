@@ -298,7 +298,7 @@ def copy_local(
     """Copies the rows that are here into their places.
 
     Args:
-        ahead: int64 ``[7 + 2 K]``, ``ReadAhead.table``.
+        ahead: int64 ``[8 + 2 K]``, ``ReadAhead.table``.
         ids: Address of int64 ``[count]``, as ``list_rows`` finds them.
         count: Rows of the batch.
         parts: int64 ``[P + R]``, the addresses of each part's rows, and of each array of replicated rows; 0 for parts of other hosts.
@@ -361,7 +361,8 @@ def place_rows(source: int, count: int, places: NDArray[np.int64], width: int, t
             store_i64(target + places[i] * 8, value)
             continue
         if i + _AHEAD < count:  # lines that are written in part are fetched first: asked of memory long before
-            prefetch_bytes(target + places[i + _AHEAD] * width, width)
+            prefetch(target + places[i + _AHEAD] * width)
+            prefetch_bytes(True, target + places[i + _AHEAD] * width, width)
         if 4 * LINE < width <= 8 * LINE:
             _copy_4(target + places[i] * width, source + i * width, width)
         else:

@@ -57,9 +57,10 @@ def test_rows_of_several_parts(width: int, backend: str, tmp_path: Path) -> None
 @pytest.mark.parametrize("streamed_from", [1, NEVER])
 @pytest.mark.parametrize("rows_ahead", [1, 16, 64])
 @pytest.mark.parametrize("vectors", [True, False])
-def test_every_way_copies_the_same_rows(vectors: bool, rows_ahead: int, streamed_from: int, width: int) -> None:
+@pytest.mark.parametrize("into_first", [True, False])
+def test_every_way_copies_the_same_rows(into_first: bool, vectors: bool, rows_ahead: int, streamed_from: int, width: int) -> None:
     rows = np.random.default_rng(width).integers(0, 256, (500, width), dtype=np.uint8)
-    table = RowCopies(vectors, rows_ahead, streamed_from).entered(ReadAhead([]).table)
+    table = RowCopies(vectors, rows_ahead, streamed_from, into_first).entered(ReadAhead([]).table)
     for count in (0, 1, 5, 500):
         ids = np.random.default_rng(count).integers(0, 500, count)
         room = np.zeros(count * width + 128, np.uint8)
@@ -84,14 +85,17 @@ assert not kept.exists() and row_copies() == RowCopies()
 give_up_lock(lock, held)
 measure_once()
 found = row_copies()
-assert len(found.bytes_per_s) >= 7 and min(found.bytes_per_s.values()) > 0 and processor() in kept.read_text()
+assert len(found.bytes_per_s) >= 9 and min(found.bytes_per_s.values()) > 0 and processor() in kept.read_text()
 assert "rows asked for ahead" in str(found) and "memcpy past the caches" in found.reason
 before = kept.stat().st_mtime_ns
 measure_once()
 assert kept.stat().st_mtime_ns == before
-for damaged in ("{", "[]", '{"vectors": true, "rows_ahead": 0, "streamed_from": 1, "bytes_per_s": {}}'):
+choice = '{"vectors": true, "rows_ahead": 0, "streamed_from": 1, "into_first": true, "bytes_per_s": {}}'
+for damaged in ("{", "[]", choice, '{"vectors": true}'):
     kept.write_text(damaged)
     assert row_copies() == RowCopies()
+    measure_once()
+    assert row_copies() != RowCopies() and row_copies().bytes_per_s
 print("done")
 """
 
