@@ -261,18 +261,52 @@ def _multiplied_high(builder, a, b):
     return builder.add(highest, builder.lshr(third, half))
 
 
+def _folded(builder, key, values):
+    """``keys.fold`` of a key and each of 16 int64."""
+    golden = _repeated(builder, _I64(GOLDEN), 16)
+    values = builder.xor(_repeated(builder, key, 16), builder.mul(values, golden))
+    return _mixed(builder, builder.add(values, golden))
+
+
 @intrinsic
 def fold_16(typing_context, key, address):
     """``keys.fold`` of a key and each of the 16 uint64 at ``address``, in their place."""
 
     def codegen(context, builder, signature, args):
         place = builder.inttoptr(args[1], ir.VectorType(_I64, 16).as_pointer())
-        golden = _repeated(builder, _I64(GOLDEN), 16)
-        values = builder.xor(_repeated(builder, args[0], 16), builder.mul(builder.load(place, align=8), golden))
-        builder.store(_mixed(builder, builder.add(values, golden)), place, align=8)
+        builder.store(_folded(builder, args[0], builder.load(place, align=8)), place, align=8)
         return context.get_dummy_value()
 
     return types.void(types.uint64, types.int64), codegen
+
+
+@intrinsic
+def fold_16_below(typing_context, key, source, target, bound):
+    """``keys.fold`` of a key and each of the 16 int32 at ``source``, written to ``target``, and ``mask_below`` of them."""
+
+    def codegen(context, builder, signature, args):
+        ids = builder.load(builder.inttoptr(args[1], ir.VectorType(_I32, 16).as_pointer()), align=4)
+        values = _folded(builder, args[0], builder.sext(ids, ir.VectorType(_I64, 16)))
+        builder.store(values, builder.inttoptr(args[2], ir.VectorType(_I64, 16).as_pointer()), align=8)
+        return _mask_below(builder, values, args[3])
+
+    return types.uint64(types.uint64, types.int64, types.int64, types.uint64), codegen
+
+
+def _mask_below(builder, values, bound):
+    bits = builder.icmp_unsigned("<", values, _repeated(builder, bound, 16))
+    return builder.zext(builder.bitcast(bits, ir.IntType(16)), _I64)
+
+
+@intrinsic
+def mask_below(typing_context, address, bound):
+    """A bit for each of the 16 uint64 at ``address``, from the lowest on: whether it is below ``bound``."""
+
+    def codegen(context, builder, signature, args):
+        values = builder.load(builder.inttoptr(args[0], ir.VectorType(_I64, 16).as_pointer()), align=8)
+        return _mask_below(builder, values, args[1])
+
+    return types.uint64(types.int64, types.uint64), codegen
 
 
 @intrinsic
@@ -305,17 +339,6 @@ def floyd_16(typing_context, drawn, stride, keys, degrees, index, count):
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 6), codegen
-
-
-@intrinsic
-def mask_below(typing_context, address, bound):
-    """A bit for each of the 64 uint64 at ``address``, from the lowest on: whether it is below ``bound``."""
-
-    def codegen(context, builder, signature, args):
-        values = builder.load(builder.inttoptr(args[0], ir.VectorType(_I64, 64).as_pointer()), align=8)
-        return builder.bitcast(builder.icmp_unsigned("<", values, _repeated(builder, args[1], 64)), _I64)
-
-    return types.uint64(types.int64, types.uint64), codegen
 
 
 @intrinsic

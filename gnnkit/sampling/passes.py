@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import allocating_helper, helper
 from gnnkit.kernels.native import (
+    LINE,
     WINDOW,
     ask,
     asks,
@@ -19,6 +20,7 @@ from gnnkit.kernels.native import (
     first_bit,
     floyd_16,
     fold_16,
+    fold_16_below,
     int32_at,
     load_i64,
     mask_below,
@@ -195,10 +197,10 @@ def pick(
 # Columns of ``variates`` [R, 4] of an edge type: the key of its neighbours' variates, that of those which have changed to the next period
 # already, the largest hash of those which have not, and the key of hashes. Without columns edges are drawn by who draws.
 KEY, NEXT_KEY, LAST_HASH, HASH_KEY = range(4)
-# Steps by the average distance of ranks before what is left is halved: they may be spread unevenly.
-_STEPS = 12
-# Ranks that are compared at once.
+# Ranks whose comparisons with a bound are looked at together.
 WORD = 64
+# Above this number that is taken of a node's edges, ranks are not compared with each other.
+MOST_COMPARED = 64
 # Columns of ``ids`` [T, 2]: the address of the dataset's ids by store id, 0 where they are the same, and their width.
 IDS, IDS_WIDTH = range(2)
 
@@ -227,8 +229,7 @@ def _rank_chunk(
 ) -> None:
     """Writes the numbers by which neighbours ``first``, ..., ``last - 1`` compete, of which the smallest win; the largest without weight.
 
-    Several loops, so that those that read and multiply become ones of vector instructions. Up to a multiple of ``WORD`` the largest number
-    follows.
+    Several loops, so that those that read and multiply become ones of vector instructions.
     """
     count, table, table_width = last - first, ids[IDS], ids[IDS_WIDTH]
     for i in range(count):
@@ -247,56 +248,41 @@ def _rank_chunk(
         for i in range(count):
             weight = _weight(prefix, base, first + i)
             chunk[i] = chunk[i] // weight if weight > uint64(0) else uint64(NO_CHANGE)
-    for i in range(count, -(-count // WORD) * WORD):
-        chunk[i] = uint64(NO_CHANGE)
 
 
 @helper
-def _places_below(ranks: int, first: int, bound: np.uint64, places: NDArray[np.int64], count: int) -> int:
-    """Appends the places of those of ``WORD`` ranks that are below a bound, in order, to ``count`` others; returns how many."""
-    found, mask = 0, mask_below(ranks + first * 8, bound)
-    while mask != uint64(0):
-        places[count + found] = first + first_bit(mask)
-        found += 1
-        mask &= mask - uint64(1)
-    return found
+def _mask(ranks: int, count: int, bound: np.uint64) -> np.uint64:
+    """A bit for each of ``count`` ranks, ``WORD`` at most: whether it is below a bound; up to a multiple of 16 others are read, too."""
+    found = uint64(0)
+    for first in range(0, count, 16):
+        found |= mask_below(ranks + first * 8, bound) << uint64(first)
+    return found if count == WORD else found & ((uint64(1) << uint64(count)) - uint64(1))
 
 
 @helper
-def _take_smallest(ranks: NDArray[np.uint64], found: int, count: int, bound: np.uint64, picks: NDArray[np.int64]) -> None:
-    """Takes the places of the ``count`` smallest of ``found`` ranks, in order; of equal ones the first.
+def _take_smallest(ranks: int, kept: int, places: int, found: int, count: int) -> None:
+    """Leaves of ``found`` places those of the ``count`` smallest ranks, in order; of equal ones the first.
 
-    It looks for a limit that as many ranks are below, at first by their average distance, because they are spread evenly: a few passes
-    over masks of ``WORD`` ranks, and one more, which takes them. At least ``count`` ranks are below ``bound``. Up to a multiple of ``WORD``
-    the largest number follows the ranks.
+    Ranks are compared with each other, by vectors, which takes no branch that depends on them. ``kept`` has room for as many.
     """
-    at = ranks.ctypes.data
-    low, high, limit, below_low, below, passes = uint64(0), bound, bound, 0, found, 0
-    step = max(bound // uint64(found), uint64(1))  # from one rank to the next, on average
-    while below != count and high - low > uint64(1):
-        # Towards where the limit is by that distance; halfway where that is out of the range, or where it took too many passes.
-        away = step * uint64(abs(count - below)) if passes else step * uint64(found - count) - step // uint64(2)
-        room = limit - low if below > count else high - limit
-        near = limit - away if below > count else limit + away
-        limit = low + (high - low) // uint64(2) if away >= room or passes >= _STEPS else near
-        below = 0
-        for first in range(0, found, WORD):
-            below += num_bits(mask_below(at + first * 8, limit))
-        if below > count:
-            high = limit
-        else:
-            low, below_low = limit, below
-        passes += 1
-    taken, equal = 0, count - below_low  # ranks of ``low`` that are taken where ranks are equal
-    if below == count:
-        for first in range(0, found, WORD):
-            taken += _places_below(at, first, limit, picks, taken)
-        return
+    taken = 0
+    for i in range(found, found + 16):
+        store_i64(ranks + i * 8, np.int64(-1))
     for i in range(found):
-        if ranks[i] < low or (ranks[i] == low and equal > 0):
-            equal -= 1 if ranks[i] == low else 0
-            picks[taken] = i
-            taken += 1
+        rank, smaller = uint64(load_i64(ranks + i * 8)), 0
+        for first in range(0, found, 16):
+            smaller += num_bits(mask_below(ranks + first * 8, rank))
+        store_i64(kept + taken * 8, np.int64(rank))
+        store_i64(places + taken * 8, load_i64(places + i * 8))
+        taken += 1 if smaller < count else 0
+    while taken > count:  # parallel edges: of those that are equal to the largest, the last one goes
+        largest, taken = 0, taken - 1
+        for i in range(1, taken + 1):
+            if uint64(load_i64(kept + i * 8)) >= uint64(load_i64(kept + largest * 8)):
+                largest = i
+        for i in range(largest, taken):
+            store_i64(kept + i * 8, load_i64(kept + (i + 1) * 8))
+            store_i64(places + i * 8, load_i64(places + (i + 1) * 8))
 
 
 @allocating_helper
@@ -313,10 +299,24 @@ def _pick_of_all(
     weighted: bool,
     picks: NDArray[np.int64],
 ) -> None:
-    """Does as ``pick_smallest`` says, with room for the ranks of all neighbours."""
+    """Does as ``pick_smallest`` says, in any case: it halves what is left until a limit is found that ``count`` ranks are below."""
     ranks = np.empty(degree + WORD, np.uint64)
     _rank_chunk(variates, ids, num_ids, neighbors, width, prefix, base, 0, degree, weighted, ranks)
-    _take_smallest(ranks, degree, count, uint64(NO_CHANGE), picks)
+    low, high, below_low = uint64(0), uint64(NO_CHANGE), 0
+    while below_low != count and high - low > uint64(1):
+        limit, below = low + (high - low) // uint64(2), 0
+        for first in range(0, degree, WORD):
+            below += num_bits(_mask(ranks.ctypes.data + first * 8, min(WORD, degree - first), limit))
+        if below > count:
+            high = limit
+        else:
+            low, below_low = limit, below
+    taken, equal = 0, count - below_low  # ranks of ``low`` that are taken, the first ones, where ranks are equal
+    for i in range(degree):
+        if ranks[i] < low or (ranks[i] == low and equal > 0):
+            equal -= 1 if ranks[i] == low else 0
+            picks[taken] = i
+            taken += 1
 
 
 @helper
@@ -330,6 +330,7 @@ def pick_smallest(
     base: int,
     degree: int,
     count: int,
+    expected: float,
     weighted: bool,
     picks: NDArray[np.int64],
     ranks: NDArray[np.uint64],
@@ -348,38 +349,45 @@ def pick_smallest(
         base: See ``prefix``.
         degree: Edges of the node; more than ``count`` of them have a weight.
         count: How many are taken.
+        expected: A few more than that: how many are looked at, on average.
         weighted: Whether edges have weights.
         picks: int64 ``[count or more]``, filled: positions, ascending.
-        ranks: uint64 scratch, of ``count`` and more than two chunks.
-        places: int64 scratch, as long.
-        chunk: uint64 scratch, a multiple of ``WORD``.
+        ranks: uint64 scratch, twice as long as ``places``.
+        places: int64 scratch, of more than ``MOST_COMPARED`` and two words.
+        chunk: uint64 scratch, of a word and 24 more.
     """
-    if degree <= chunk.size:
-        _rank_chunk(variates, ids, num_ids, neighbors, width, prefix, base, 0, degree, weighted, chunk)
-        _take_smallest(chunk, degree, count, uint64(NO_CHANGE), picks)
-        return
-    # Those below a bound, under which a few more than ``count`` are expected. Where they are too few or too many, it begins again with all.
     total = np.float64(load_i64(prefix + (degree - 1) * 8) - base) if weighted else np.float64(degree)
-    share = (count + 2.5 * np.sqrt(np.float64(count)) + 2.0) / total
-    bound = uint64(NO_CHANGE) if share >= 0.999 else uint64(share * 18446744073709551616.0)
-    found = 0
-    for first in range(0, degree, chunk.size):
-        last = min(degree, first + chunk.size)
-        if found > ranks.size - chunk.size:
-            break
-        _rank_chunk(variates, ids, num_ids, neighbors, width, prefix, base, first, last, weighted, chunk)
-        for begin in range(0, last - first, WORD):
-            below = _places_below(chunk.ctypes.data, begin, bound, places, found)
-            for i in range(found, found + below):
-                ranks[i] = chunk[places[i]]
-                places[i] += first
-            found += below
-    if count <= found <= ranks.size - chunk.size:
-        for i in range(found, found + WORD):
-            ranks[i] = uint64(NO_CHANGE)
-        _take_smallest(ranks, found, count, bound, picks)
+    plain = width == 4 and ids[IDS] == 0 and variates[LAST_HASH] == uint64(NO_CHANGE) and not weighted and degree >= 16
+    # Vectors are written to lines of the cache of their own, and the last of them may begin before the word.
+    at = -(-chunk.ctypes.data // LINE) * LINE + 2 * LINE if plain else chunk.ctypes.data
+    ranked, placed = ranks.ctypes.data, places.ctypes.data
+    found, most = 0, places.size - WORD - 16 if count <= MOST_COMPARED else -1
+    share = min(expected / total, 1.0)
+    while found < count and found <= most and share < 2.0:  # those below a bound; below a higher one where they are too few
+        bound = uint64(NO_CHANGE) if share >= 0.999 else uint64(share * 18446744073709551616.0)
+        share, found = 2.0 * share, 0
+        for first in range(0, degree, WORD):
+            last, below = min(degree, first + WORD), uint64(0)
+            if plain:
+                for i in range(first, last, 16):
+                    start = min(i, degree - 16)  # the last 16, of which some are there already
+                    word = fold_16_below(variates[KEY], neighbors + start * 4, at + (start - first) * 8, bound)
+                    below |= word >> uint64(i - start) << uint64(i - first)
+            else:
+                _rank_chunk(variates, ids, num_ids, neighbors, width, prefix, base, first, last, weighted, chunk)
+                below = _mask(at, last - first, bound)
+            while below != uint64(0):
+                place = first_bit(below)
+                store_i64(ranked + found * 8, load_i64(at + place * 8))
+                store_i64(placed + found * 8, first + place)
+                found += 1
+                below &= below - uint64(1)
+            if found > most:
+                break
+    if count <= found <= most:
+        _take_smallest(ranked, ranked + places.size * 8, placed, found, count)
         for i in range(count):
-            picks[i] = places[picks[i]]
+            picks[i] = places[i]
         return
     _pick_of_all(variates, ids, num_ids, neighbors, width, prefix, base, degree, count, weighted, picks)
 
@@ -404,8 +412,8 @@ PART, START, DEGREE, COUNT, WEIGHT_BASE, DRAW_KEY, DRAWN = range(7)
 WORK_ROWS = DRAWN + LINEAR_FAN_OUT
 
 BLOCK = 64
-# Neighbours whose variates are worked out together.
-CHUNK = 256
+# Nodes whose neighbours are asked of memory one right after the other: between them nothing is waited for.
+ASKED = 16
 _EARLIEST = -(1 << 63)
 # Bytes of a node's weights or times that are asked of the disk: a search in more of them reads few of their pages.
 _MOST_VALUES = 1 << 14
@@ -572,9 +580,13 @@ def ask_for_all(neighbors: int, num_bytes: int) -> None:
 
 
 @helper
-def _ask_for_next(parts: NDArray[np.int64], work: NDArray[np.int64], b: int, width: int) -> None:
-    """``ask_for_all`` of node ``b`` of a block."""
-    ask_for_all(parts[work[PART, b], INDICES] + work[START, b] * width, work[DEGREE, b] * width)
+def _ask_for_some(parts: NDArray[np.int64], work: NDArray[np.int64], b: int, asked: int, count: int, width: int) -> int:
+    """``ask_for_all`` of ``ASKED`` nodes of a block from ``b`` on, where those before ``asked`` were asked for; returns up to which one."""
+    if b < asked:
+        return asked
+    for a in range(b, min(b + ASKED, count)):
+        ask_for_all(parts[work[PART, a], INDICES] + work[START, a] * width, work[DEGREE, a] * width)
+    return b + ASKED
 
 
 @helper
@@ -613,13 +625,15 @@ def choose(
     node; where it is 0 the root, 0, is part of ``key``. With ``variates`` (see ``picks``) edges are those of the smallest, instead.
     """
     shared = variates.size > 0
-    room = 2 * max(fan_out, 0) + 2 * CHUNK if shared else 0
-    ranks, places, chunk = np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(CHUNK if shared else 0, np.uint64)
+    room = 2 * MOST_COMPARED + WORD + 16 if shared else 0
+    ranks, places, chunk = np.empty(2 * room, np.uint64), np.empty(room, np.int64), np.empty(WORD + 24 if shared else 0, np.uint64)
+    expected = fan_out + 2.5 * np.sqrt(np.float64(max(fan_out, 0))) + 2.0
     row, col, position = buffers[ROW], buffers[COL], buffers[POSITION]
     width, weighted = relation[INDICES_WIDTH], relation[WEIGHTED] == 1
     together = not (shared or weighted or latest or replace) and 0 < fan_out <= LINEAR_FAN_OUT
     if together:
         _draw_together(bounds, global_id, fan_out, key, nodes, roots, first, last, work)
+    asked = 0
     for i in range(first, last):
         b = i - first
         p, start, degree, count = work[PART, b], work[START, b], work[DEGREE, b], work[COUNT, b]
@@ -638,10 +652,10 @@ def choose(
             if everything:
                 take_positive(prefix, base, degree, taken, picks)
             elif shared:
-                _ask_for_next(parts, work, min(b + 2, last - first - 1), width)
+                asked = _ask_for_some(parts, work, b, asked, last - first, width)
                 pick_smallest(
-                    variates, ids, relation[NUM_NEIGHBOR_NODES], neighbors, width, prefix, base, degree, taken, weighted, picks, ranks,
-                    places, chunk,
+                    variates, ids, relation[NUM_NEIGHBOR_NODES], neighbors, width, prefix, base, degree, taken, expected, weighted,
+                    picks, ranks, places, chunk,
                 )  # fmt: skip
             elif not together:
                 pick_some(
