@@ -627,7 +627,7 @@ def choose(
     shared = variates.size > 0
     room = 2 * MOST_COMPARED + WORD + 16 if shared else 0
     ranks, places, chunk = np.empty(2 * room, np.uint64), np.empty(room, np.int64), np.empty(WORD + 24 if shared else 0, np.uint64)
-    expected = fan_out + 2.5 * np.sqrt(np.float64(max(fan_out, 0))) + 2.0
+    expected = fan_out + 1.5 * np.sqrt(np.float64(max(fan_out, 0))) + 1.5  # 3 % of nodes have too few of these
     row, col, position = buffers[ROW], buffers[COL], buffers[POSITION]
     width, weighted = relation[INDICES_WIDTH], relation[WEIGHTED] == 1
     together = not (shared or weighted or latest or replace) and 0 < fan_out <= LINEAR_FAN_OUT
