@@ -97,9 +97,10 @@ def _epochs_are_booked(loader: GraphLoader, lanes: set[str]) -> None:
         # Sampled before it was handed out; all processes of a host have one clock.
         assert record.began_s + record.sample_s <= record.delivered_s + 0.001 and 0 <= record.ready <= slots
     assert all(one.delivered_s <= other.asked_s + 0.001 for one, other in zip(records, records[1:], strict=False))
-    for name in ("seeds", "nodes", "edges", "nbytes", "wait_s", "collate_s", "consumer_s", "sample_s", "gather_s"):
-        # Asking for the end of the epoch takes a moment that no batch is booked for.
+    for name in ("seeds", "nodes", "edges", "nbytes", "collate_s", "consumer_s", "sample_s", "gather_s"):
         assert sum(getattr(record, name) for record in records) == pytest.approx(getattr(stats, name), rel=1e-6, abs=0.05), name
+    # Asking for the end of the epoch takes a moment that no batch is booked for: as long as other work on the machine makes it.
+    assert 0 < sum(record.wait_s for record in records) <= stats.wait_s + 1e-6
     after = loader.status()
     assert after.state == "ready" and after.slots >= 2 and after.processes[0].name == "trainer" and after.processes[0].pid == os.getpid()
     for process in after.processes:
