@@ -242,6 +242,16 @@ def _repeated(builder, value, count):
     return builder.shuffle_vector(builder.insert_element(none, value, _I32(0)), none, ir.Constant(ir.VectorType(_I32, count), None))
 
 
+def _load_16(builder, address, kind=_I64):
+    """A vector of the 16 numbers at an address."""
+    return builder.load(builder.inttoptr(address, ir.VectorType(kind, 16).as_pointer()), align=kind.width // 8)
+
+
+def _store_16(builder, values, address):
+    """Writes 16 int64 to an address."""
+    builder.store(values, builder.inttoptr(address, ir.VectorType(_I64, 16).as_pointer()), align=8)
+
+
 def _mixed(builder, values):
     """``keys.mix`` of each of 16 int64."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
@@ -273,8 +283,7 @@ def fold_16(typing_context, key, address):
     """``keys.fold`` of a key and each of the 16 uint64 at ``address``, in their place."""
 
     def codegen(context, builder, signature, args):
-        place = builder.inttoptr(args[1], ir.VectorType(_I64, 16).as_pointer())
-        builder.store(_folded(builder, args[0], builder.load(place, align=8)), place, align=8)
+        _store_16(builder, _folded(builder, args[0], _load_16(builder, args[1])), args[1])
         return context.get_dummy_value()
 
     return types.void(types.uint64, types.int64), codegen
@@ -285,9 +294,8 @@ def fold_16_below(typing_context, key, source, target, bound):
     """``keys.fold`` of a key and each of the 16 int32 at ``source``, written to ``target``, and ``mask_below`` of them."""
 
     def codegen(context, builder, signature, args):
-        ids = builder.load(builder.inttoptr(args[1], ir.VectorType(_I32, 16).as_pointer()), align=4)
-        values = _folded(builder, args[0], builder.sext(ids, ir.VectorType(_I64, 16)))
-        builder.store(values, builder.inttoptr(args[2], ir.VectorType(_I64, 16).as_pointer()), align=8)
+        values = _folded(builder, args[0], builder.sext(_load_16(builder, args[1], _I32), ir.VectorType(_I64, 16)))
+        _store_16(builder, values, args[2])
         return _mask_below(builder, values, args[3])
 
     return types.uint64(types.uint64, types.int64, types.int64, types.uint64), codegen
@@ -303,8 +311,7 @@ def mask_below(typing_context, address, bound):
     """A bit for each of the 16 uint64 at ``address``, from the lowest on: whether it is below ``bound``."""
 
     def codegen(context, builder, signature, args):
-        values = builder.load(builder.inttoptr(args[0], ir.VectorType(_I64, 16).as_pointer()), align=8)
-        return _mask_below(builder, values, args[1])
+        return _mask_below(builder, _load_16(builder, args[0]), args[1])
 
     return types.uint64(types.int64, types.uint64), codegen
 
@@ -318,24 +325,20 @@ def floyd_16(typing_context, drawn, stride, keys, degrees, index, count):
 
     def codegen(context, builder, signature, args):
         drawn, stride, keys, degrees, index, count = args
-        kind = ir.VectorType(_I64, 16)
-
-        def load(address):
-            return builder.load(builder.inttoptr(address, kind.as_pointer()), align=8)
 
         def draws(row):
             return builder.add(drawn, builder.mul(row, stride))
 
         number = builder.mul(builder.add(index, _I64(1)), _I64(GOLDEN))
-        random = _mixed(builder, builder.add(load(keys), _repeated(builder, number, 16)))
-        last = builder.add(load(degrees), _repeated(builder, builder.sub(index, count), 16))
+        random = _mixed(builder, builder.add(_load_16(builder, keys), _repeated(builder, number, 16)))
+        last = builder.add(_load_16(builder, degrees), _repeated(builder, builder.sub(index, count), 16))
         picks = _multiplied_high(builder, random, builder.add(last, _repeated(builder, _I64(1), 16)))
         repeated = cgutils.alloca_once_value(builder, ir.Constant(ir.VectorType(ir.IntType(1), 16), None))
         with cgutils.for_range(builder, index) as loop:
-            same = builder.icmp_signed("==", load(draws(loop.index)), picks)
+            same = builder.icmp_signed("==", _load_16(builder, draws(loop.index)), picks)
             builder.store(builder.or_(builder.load(repeated), same), repeated)
         picks = builder.select(builder.load(repeated), last, picks)
-        builder.store(picks, builder.inttoptr(draws(index), kind.as_pointer()), align=8)
+        _store_16(builder, picks, draws(index))
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 6), codegen

@@ -556,8 +556,7 @@ def _draw_together(
     See ``pick_uniform``; a draw of 16 nodes takes as many instructions as one of one node.
     """
     for i in range(first, last):
-        node = _dataset_id(bounds, global_id, work[PART, i - first], load_i64(nodes + i * 8))
-        work[DRAW_KEY, i - first] = node
+        work[DRAW_KEY, i - first] = _dataset_id(bounds, global_id, work[PART, i - first], load_i64(nodes + i * 8))
     if roots == 0:
         for b in range(0, last - first, 16):
             fold_16(key, work.ctypes.data + (DRAW_KEY * BLOCK + b) * 8)
