@@ -7,6 +7,7 @@ any kind of memory (file mapping, shared memory, a user's tensor) without being 
 from __future__ import annotations
 
 import platform
+from typing import Any
 
 import llvmlite.ir as ir
 import numpy as np
@@ -24,6 +25,12 @@ from gnnkit.kernels.keys import GOLDEN
 
 _I8, _I32, _I64, _I128 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.IntType(128)
 _F32 = ir.FloatType()
+
+
+@helper
+def begin_of(array: NDArray[Any]) -> int:
+    """The address of an array's first element. Numba's own number is unsigned, and what is added to it makes a float of both."""
+    return np.int64(array.ctypes.data)
 
 
 @intrinsic

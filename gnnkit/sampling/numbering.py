@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import helper, kernel
 from gnnkit.kernels.keys import GOLDEN
-from gnnkit.kernels.native import int32_at, prefetch, store_i32, store_i64
+from gnnkit.kernels.native import begin_of, int32_at, prefetch, store_i32, store_i64
 from gnnkit.kernels.stream import fold_u64
 from gnnkit.sampling.graph_access import NodeScratch
 from gnnkit.sampling.owners import NO_IDS
@@ -120,7 +120,7 @@ def number_rooted(
         The new number of numbers, or -1 where an id is none of the graph's.
     """
     count, mask, inside = numbers.size, uint64(table.size - 1), uint64((1 << region_bits) - 1)
-    entering, address = num_nodes < 0, table.ctypes.data
+    entering, address = num_nodes < 0, begin_of(table)
     for i in range(count):
         if i + _AHEAD < count:
             ahead = _start(mask, region_bits, load_id(ids, i + _AHEAD, width), id_roots[i + _AHEAD])

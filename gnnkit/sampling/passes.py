@@ -16,6 +16,7 @@ from gnnkit.kernels.native import (
     WINDOW,
     ask,
     asks,
+    begin_of,
     either,
     first_bit,
     floyd_16,
@@ -240,7 +241,7 @@ def _rank_chunk(
     key, next_key, last_hash, hash_key = variates[KEY], variates[NEXT_KEY], variates[LAST_HASH], variates[HASH_KEY]
     if last_hash == uint64(NO_CHANGE):
         for i in range(0, count, 16):
-            fold_16(key, chunk.ctypes.data + i * 8)
+            fold_16(key, begin_of(chunk) + i * 8)
     else:
         for i in range(count):
             chunk[i] = fold_u64(key if fold_u64(hash_key, chunk[i]) <= last_hash else next_key, chunk[i])
@@ -306,7 +307,7 @@ def _pick_of_all(
     while below_low != count and high - low > uint64(1):
         limit, below = low + (high - low) // uint64(2), 0
         for first in range(0, degree, WORD):
-            below += num_bits(_mask(ranks.ctypes.data + first * 8, min(WORD, degree - first), limit))
+            below += num_bits(_mask(begin_of(ranks) + first * 8, min(WORD, degree - first), limit))
         if below > count:
             high = limit
         else:
@@ -359,8 +360,8 @@ def pick_smallest(
     total = np.float64(load_i64(prefix + (degree - 1) * 8) - base) if weighted else np.float64(degree)
     plain = width == 4 and ids[IDS] == 0 and variates[LAST_HASH] == uint64(NO_CHANGE) and not weighted and degree >= 16
     # Vectors are written to lines of the cache of their own, and the last of them may begin before the word.
-    at = -(-chunk.ctypes.data // LINE) * LINE + 2 * LINE if plain else chunk.ctypes.data
-    ranked, placed = ranks.ctypes.data, places.ctypes.data
+    at = -(-begin_of(chunk) // LINE) * LINE + 2 * LINE if plain else begin_of(chunk)
+    ranked, placed = begin_of(ranks), begin_of(places)
     found, most = 0, places.size - WORD - 16 if count <= MOST_COMPARED else -1
     share = min(expected / total, 1.0)
     while found < count and found <= most and share < 2.0:  # those below a bound; below a higher one where they are too few
@@ -559,13 +560,13 @@ def _draw_together(
         work[DRAW_KEY, i - first] = _dataset_id(bounds, global_id, work[PART, i - first], load_i64(nodes + i * 8))
     if roots == 0:
         for b in range(0, last - first, 16):
-            fold_16(key, work.ctypes.data + (DRAW_KEY * BLOCK + b) * 8)
+            fold_16(key, begin_of(work) + (DRAW_KEY * BLOCK + b) * 8)
     else:
         for i in range(first, last):
             rooted = fold_u64(key, uint64(load_i64(roots + i * 8)))
             work[DRAW_KEY, i - first] = np.int64(fold_u64(rooted, uint64(work[DRAW_KEY, i - first])))
     for b in range(0, last - first, 16):
-        at = work.ctypes.data + b * 8
+        at = begin_of(work) + b * 8
         keys, degrees, drawn = at + DRAW_KEY * BLOCK * 8, at + DEGREE * BLOCK * 8, at + DRAWN * BLOCK * 8
         for i in range(fan_out):
             floyd_16(drawn, BLOCK * 8, keys, degrees, i, fan_out)
@@ -647,7 +648,7 @@ def choose(
             ask_for_all(neighbors, taken * width)
         else:
             by_itself = everything or not together
-            picked, step = (picks.ctypes.data, 8) if by_itself else (work.ctypes.data + (DRAWN * BLOCK + b) * 8, BLOCK * 8)
+            picked, step = (begin_of(picks), 8) if by_itself else (begin_of(work) + (DRAWN * BLOCK + b) * 8, BLOCK * 8)
             if everything:
                 take_positive(prefix, base, degree, taken, picks)
             elif shared:

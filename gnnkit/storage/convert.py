@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.kernels.jit import helper, kernel
-from gnnkit.kernels.native import byte_at, float_at, set_float
+from gnnkit.kernels.native import begin_of, byte_at, float_at, set_float
 from gnnkit.schema import ArraySpec, Quantization, element_type
 
 
@@ -90,8 +90,8 @@ def _dequantize(
 ) -> None:
     nbytes, columns = rows.shape[1], out.shape[1]
     for i in range(rows.shape[0]):
-        to = out.ctypes.data + i * columns * 4
-        unpack_row(rows.ctypes.data + i * nbytes, bits, columns, scale.ctypes.data, offset.ctypes.data, to)
+        to = begin_of(out) + i * columns * 4
+        unpack_row(begin_of(rows) + i * nbytes, bits, columns, begin_of(scale), begin_of(offset), to)
 
 
 def dequantize_rows(rows: NDArray[np.uint8], quantization: Quantization, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:

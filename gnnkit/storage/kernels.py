@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import kernel, lazy_kernel
-from gnnkit.kernels.native import call_system, prefetch
+from gnnkit.kernels.native import begin_of, call_system, prefetch
 
 Ids = NDArray[np.int64]
 _FEW_PARTS = 16
@@ -30,7 +30,7 @@ def count_degrees(
     Returns:
         The position of the first edge seen with an id out of range, or -1.
     """
-    mapped, table = len(owner_map) > 0, degree.ctypes.data
+    mapped, table = len(owner_map) > 0, begin_of(degree)
     mine = np.empty(_BLOCK, np.int64)
     for first in range(0, len(owner), _BLOCK):
         last = min(len(owner), first + _BLOCK)
@@ -80,7 +80,7 @@ def place_edges(  # noqa: PLR0913
     """
     owner_mapped, other_mapped = len(owner_map) > 0, len(other_map) > 0
     with_id, with_place, given_id = len(out_edge_id) > 0, len(out_place) > 0, len(edge_id) > 0
-    cursors, indices = cursor.ctypes.data, out_indices.ctypes.data
+    cursors, indices = begin_of(cursor), begin_of(out_indices)
     mine, edges = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64)
     for first in range(0, len(owner), _BLOCK):
         last = min(len(owner), first + _BLOCK)
@@ -230,7 +230,7 @@ def read_pages(pread: int, fd: int, buffer: NDArray[np.uint8], pages: Ids) -> in
     """
     size = buffer.size
     for k in range(len(pages)):
-        if call_system(pread, fd, buffer.ctypes.data, size, pages[k] * size, 0, 0) != size:
+        if call_system(pread, fd, begin_of(buffer), size, pages[k] * size, 0, 0) != size:
             return k
     return len(pages)
 
