@@ -209,7 +209,8 @@ class PoolBackend(Backend):
         from gnnkit.sampling.kinds import compile_ahead  # heavy
 
         if samples_here:
-            compile_ahead(plan.inputs, plan.sampling, events)
+            elsewhere = plan.placement is not None and not plan.placement.is_replicated
+            compile_ahead(plan.inputs, plan.sampling, events, has_other_hosts=elsewhere)
         options = self if self.worker_concurrency >= least else replace(self, worker_concurrency=least)  # type: ignore[type-var]
         return PoolStream(options, plan, graph, events)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import pickle
 import shutil
 import sys
 import threading
@@ -21,7 +22,8 @@ from typing import Any, TypeVar, cast
 
 import llvmlite.binding
 import numba
-from numba.core.caching import CompileResultCacheImpl, FunctionCache
+from numba.core import environment
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile
 from numba.core.registry import cpu_target
 from numba.core.runtime import _nrt_python
 from numba.core.sigutils import normalize_signature
@@ -59,10 +61,11 @@ def _sources(module_name: str, seen: set[str]) -> set[str]:
     return seen
 
 
-def _digest(function: Callable[..., Any]) -> str:
-    """Changes whenever Numba or anything that a function may call does; callees are imported before it is decorated."""
+@cache
+def _digest(module_name: str) -> str:
+    """Changes whenever Numba or anything that a module's functions may call does; callees are imported before these are decorated."""
     digest = hashlib.sha256(numba.__version__.encode())
-    for path in sorted(_sources(function.__module__, set())):
+    for path in sorted(_sources(module_name, set())):
         digest.update(Path(path).read_bytes())
     return digest.hexdigest()
 
@@ -73,7 +76,7 @@ class _KernelLocator:
     def __init__(self, py_func: Callable[..., Any], py_file: str) -> None:
         self._py_file = py_file
         self._lineno = py_func.__code__.co_firstlineno
-        self._digest = _digest(py_func)
+        self._digest = _digest(py_func.__module__)
         with contextlib.suppress(OSError):  # not compiled yet, or another user's folder
             os.utime(self.get_cache_path())  # when it was last used, for ``prune_kernels``
 
@@ -109,10 +112,38 @@ def _told() -> Iterator[None]:
         raise PlanError(text, "free some space there, or set XDG_CACHE_HOME to a folder on another disk") from error
 
 
+class _KernelUnpickler(pickle.Unpickler):
+    """Reads a kernel's machine code, without importing what functions of Numba's in it were compiled from: a tenth of a first batch."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        return _environment if found is environment._rebuild_env else found
+
+
+def _environment(module: str, constants: list[Any], name: str) -> Any:
+    """As Numba's own; of a module that is not imported its name alone, which is all that machine code without Python objects asks for."""
+    if environment.lookup_environment(name) is None and module not in sys.modules:
+        made = environment.Environment({"__name__": module})
+        made.consts[:], made.env_name = constants, name
+        environment.Environment._memo[name] = made
+        return made
+    return environment._rebuild_env(module, constants, name)
+
+
+class _KernelFile(IndexDataCacheFile):  # type: ignore[misc]
+    def _load_data(self, name: str) -> Any:
+        with open(self._data_path(name), "rb") as file:
+            return _KernelUnpickler(file).load()
+
+
 class _KernelCache(FunctionCache):  # type: ignore[misc]
     """Numba's, without what only compiling needs: registering that takes five times as long as loading every kernel of an epoch."""
 
     _impl_class = _KernelCacheImpl
+
+    def __init__(self, py_func: Callable[..., Any]) -> None:
+        super().__init__(py_func)
+        self._cache_file = _KernelFile(self._cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp())
 
     def holds(self, signature: Any) -> bool:
         """Whether there is machine code for a signature."""

@@ -147,13 +147,14 @@ def prepare_all() -> None:
             importlib.import_module(module.name)
 
 
-def compile_ahead(inputs: Inputs, sampling: Sampling, events: EventSink) -> None:
+def compile_ahead(inputs: Inputs, sampling: Sampling, events: EventSink, *, has_other_hosts: bool) -> None:
     """Compiles the kernels of a plan's kind here, with progress, for processes of this host that will load them.
 
-    Those of the usual kind they compile themselves, while they start.
+    Those of the usual kind, on one host, they compile themselves, while they start. Of several hosts each waits for the others' processes,
+    and for its own, which compile for a minute and more on a slow machine.
     """
-    if not _is_usual(inputs, sampling):
-        prepare(inputs, sampling)
+    if has_other_hosts or not _is_usual(inputs, sampling):
+        prepare(inputs, sampling, has_other_hosts=has_other_hosts)
         warm(events)
 
 
@@ -170,7 +171,7 @@ def _import_shared() -> None:
 
 
 def warm(events: EventSink = ignore_events) -> None:
-    """Compiles, or loads, the kernels of the usual kind of batches, of building stores, and of every other module imported so far.
+    """Compiles, or loads, the kernels of the usual kind of batches, and of every other module imported so far.
 
     What has not been measured on this machine yet is: the way in which rows are copied.
 
@@ -178,8 +179,7 @@ def warm(events: EventSink = ignore_events) -> None:
         events: Receives the stage "compile", a unit per kernel.
     """
     import gnnkit.sampling.batch_writer
-    import gnnkit.sampling.graph_access
-    import gnnkit.storage.kernels  # noqa: F401
+    import gnnkit.sampling.graph_access  # noqa: F401
 
     jit.warm(events)
     measure_once()

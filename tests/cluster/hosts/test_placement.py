@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -181,3 +185,26 @@ def test_a_service_whose_address_is_taken(stores: dict[int, Store], monkeypatch:
         addresses = (f"127.0.0.2:{taken.getsockname()[1]}", ADDRESSES[1])
         with pytest.raises(PlanError, match="cannot be served at 127.0.0.2"):
             GraphLoader.from_store(stores[2].path, placement="partition", backend=Colocated(1, hosts=addresses), progress=False, **OPTIONS)
+
+
+def test_what_hosts_need_is_compiled_before_any_of_them_waits(stores: dict[int, Store]) -> None:
+    """On a slow machine it takes longer than a process is given to start."""
+    with socket.create_server(("127.0.0.2", 0)) as taken:
+        backend = f"Colocated(1, hosts=('127.0.0.2:{taken.getsockname()[1]}', '127.0.0.3:7000'))"
+        program = f"""
+            from gnnkit import Colocated, GraphLoader
+            from gnnkit.errors import PlanError
+            from gnnkit.sampling.kinds import warm
+            try:
+                GraphLoader.from_store({str(stores[2].path)!r}, num_neighbors=[2], placement="partition", backend={backend}, progress=False)
+            except PlanError as error:
+                print(error)
+            import gnnkit.cluster.parts.loop, gnnkit.cluster.worker.owners
+            missing = []
+            warm(missing.append)
+            print(missing)
+        """
+        environment = {**os.environ, "GNNKIT_HOST": "0", "GNNKIT_TOKEN": "a secret of these tests only"}
+        command = [sys.executable, "-c", textwrap.dedent(program)]
+        found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=True).stdout.splitlines()
+    assert "cannot be served at 127.0.0.2" in found[0] and found[-1] == "[]"
