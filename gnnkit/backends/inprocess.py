@@ -142,7 +142,7 @@ class _Shared:
         self.schedule: Schedule | None = None
         self.times_at_once, self.left_s = 0, -math.inf  # that the consumer has come back at once; and when it left last
         self._beside = 0  # batches that a thread is to sample while the consumer samples its own
-        self._has_cpus = own_cpus() > 1  # else the two would take the one from each other
+        self.has_cpus = own_cpus() > 1  # else the two would take the one from each other
         self._batch_times = BatchTimes()
         self._tables: GraphTables | None = None
         self._tables_lock = threading.Lock()
@@ -179,7 +179,7 @@ class _Shared:
         self.scheduler.window = max(self.window, 2 * group)
         self.pool.keep = max(self.pool.keep, self.scheduler.window + 1)  # a smaller group's blocks are too few for the next larger one
         claim = self.claimed(group)
-        if self._has_cpus:
+        if self.has_cpus:
             self._beside = group
             self.work.notify()
         return claim
@@ -280,6 +280,8 @@ def _run(shared: _Shared, shift: int, name: str) -> None:
         try:
             if sampler is None:
                 sampler = shared.sampler()
+            if claim.steps[0].step == 1:  # the first batch comes first
+                shared.pool.prepare()
             shared.put(claim, _sampled(shared, sampler, claim.epoch, claim.steps, name))
         except BaseException as error:  # everything goes to the consumer, who raises it
             shared.put(claim, [error] * len(claim.steps))
@@ -375,6 +377,8 @@ class InProcessStream:
         shared = self._shared
         is_at_once = time.perf_counter() - shared.left_s < shared.loop.back_s
         shared.times_at_once = min(shared.times_at_once + 1, 4 * _TIMES_AT_ONCE) if is_at_once else shared.times_at_once // 2
+        if len(self._threads) == 1 and shared.has_cpus:
+            shared.pool.prepare()
         try:
             while isinstance(found := self._wait(timeout_s, check), _Claim):
                 self._sample_here(found)

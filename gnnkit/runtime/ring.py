@@ -24,6 +24,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -258,6 +259,8 @@ _FOR_ALL_DEVICES = 1
 # Left free for everything else when a user holds batch after batch: the kernel's own reserves and the training step. Where
 # there is little memory to begin with, it is a quarter of that.
 _RESERVE = 256 << 20
+# The most bytes that the first block is given before its size is known, and those that it is given at a time.
+_MOST_AHEAD, _GROWTH = 256 << 20, 1 << 20
 
 
 class LeasedArray(np.ndarray[Any, np.dtype[np.uint8]]):
@@ -316,6 +319,24 @@ def _unlock(runtime: Any, address: int, device: int) -> None:
         runtime.cudaHostUnregister(address)
 
 
+def _populate(pages: NDArray[np.uint8]) -> bool:
+    """Gets pages of anonymous memory, to be written to; whether the system can."""
+    return sys.platform == "linux" and not _libc().madvise(pages.ctypes.data, pages.nbytes, _MADV_POPULATE_WRITE)
+
+
+@dataclass
+class _FirstBlock:
+    """A block that is longer than the first batch, and whose first ``num_ready`` bytes have pages."""
+
+    block: NDArray[np.uint8]
+    num_ready: int = 0
+
+    def has_grown(self) -> bool:
+        """Gets the next pages; whether the system can."""
+        begin, self.num_ready = self.num_ready, self.num_ready + _GROWTH
+        return _populate(self.block[begin : self.num_ready])
+
+
 class BlockPool:
     """Leases blocks and takes them back.
 
@@ -335,6 +356,7 @@ class BlockPool:
         self._reserve = min(_RESERVE, available_memory() // 4)
         self._coming = 0  # bytes of blocks that are being made
         self._growing = threading.Lock()
+        self._first: _FirstBlock | None = None
 
     def lease(self, nbytes: int) -> NDArray[np.uint8]:
         """A block of at least ``nbytes`` bytes, aligned to pages; free again when its last view dies.
@@ -353,12 +375,30 @@ class BlockPool:
             self._leases[id(lease)] = lease
         return array
 
+    def prepare(self) -> None:
+        """Gets pages of the first block until that is leased; for a thread that has less to do than the one that samples the first batch.
+
+        The pages of a large batch take as long to come as its neighbours and its rows together.
+        """
+        with self._growing:
+            if self._largest or self._first is not None or self._pinned_for is not None or os.getpid() != self._owner:
+                return
+            most = min(_MOST_AHEAD, available_memory() // 32) // HUGE_PAGE * HUGE_PAGE
+            try:
+                first = self._first = _FirstBlock(_allocate(4 * most)) if most else None
+            except OSError:  # a limit of addresses
+                return
+        while first is not None and first.num_ready < most and self._first is first and first.has_grown():
+            pass
+
     def _new_block(self, nbytes: int) -> NDArray[np.uint8]:
+        first, self._first = self._first, None
         with self._growing:
             # A little more than asked, so that the next batch, of about the same size, fits too.
             self._largest = max(self._largest, nbytes + nbytes // 8)
             size = slot_size(self._largest)
-            free = available_memory() - self._coming  # of pages that other threads ask for at this moment
+            ready = 0 if first is None or not HUGE_PAGE <= size <= first.block.nbytes else first.num_ready
+            free = available_memory() + ready - self._coming  # of pages that other threads ask for at this moment
             # What the user holds must leave room for others; the loader's own blocks must only fit.
             reserve = self._reserve if len(self._leases) >= self.keep else 0
             if size + reserve > free:
@@ -369,12 +409,15 @@ class BlockPool:
                 )
             self._coming += size
         try:
-            block = _allocate(size)
+            if first is not None and ready:
+                block = first.block[:size]
+                give_back(block.ctypes.data + size, ready - size)
+            else:
+                block = _allocate(size)
             if self._pinned_for is not None:
                 page_lock(block, self._pinned_for)
-            elif sys.platform != "linux" or _libc().madvise(block.ctypes.data, nbytes, _MADV_POPULATE_WRITE):
-                # A fault for each page, on Linux before 5.14 too.
-                block[:nbytes:_PAGE] = 0
+            elif ready < nbytes and not _populate(block[ready:nbytes]):
+                block[ready:nbytes:_PAGE] = 0  # a fault for each page, on Linux before 5.14 too
             return block
         finally:
             with self._growing:

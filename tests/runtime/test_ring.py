@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import mmap
 import os
 import random
 import threading
 import weakref
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +18,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnnkit.runtime.ring import HUGE_PAGE, Ring, SharedBlock, slot_size
+from gnnkit.runtime import ring as rings
+from gnnkit.runtime.ring import HUGE_PAGE, BlockPool, Ring, SharedBlock, slot_size
 from tests.helpers.batches import to_pyg
 from tests.helpers.graphs import random_source
 from tests.helpers.shared_graphs import attached, shared
@@ -74,6 +78,48 @@ def test_a_lease_outlives_its_ring() -> None:
 @pytest.mark.parametrize(("nbytes", "size"), [(0, 4096), (1, 4096), (4097, 8192), (HUGE_PAGE, HUGE_PAGE), (HUGE_PAGE + 1, 2 * HUGE_PAGE)])
 def test_slot_sizes(nbytes: int, size: int) -> None:
     assert slot_size(nbytes) == size
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+@pytest.mark.parametrize("nbytes", [100, HUGE_PAGE + 5, 6 << 20, 20 << 20, 40 << 20])
+def test_the_first_block_has_pages_before_its_size_is_known(nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """8 MiB of 32, of which the batch needs less, more, or more than there are."""
+    monkeypatch.setattr(rings, "available_memory", lambda: 256 << 20)
+    pool = BlockPool(2)
+    before = resident_bytes()
+    pool.prepare()
+    prepared = resident_bytes() - before
+    assert prepared < 10 << 20
+    first = pool.lease(nbytes)
+    first[:nbytes] = 7
+    assert first.nbytes >= nbytes and resident_bytes() - before < slot_size(nbytes) + (4 << 20), "what is not needed has been given back"
+    assert pool.num_leased_bytes == first.nbytes
+    pool.prepare()
+    second = pool.lease(nbytes)
+    assert not np.shares_memory(first, second) and pool.num_leased_bytes == 2 * first.nbytes
+    address = first.ctypes.data
+    del first
+    assert pool.lease(nbytes).ctypes.data == address
+
+
+def test_a_first_block_that_is_leased_while_it_gets_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    for nbytes in (HUGE_PAGE, 16 << 20):
+        pool = BlockPool(2)
+        thread = threading.Thread(target=pool.prepare)
+        thread.start()
+        block = pool.lease(nbytes)
+        block[:] = 3
+        thread.join(30)
+        assert not thread.is_alive() and (block == 3).all()
+    monkeypatch.setattr(rings, "_allocate", refuse)
+    BlockPool(2).prepare()  # where addresses are short the first batch does without
+
+
+def refuse(nbytes: int) -> Any:
+    raise OSError(errno.ENOMEM, f"{nbytes} bytes")
 
 
 def test_a_block_is_shared_by_descriptor() -> None:
