@@ -160,6 +160,11 @@ class _Shared:
             self._wants_copy = False
             self._graph.memory(self.plan.runtime.memory_budget)
 
+    def prepare_block(self) -> None:
+        """Gets pages for the first batch while another thread samples it, where batches lie in blocks."""
+        if self._make is None:
+            self.pool.prepare()
+
     def sampler(self) -> BatchSource:
         """Returns a sampler for one thread."""
         if self._make is not None:
@@ -281,7 +286,7 @@ def _run(shared: _Shared, shift: int, name: str) -> None:
             if sampler is None:
                 sampler = shared.sampler()
             if claim.steps[0].step == 1:  # the first batch comes first
-                shared.pool.prepare()
+                shared.prepare_block()
             shared.put(claim, _sampled(shared, sampler, claim.epoch, claim.steps, name))
         except BaseException as error:  # everything goes to the consumer, who raises it
             shared.put(claim, [error] * len(claim.steps))
@@ -378,7 +383,7 @@ class InProcessStream:
         is_at_once = time.perf_counter() - shared.left_s < shared.loop.back_s
         shared.times_at_once = min(shared.times_at_once + 1, 4 * _TIMES_AT_ONCE) if is_at_once else shared.times_at_once // 2
         if len(self._threads) == 1 and shared.has_cpus:
-            shared.pool.prepare()
+            shared.prepare_block()
         try:
             while isinstance(found := self._wait(timeout_s, check), _Claim):
                 self._sample_here(found)

@@ -456,7 +456,7 @@ class BlockPool:
 
     def clear(self) -> None:
         """Returns free blocks to the system and keeps none from now on; leased ones stay valid."""
-        self.keep = 0
+        self.keep, self._first = 0, None
         self._free.clear()
         if os.getpid() == self._owner and self._pinned_for is None:
             for lease in list(self._leases.values()):
