@@ -259,8 +259,8 @@ _FOR_ALL_DEVICES = 1
 # Left free for everything else when a user holds batch after batch: the kernel's own reserves and the training step. Where
 # there is little memory to begin with, it is a quarter of that.
 _RESERVE = 256 << 20
-# The most bytes that the first block is given before its size is known, and those that it is given at a time.
-_MOST_AHEAD, _GROWTH = 256 << 20, 1 << 20
+# Bytes that the first block is given at a time while its size is not known.
+_GROWTH = 1 << 20
 
 
 class LeasedArray(np.ndarray[Any, np.dtype[np.uint8]]):
@@ -343,10 +343,11 @@ class BlockPool:
     Args:
         keep: Blocks that sampling needs to go on; so many are kept for reuse, and more than that are returned to the system.
         pinned_for: The CUDA device for whose copies blocks are page-locked; None: they are not.
+        most_ahead: Bytes that ``prepare`` gets pages for, at most; a thirty-second of the free memory is another limit.
     """
 
-    def __init__(self, keep: int, *, pinned_for: int | None = None) -> None:
-        self.keep = keep
+    def __init__(self, keep: int, *, pinned_for: int | None = None, most_ahead: int = 256 << 20) -> None:
+        self.keep, self._most_ahead = keep, most_ahead
         self._pinned_for = pinned_for
         self._owner = os.getpid()
         self._free: deque[NDArray[np.uint8]] = deque()
@@ -381,9 +382,9 @@ class BlockPool:
         The pages of a large batch take as long to come as its neighbours and its rows together.
         """
         with self._growing:
-            if self._largest or self._first is not None or self._pinned_for is not None or os.getpid() != self._owner:
+            if not self.keep or self._largest or self._first is not None or self._pinned_for is not None or os.getpid() != self._owner:
                 return
-            most = min(_MOST_AHEAD, available_memory() // 32) // HUGE_PAGE * HUGE_PAGE
+            most = min(self._most_ahead, available_memory() // 32) // HUGE_PAGE * HUGE_PAGE
             try:
                 first = self._first = _FirstBlock(_allocate(4 * most)) if most else None
             except OSError:  # a limit of addresses
