@@ -1,6 +1,6 @@
 # Two commands for everybody: `make demo` and `make test`. Both set up what they need in .venv, without root or a compiler.
 #   make demo    trains GraphSAGE through gnnkit on a generated graph and on Cora
-#   make test    tests of every part (at most ten minutes on 2 cores, with all set-up)
+#   make test    tests of every part (five to ten minutes on 2 cores with all set-up, twenty on very slow ones)
 #   make test-all  every test that this machine can run (half an hour on 2 cores), with the libraries of others that it installs
 #   make check   lint and the quick tests (under 3 minutes)
 #   make fuzz    ten thousand damaged samples of everything that is parsed, in a memory group where there may be one

@@ -137,10 +137,11 @@ def prepare(inputs: Inputs, sampling: Sampling, *, caches: bool = False, has_oth
 
 
 def prepare_all() -> None:
-    """Imports what batches of every kind are made with."""
+    """Imports what stores are built with, and batches of every kind."""
     _import_shared()
     import gnnkit.sampling.cached
-    import gnnkit.sampling.remote  # noqa: F401
+    import gnnkit.sampling.remote
+    import gnnkit.storage.kernels  # noqa: F401
 
     for package in (seeders, walkers):
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
