@@ -24,7 +24,7 @@ from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.beats import SIGN_SILENCE_S
-from gnnkit.runtime.graph_memory import GraphHandle
+from gnnkit.runtime.graph_memory import GraphHandle, graph_nbytes
 from gnnkit.runtime.limits import auto_disk_threads, auto_threads, own_cpus
 from gnnkit.runtime.process_status import look_at
 from gnnkit.runtime.ring import BlockPool
@@ -44,6 +44,8 @@ _WAKING_NS = 1_000_000
 _JOIN_S = 30.0
 # A consumer that has come back at once so often leaves threads nothing to work beside. A time that takes longer halves the count.
 _TIMES_AT_ONCE = 8
+# A first batch of a graph in memory is walked in less time; and the most bytes that its block is given meanwhile.
+_PREPARING_S, _MOST_AHEAD = 0.2, 256 << 20
 # Batches that are sampled together, at most.
 _LARGEST_GROUP = 32
 
@@ -132,7 +134,8 @@ class _Shared:
         self.batches = BatchList(plan, graph)
         self._graph, self.memory, self._wants_copy = graph, graph.memory(0), True
         self.window = num_threads + plan.runtime.prefetch
-        self.pool = BlockPool(self.window + 1, pinned_for=plan.runtime.pin_device)
+        most_ahead = min(_MOST_AHEAD, graph_nbytes(graph.arrays))  # a batch is hardly larger than its graph
+        self.pool = BlockPool(self.window + 1, pinned_for=plan.runtime.pin_device, most_ahead=most_ahead)
         # One lock. Threads wait for something to do, consumers for batches.
         self.lock = threading.Lock()
         self.work, self.ready = threading.Condition(self.lock), threading.Condition(self.lock)
@@ -160,10 +163,10 @@ class _Shared:
             self._wants_copy = False
             self._graph.memory(self.plan.runtime.memory_budget)
 
-    def prepare_block(self) -> None:
+    def prepare_block(self, timeout_s: float = _PREPARING_S) -> None:
         """Gets pages for the first batch while another thread samples it, where batches lie in blocks."""
         if self._make is None:
-            self.pool.prepare()
+            self.pool.prepare(min(timeout_s, _PREPARING_S))
 
     def sampler(self) -> BatchSource:
         """Returns a sampler for one thread."""
@@ -383,7 +386,7 @@ class InProcessStream:
         is_at_once = time.perf_counter() - shared.left_s < shared.loop.back_s
         shared.times_at_once = min(shared.times_at_once + 1, 4 * _TIMES_AT_ONCE) if is_at_once else shared.times_at_once // 2
         if len(self._threads) == 1 and shared.has_cpus:
-            shared.prepare_block()
+            shared.prepare_block(timeout_s / 4)
         try:
             while isinstance(found := self._wait(timeout_s, check), _Claim):
                 self._sample_here(found)

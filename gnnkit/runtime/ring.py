@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from gnnkit.errors import MemoryLimitError, on_error
 from gnnkit.host import available_memory, needed_by_processes
 from gnnkit.storage.files import note_again
+from gnnkit.waiting import Deadline
 
 HUGE_PAGE = 2 << 20
 _MADV_RANDOM, _MADV_DONTNEED, _MADV_REMOVE, _MADV_POPULATE_WRITE, _MADV_COLLAPSE = 1, 4, 9, 23, 25
@@ -346,7 +347,7 @@ class BlockPool:
         most_ahead: Bytes that ``prepare`` gets pages for, at most; a thirty-second of the free memory is another limit.
     """
 
-    def __init__(self, keep: int, *, pinned_for: int | None = None, most_ahead: int = 256 << 20) -> None:
+    def __init__(self, keep: int, *, pinned_for: int | None = None, most_ahead: int = 0) -> None:
         self.keep, self._most_ahead = keep, most_ahead
         self._pinned_for = pinned_for
         self._owner = os.getpid()
@@ -376,11 +377,15 @@ class BlockPool:
             self._leases[id(lease)] = lease
         return array
 
-    def prepare(self) -> None:
+    def prepare(self, timeout_s: float) -> None:
         """Gets pages of the first block until that is leased; for a thread that has less to do than the one that samples the first batch.
 
         The pages of a large batch take as long to come as its neighbours and its rows together.
+
+        Args:
+            timeout_s: How long, at most.
         """
+        deadline = Deadline(timeout_s)
         with self._growing:
             if not self.keep or self._largest or self._first is not None or self._pinned_for is not None or os.getpid() != self._owner:
                 return
@@ -389,7 +394,7 @@ class BlockPool:
                 first = self._first = _FirstBlock(_allocate(4 * most)) if most else None
             except OSError:  # a limit of addresses
                 return
-        while first is not None and first.num_ready < most and self._first is first and first.has_grown():
+        while first is not None and first.num_ready < most and self._first is first and not deadline.has_passed and first.has_grown():
             pass
 
     def _new_block(self, nbytes: int) -> NDArray[np.uint8]:

@@ -90,13 +90,13 @@ def test_the_first_block_has_pages_before_its_size_is_known(nbytes: int) -> None
     """8 MiB of 32, of which the batch needs less, more, or more than there are."""
     pool = BlockPool(2, most_ahead=8 << 20)
     before = resident_bytes()
-    pool.prepare()
+    pool.prepare(60)
     assert resident_bytes() - before < 10 << 20
     first = pool.lease(nbytes)
     first[:nbytes] = 7
     assert first.nbytes >= nbytes and resident_bytes() - before < slot_size(nbytes) + (4 << 20), "what is not needed has been given back"
     assert pool.num_leased_bytes == first.nbytes
-    pool.prepare()
+    pool.prepare(60)
     second = pool.lease(nbytes)
     assert not np.shares_memory(first, second) and pool.num_leased_bytes == 2 * first.nbytes
     address = first.ctypes.data
@@ -106,8 +106,8 @@ def test_the_first_block_has_pages_before_its_size_is_known(nbytes: int) -> None
 
 @pytest.mark.parametrize("nbytes", [HUGE_PAGE, 16 << 20])
 def test_a_first_block_that_is_leased_while_it_gets_pages(nbytes: int) -> None:
-    pool = BlockPool(2)
-    thread = threading.Thread(target=pool.prepare)
+    pool = BlockPool(2, most_ahead=256 << 20)
+    thread = threading.Thread(target=pool.prepare, args=(60,))
     thread.start()
     block = pool.lease(nbytes)
     block[:] = 3
@@ -116,8 +116,8 @@ def test_a_first_block_that_is_leased_while_it_gets_pages(nbytes: int) -> None:
 
 
 def test_a_pool_that_is_cleared_gets_no_more_pages() -> None:
-    pool, before = BlockPool(2), resident_bytes()
-    thread = threading.Thread(target=pool.prepare)
+    pool, before = BlockPool(2, most_ahead=256 << 20), resident_bytes()
+    thread = threading.Thread(target=pool.prepare, args=(60,))
     thread.start()
     while thread.is_alive():
         pool.clear()
@@ -130,8 +130,8 @@ def test_a_first_block_where_addresses_are_short() -> None:
         from gnnkit.runtime.ring import BlockPool
         taken = int(open("/proc/self/statm").read().split()[0]) * mmap.PAGESIZE
         resource.setrlimit(resource.RLIMIT_AS, (taken + (64 << 20), -1))
-        pool = BlockPool(2)
-        pool.prepare()
+        pool = BlockPool(2, most_ahead=256 << 20)
+        pool.prepare(60)
         print(pool.lease(5 << 20).nbytes)
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=100, check=True)
