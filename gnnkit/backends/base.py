@@ -194,7 +194,7 @@ class PoolBackend(Backend):
         return size_in_bytes("channel_size", self.channel_size)
 
     def _open(
-        self, plan: LoaderPlan, graph: GraphHandle, events: EventSink, least: int, *, samples_here: bool, asks_others: bool
+        self, plan: LoaderPlan, graph: GraphHandle, events: EventSink, least: int, *, samples_here: bool, has_other_hosts: bool
     ) -> BatchStream:
         """Starts or joins the processes, and waits until they are ready.
 
@@ -204,7 +204,7 @@ class PoolBackend(Backend):
             events: Receives progress.
             least: Batches that a process is given at a time, at least.
             samples_here: Whether processes of this host sample, with kernels that are compiled first.
-            asks_others: Whether processes ask each other for what they hold, or for batches.
+            has_other_hosts: Whether hosts ask each other for what they hold, or for batches.
         """
         if sys.platform != "linux":
             raise PlanError(f"{type(self).__name__}() needs Linux, this is {sys.platform}", "use InProcess()")
@@ -212,7 +212,7 @@ class PoolBackend(Backend):
         from gnnkit.sampling.kinds import compile_ahead  # heavy
 
         if samples_here:
-            compile_ahead(plan.inputs, plan.sampling, events, has_other_hosts=asks_others)
+            compile_ahead(plan.inputs, plan.sampling, events, has_other_hosts=has_other_hosts)
         options = self if self.worker_concurrency >= least else replace(self, worker_concurrency=least)  # type: ignore[type-var]
         return PoolStream(options, plan, graph, events)
 

@@ -101,7 +101,7 @@ class Colocated(PoolBackend):
     def open(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> BatchStream:
         """Starts the processes and waits until they are ready."""
         is_spread = plan.placement is not None and not plan.placement.is_replicated  # batches wait for other hosts most of the time
-        return self._open(plan, graph, events, _LEAST_CONCURRENT if is_spread else 1, samples_here=True, asks_others=is_spread)
+        return self._open(plan, graph, events, _LEAST_CONCURRENT if is_spread else 1, samples_here=True, has_other_hosts=is_spread)
 
     def open_pool(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> WorkerPool:
         """Makes the workers of processes, of which none is started yet; see ``PoolBackend.open_pool``."""

@@ -104,7 +104,7 @@ class GraphStore(PoolBackend):
         is_remote = self.address is not None and self.folder is None  # batches wait for other hosts most of the time
         least = threads_for(len(split_place(self.address)[1])) if is_remote else 1
         samples_here = self.starts_servers or self.folder is not None
-        return self._open(plan, graph, events, least, samples_here=samples_here, asks_others=True)
+        return self._open(plan, graph, events, least, samples_here=samples_here, has_other_hosts=is_remote)
 
     def open_pool(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> WorkerPool:
         """Finds the servers' sampling processes; see ``PoolBackend.open_pool``."""

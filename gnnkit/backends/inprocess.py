@@ -133,6 +133,7 @@ class _Shared:
         self.owner = os.getpid()
         self.batches = BatchList(plan, graph)
         self._graph, self.memory, self._wants_copy = graph, graph.memory(0), True
+        self._wants_block = make is None  # others' batches lie elsewhere
         self.window = num_threads + plan.runtime.prefetch
         most_ahead = min(_MOST_AHEAD, graph_nbytes(graph.arrays))  # a batch is hardly larger than its graph
         self.pool = BlockPool(self.window + 1, pinned_for=plan.runtime.pin_device, most_ahead=most_ahead)
@@ -164,8 +165,9 @@ class _Shared:
             self._graph.memory(self.plan.runtime.memory_budget)
 
     def prepare_block(self, timeout_s: float = _PREPARING_S) -> None:
-        """Gets pages for the first batch while another thread samples it, where batches lie in blocks."""
-        if self._make is None:
+        """Gets pages for the first batch while another thread samples it."""
+        if self._wants_block:
+            self._wants_block = False
             self.pool.prepare(min(timeout_s, _PREPARING_S))
 
     def sampler(self) -> BatchSource:

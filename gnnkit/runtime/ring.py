@@ -398,8 +398,8 @@ class BlockPool:
             pass
 
     def _new_block(self, nbytes: int) -> NDArray[np.uint8]:
-        first, self._first = self._first, None
         with self._growing:
+            first, self._first = self._first, None
             # A little more than asked, so that the next batch, of about the same size, fits too.
             self._largest = max(self._largest, nbytes + nbytes // 8)
             size = slot_size(self._largest)

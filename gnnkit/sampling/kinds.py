@@ -151,8 +151,8 @@ def prepare_all() -> None:
 def compile_ahead(inputs: Inputs, sampling: Sampling, events: EventSink, *, has_other_hosts: bool) -> None:
     """Compiles the kernels of a plan's kind here, with progress, for processes of this host that will load them.
 
-    Those of the usual kind, on one host, they compile themselves, while they start. Hosts and servers are waited for by others, for less
-    time than compiling takes on a slow machine.
+    Those of the usual kind, on one host, they compile themselves, while they start. Hosts are waited for by others, for less time than
+    compiling takes on a slow machine.
     """
     if has_other_hosts or not _is_usual(inputs, sampling):
         prepare(inputs, sampling, has_other_hosts=has_other_hosts)
