@@ -210,7 +210,9 @@ def lines_of_stack(typing_context):
     """The address of 64 lines of the calling function's own memory; where a line begins."""
 
     def codegen(context, builder, signature, args):
-        place = cgutils.alloca_once(builder, ir.ArrayType(_I8, 64 * LINE))
+        # Not by ``cgutils``, which fills it with one zero of its type: LLVM takes seconds over a value of so many elements.
+        with builder.goto_entry_block():
+            place = builder.alloca(ir.ArrayType(_I8, 64 * LINE))
         place.align = LINE
         return builder.ptrtoint(place, _I64)
 

@@ -371,7 +371,8 @@ def walk(
                 ahead, relations, parts, bounds, global_ids, relation_keys, fan_outs, replace, keys[b], variates[b], ids, own_nodes,
                 own_edges, num_nodes, num_edges, num_sampled_nodes[b], num_sampled_edges[b], begin, end, work, picks, table,
             )  # fmt: skip
-        node_buffers[:, BASE] = own_nodes[:, BASE]
+        for t in range(num_types):  # an assignment of slices brings what makes the text of an error with it: a quarter of compiling
+            node_buffers[t, BASE] = own_nodes[t, BASE]
         if outcome != DONE:
             return b, DONE if b > 0 else outcome
         for t in range(num_types):

@@ -129,3 +129,32 @@ def test_a_call_before_warming_has_the_same_machine_code(tmp_path: Path, words: 
         subprocess.run([sys.executable, str(program), word], env=environment, timeout=120, check=True)
         written.append({file: file.stat().st_mtime_ns for file in cache.rglob("*.nb?")})
     assert len(written[0]) == 2 and written[0] == written[1]
+
+
+CONSTANTS = """
+from gnnkit.kernels import jit
+
+@jit.helper
+def scaled(value, factor, negates):
+    return -value * factor if negates else value * factor
+
+@jit.kernel("int64(int64)")
+def combine(value):
+    return scaled(value, 2, False) + scaled(value, 3, True) + scaled(value, value, False)
+
+print(combine(5), len(scaled.signatures))
+try:
+    scaled(1, 2, False)
+except TypeError:
+    print("for kernels only")
+"""
+
+
+def test_a_helper_is_compiled_once_whatever_constants_it_is_given(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(CONSTANTS)
+    for _ in range(2):  # the second one loads what the first one has written, in which nothing of the helper is left to compile
+        environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        done = subprocess.run([sys.executable, str(program)], env=environment, capture_output=True, text=True, timeout=120, check=True)
+        assert done.stdout.split("\n")[0].split()[0] == "20", done
+    assert done.stdout == "20 0\nfor kernels only\n"
