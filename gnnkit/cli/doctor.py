@@ -208,7 +208,7 @@ def kernels() -> Check:
     root = kernel_cache_root()
     if any(root.glob("**/*.nbc")):
         return Check("kernels", f"compiled, kept in {root} (numba {version})")
-    return Check("kernels", f"not compiled yet: trying the backends out, below, takes a minute or two longer (numba {version})", "ok")
+    return Check("kernels", f"not compiled yet: trying the backends out, below, takes up to a minute longer (numba {version})", "ok")
 
 
 def copies() -> Check:
