@@ -197,10 +197,14 @@ class _HelperCompiler(Compiler):  # type: ignore[misc]
         return result._replace(entry_point=result.fndesc)  # by which callers find it; Python cannot call it
 
 
+def _compiled(function: Callable[..., Any], *, nogil: bool = True, **options: Any) -> Any:
+    if numba.config.DISABLE_JIT:
+        raise PlanError("NUMBA_DISABLE_JIT is set, and gnnkit's kernels run only as machine code", "unset it before Python starts")
+    return numba.njit(nogil=nogil, error_model="numpy", **options)(function)
+
+
 def _helper(function: F, allocates: bool) -> F:
-    dispatcher = numba.njit(
-        nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, pipeline_class=_HelperCompiler, _nrt=allocates
-    )(function)
+    dispatcher = _compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True, pipeline_class=_HelperCompiler, _nrt=allocates)
     find = dispatcher.get_call_template
     dispatcher.get_call_template = lambda args, named: find([types.unliteral(arg) for arg in args], named)  # not once for every constant
     dispatcher.add_overload = lambda result: dispatcher.overloads.update({tuple(result.signature.args): result})
@@ -247,9 +251,7 @@ def _refuse_call(*_: Any) -> None:
 
 
 def _dispatcher(function: Callable[..., Any], nogil: bool, declared: str | None = None) -> Any:
-    if numba.config.DISABLE_JIT:
-        raise PlanError("NUMBA_DISABLE_JIT is set, and gnnkit's kernels run only as machine code", "unset it before Python starts")
-    dispatcher = numba.njit(nogil=nogil, error_model="numpy")(function)
+    dispatcher = _compiled(function, nogil=nogil)
     dispatcher._cache = _KernelCache(function)
     compile_kernel = dispatcher.compile
 
