@@ -16,7 +16,7 @@ from tests.helpers.waiting import wait_until
 SCREENSHOTS = ROOT / "build/screenshots"
 FIRST_CELL = "%reset -f\nfrom tests.browser.paced import *\nafresh()"
 # It imports torch_geometric, and compiles what samples where nobody has before.
-FIRST_CELL_TIMEOUT_S = 120.0
+FIRST_CELL_TIMEOUT_S = 240.0
 
 
 @pytest.fixture(scope="module")

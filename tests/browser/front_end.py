@@ -15,7 +15,7 @@ from tests.browser.server import JupyterServer
 from tests.helpers.machine import chromium
 
 # A page of JupyterLab takes seconds on an idle machine, and tests share theirs.
-TIMEOUT_S = 90.0
+TIMEOUT_S = 180.0
 ARGUMENTS = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync "
     "--force-color-profile=srgb"
