@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import gnnkit
@@ -15,32 +17,52 @@ from gnnkit import Colocated, GraphLoader
 from gnnkit.backends import resolve_backend
 from gnnkit.errors import PlanError
 from gnnkit.runtime.limits import auto_threads
-from tests.backends.setups import loader_of, workers
+from tests.backends.setups import descendants, loader_of, workers
+from tests.helpers.waiting import HANG_S, wait_until
 from tests.loader.graphs import plain
 
 pytestmark = pytest.mark.slow
 
 
-def birth_s(pid: int) -> float:
-    """``time.monotonic()`` when a process was started, to a hundredth of a second."""
-    since_boot = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
-    return since_boot - time.clock_gettime(time.CLOCK_BOOTTIME) + time.monotonic()
+# There is no fork server, and each process stops itself when it begins; it starts once somebody lets it go on.
+_STOPS = """
+import os, signal, sys
+
+os._exit(3) if "gnnkit.runtime.fork_server" in sys.orig_argv else os.kill(os.getpid(), signal.SIGSTOP)
+"""
 
 
-def leads(backend: Colocated) -> float:
-    """Seconds from the second process's start until the first one was ready."""
-    events: list[Any] = []
-    with loader_of("inprocess") as loader:
-        plan, graph = loader.plan, loader.pipeline.graph
-    with GraphLoader(replace(plan, backend=backend.to_json()), graph, events.append) as loader:
-        ready_s = next(event.time_s for event in events if event.stage == "start" and event.kind == "progress" and event.done)
-        return ready_s - max(map(birth_s, workers(loader).values()))
+def stopped() -> list[psutil.Process]:
+    """Processes of ours that have stopped themselves."""
+    found = []
+    for pid in descendants():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if (process := psutil.Process(pid)).status() == psutil.STATUS_STOPPED:
+                found.append(process)
+    return found
 
 
-def test_processes_start_together_or_one_after_another() -> None:
-    # Clocks are sure of a hundredth of a second, and on a busy machine word of the first comes later: once of several times will do.
-    assert any(leads(Colocated(2, max_concurrent_producer_inits=1)) < 0.06 for _ in range(5))
-    assert any(leads(Colocated(2)) > 0.06 for _ in range(5))
+def stop(count: int, timeout_s: float = HANG_S) -> bool:
+    """Whether at least so many of them do."""
+    return wait_until(lambda: len(stopped()) >= count, timeout_s)
+
+
+@pytest.mark.parametrize(("most", "groups"), [(None, [2]), (1, [1, 1])])
+def test_processes_start_together_or_one_after_another(
+    most: int | None, groups: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(_STOPS)
+    monkeypatch.syspath_prepend(tmp_path)
+    started: set[int] = set()
+    with ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(loader_of, "", backend=Colocated(2, max_concurrent_producer_inits=most))
+        for size in groups:
+            assert stop(size) and not stop(size + 1, 0.5)
+            for process in stopped():
+                process.resume()
+                started.add(process.pid)
+        with opening.result() as loader:
+            assert {*workers(loader).values()} == started
 
 
 def test_the_gap_between_trainers_of_one_host(monkeypatch: pytest.MonkeyPatch) -> None:

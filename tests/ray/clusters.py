@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -71,18 +70,23 @@ class RayCluster:
         words += [] if ip is None else [f"--node-ip-address={ip}"]
         command = [*enter, sys.executable, "-m", "ray.scripts.scripts", "start", *words, f"--num-cpus={cpus}"]
         command += [f"--object-store-memory={_STORE_BYTES}", f"--resources={json.dumps(resources or {})}"]
-        last_s, environment = time.monotonic() + PATIENCE_S, {**self.environment, **variables}
-        while True:  # on a busy machine Ray gives up its own processes after some seconds
+        environment = {**self.environment, **variables}
+        for attempt in range(3):  # on a busy machine Ray gives up its own processes after some seconds
             with open(self._folder / "out", "w+b") as out:
                 starter = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True)
                 self._sessions.append(starter.pid)
                 if starter.wait(PATIENCE_S) == 0:
                     break
                 out.seek(0)
-                assert time.monotonic() < last_s, out.read().decode(errors="replace")
+                assert attempt < 2, out.read().decode(errors="replace") + self._logs()
             self.kill_node(starter.pid)
         self.address = self.address or (self._folder / "ray_current_cluster").read_text().strip()
         return starter.pid
+
+    def _logs(self) -> str:
+        """The ends of what a node's processes have written: why it has not started."""
+        logs = sorted(path for path in self._folder.glob("session_latest/logs/*") if path.is_file() and path.stat().st_size)
+        return "".join(f"\n--- {path.name}\n{path.read_text(errors='replace')[-2000:]}" for path in logs)
 
     def kill_node(self, number: int) -> None:
         """Kills all processes of a node, and waits until they are gone."""

@@ -298,25 +298,21 @@ class TestTraining:
         cluster.kill_node(number)
         assert "variables, 3 ranks: waits for 3 rank(s) with 1 processor(s), 0.5 licence each" in capsys.readouterr().err
 
-    def test_a_wrong_token_is_named(self, cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 32)
-        with pytest.raises(StartTimeout, match=r"InvalidAuthToken(.|\n)*-> RAY_AUTH_MODE=token"):
-            gnnkit.partition(products_like(0.001), 2, out=tmp_path / "store", engine=Ray(address=cluster.address))
-
-
-@pytest.mark.packages("ray")
-@pytest.mark.slow(seconds=20)
-@pytest.mark.timeout(2 * PATIENCE_S)
-def test_a_cluster_without_gnnkit_is_told_what_to_install(tmp_path: Path) -> None:
-    """In launches and builds alike."""
-    (tmp_path / "sitecustomize.py").write_text(LACKING)
-    with started_cluster(cpus=1, PYTHONPATH=str(tmp_path)) as cluster:
-        engine, remedy = Ray(num_workers=1, address=cluster.address), r"No module named 'gnnkit'\n *-> .*runtime_env"
+    def test_hosts_without_gnnkit_are_told_what_to_install(self, cluster: RayCluster, tmp_path: Path) -> None:
+        """In launches and builds alike."""
+        (tmp_path / "sitecustomize.py").write_text(LACKING)
+        engine = Ray(num_workers=1, address=cluster.address, runtime_env={"env_vars": {"PYTHONPATH": str(tmp_path)}})
+        remedy = r"No module named 'gnnkit'\n *-> .*runtime_env"
         with pytest.raises(GnnkitError, match=remedy):
             gnnkit.partition(products_like(0.001), 2, out=tmp_path / "store", engine=engine)
         loader = GraphLoader.from_plan(planned(tmp_path), progress=False)
         with loader, pytest.raises(GnnkitError, match=remedy):
             gnnkit.launch(variables, loader, engine=engine, start_timeout_s=PATIENCE_S, progress=False).result()
+
+    def test_a_wrong_token_is_named(self, cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 32)
+        with pytest.raises(StartTimeout, match=r"InvalidAuthToken(.|\n)*-> RAY_AUTH_MODE=token"):
+            gnnkit.partition(products_like(0.001), 2, out=tmp_path / "store", engine=Ray(address=cluster.address))
 
 
 class TestRefused:
