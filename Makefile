@@ -6,7 +6,7 @@
 #   make fuzz    ten thousand damaged samples of everything that is parsed, in a memory group where there may be one
 #   make lint    ruff and mypy --strict
 #   make dist    wheel and sdist, checked
-#   make release checks everything of a release up to its upload: versions, wheel and sdist, fresh environments, documentation
+#   make release checks everything of a release up to its upload: documentation, versions, wheel and sdist, fresh environments
 #   make docs    makes build/docs/index.html of docs/, docstrings and notebooks; runs the notebooks that no test has run since they changed
 #   make pictures  takes the pictures in docs/images anew (needs Chromium)
 #   make bench   gnnkit against its peers at full size, with those of .envs/glt and .envs/graphbolt that are there
@@ -74,9 +74,9 @@ dist: python
 	@$(BIN)/python -m build --no-isolation --outdir dist .
 	@$(BIN)/twine check --strict dist/*
 
-release: python
+release: docs
 	@$(setup) --group lint --group test --group package --group docs
-	@$(BIN)/python tools/release.py $(ARGS)
+	@$(BIN)/python -m tools.release $(ARGS)
 
 docs: python
 	@$(setup) --group test --group docs

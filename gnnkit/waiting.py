@@ -6,6 +6,7 @@ An interrupt reaches the main thread alone, and one that comes just before a wai
 from __future__ import annotations
 
 import math
+import select
 import threading
 import time
 from collections.abc import Callable
@@ -49,6 +50,16 @@ def begin_apart(work: Callable[[], R], name: str, *, daemon: bool) -> Future[R]:
             "the system starts no more threads", "raise the limit of processes: ulimit -u, or pids.max of the container"
         ) from error
     return outcome
+
+
+def is_ready(fd: int, timeout_s: float, events: int = select.POLLIN) -> bool:
+    """Waits for something to read, the other side's end included, or for other ``events`` of poll(2).
+
+    A process that has many files open is told of each of them, which select(2) does of the first 1,024 only.
+    """
+    poller = select.poll()
+    poller.register(fd, events)
+    return bool(poller.poll(max(0.0, timeout_s * 1000)))
 
 
 def is_done(outcome: Future[Any], timeout_s: float | None = None) -> bool:

@@ -1,9 +1,10 @@
 """Checks a release as far as the upload: what the files say, what is built from them, and what installs from that.
 
-    python tools/release.py [--python /path/to/python3.12 ...]
+    python -m tools.release [--python /path/to/python3.12 ...]
 
 Builds the wheel and the sdist in dist/, checks both, installs the wheel into a fresh environment of each Python from 3.10 to 3.13 that is
-found, where ``gnnkit doctor`` and a loader run, and has the unpacked sdist build the documentation and pass the tests of its packages.
+found, where ``gnnkit doctor`` and a loader run, and has the unpacked sdist pass the tests of its packages. The sdist has to hold everything
+that the documentation was made from, which `make release` has done before.
 Prints the size of an installation, and the command that uploads.
 """
 
@@ -24,6 +25,8 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import yaml
+
+from tools.build_docs import sources
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
@@ -118,19 +121,16 @@ def try_wheel(wheel: Path, python: str) -> str:
         return f"{run(own, '-c', USE, cwd=Path(folder)).splitlines()[-1]}; {run(own, '-c', WEIGHT)}"
 
 
-def try_sdist(sdist: Path) -> None:
-    """Has the unpacked sdist pass the tests of packaging and sampling, and build the documentation."""
+def try_sdist(sdist: Path) -> str:
+    """Has the unpacked sdist pass the tests of packaging and sampling, and looks for the sources of the documentation in it; what it passed."""
     with tempfile.TemporaryDirectory() as folder:
         with tarfile.open(sdist) as archive:
             archive.extractall(folder, filter="data")
         (project,) = Path(folder).iterdir()
+        if lacking := sources(ROOT).keys() - sources(project).keys():
+            sys.exit(f"{sdist.name} lacks of the documentation: {', '.join(sorted(map(str, lacking)))}")
         tests = ("tests/packaging", "tests/sampling")
-        print(run(sys.executable, "-m", "pytest", "-q", "-m", "not slow", *tests, cwd=project).splitlines()[-1], flush=True)
-        ran = {path.name for path in ROOT.glob("build/notebooks/*.ipynb")}
-        if lacking := {path.name for path in ROOT.glob("notebooks/*.ipynb")} - ran:
-            sys.exit(f"notebooks that have not been run: {', '.join(sorted(lacking))}; `make docs` runs them")
-        shutil.copytree(ROOT / "build/notebooks", project / "build/notebooks")
-        print("documentation:", run(sys.executable, "tools/build_docs.py", cwd=project), flush=True)
+        return run(sys.executable, "-m", "pytest", "-q", "-m", "not slow", *tests, cwd=project).splitlines()[-1]
 
 
 def main() -> None:
@@ -144,11 +144,12 @@ def main() -> None:
     print(f"{wheel.name} ({wheel.stat().st_size / 1e6:.1f} MB), {sdist.name} ({sdist.stat().st_size / 1e6:.1f} MB)", flush=True)
     pythons = interpreters(options.python)
     with ThreadPoolExecutor(2) as pool:
+        of_sdist = pool.submit(try_sdist, sdist)
         for each, said in zip(pythons, pool.map(lambda python: try_wheel(wheel, python), pythons.values()), strict=True):
             print(f"Python {each}: {said}", flush=True)
+        print(f"{sdist.name}: {of_sdist.result()}", flush=True)
     for each in sorted({*PYTHONS} - {*pythons}):
         print(f"Python {each}: not found", flush=True)
-    try_sdist(sdist)
     if "[project.urls]" not in (ROOT / "pyproject.toml").read_text():
         print("nothing says where the project is: add [project.urls] to pyproject.toml and repository-code to CITATION.cff first")
     print(f"upload it with: python -m twine upload {wheel.relative_to(ROOT)} {sdist.relative_to(ROOT)}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import select
 import shutil
 import signal
 import socket
@@ -32,6 +31,7 @@ from gnnkit.ui.progress import make_sink
 from gnnkit.units import format_bytes
 from gnnkit.vendor.glt import GltStatus
 from gnnkit.version import __version__
+from gnnkit.waiting import is_ready
 
 Verdict = Literal["ok", "no", "warning", "error"]
 
@@ -313,7 +313,7 @@ def trials(names: Sequence[str], *, timeout_s: float = TRIAL_TIMEOUT_S, module: 
             try:
                 for name in names:
                     row = _title(name)
-                    if not select.select([lines], [], [], timeout_s)[0]:
+                    if not is_ready(lines.fileno(), timeout_s):
                         process.kill()
                         yield Check(row, f"no: its trial did not end within {timeout_s:g} s", "error", _REPORT)
                     elif not (line := lines.readline()):  # there are none for the rows that follow, either

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import shutil
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from gnnkit.errors import GnnkitError
+from gnnkit.waiting import is_ready
 
 INTERFACE = "eth0"
 _TOOLS = ("ip", "nsenter", "unshare")
@@ -163,7 +163,7 @@ def _hold(holders: contextlib.ExitStack, words: Sequence[str]) -> int:
     holder = subprocess.Popen([*words, "sh", "-c", _HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     holders.callback(_end, holder)
     assert holder.stdout is not None and holder.stderr is not None
-    if not select.select([holder.stdout], [], [], _TIMEOUT_S)[0]:
+    if not is_ready(holder.stdout.fileno(), _TIMEOUT_S):
         raise NamespaceError(f"no network namespace after {_TIMEOUT_S:g} s")
     if not holder.stdout.readline():
         raise NamespaceError(f"no network namespace: {holder.stderr.read().decode(errors='replace').strip()}")

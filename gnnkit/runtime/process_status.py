@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import select
 import signal
 import threading
 import time
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gnnkit.waiting import Deadline
+from gnnkit.waiting import Deadline, is_ready
 
 # Between two looks at a process where the system cannot tell of its end.
 _LOOK_S = 0.02
@@ -85,9 +84,7 @@ def wait_for_end(pid: int, timeout_s: float) -> bool:
     except OSError:  # a kernel before 5.3, or a sandbox that refuses
         return _poll_for_end(pid, timeout_s)
     try:
-        poller = select.poll()
-        poller.register(fd, select.POLLIN)
-        return bool(poller.poll(timeout_s * 1000))
+        return is_ready(fd, timeout_s)
     finally:
         os.close(fd)
 

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 
 from gnnkit.errors import PlanError, on_error
 from gnnkit.host import available_memory, needed_by_processes
+from gnnkit.waiting import is_ready
 
 # Memory of a message up to here is read without asking how much is free, which takes longer than reading it.
 _SMALL_BYTES = 1 << 26
@@ -262,11 +263,7 @@ class Wire:
     def wait(self, timeout_s: float, events: int = select.POLLIN) -> bool:
         """Waits for something to receive, the end of the connection included, or for other ``events`` of poll(2)."""
         fd = self._end.fileno()
-        if fd < 0:  # another thread has closed it
-            return True
-        poller = select.poll()
-        poller.register(fd, events)
-        return bool(poller.poll(max(0, int(timeout_s * 1000))))
+        return fd < 0 or is_ready(fd, timeout_s, events)  # below 0: another thread has closed it
 
     def detach(self) -> None:
         """Closes this process's descriptor; the connection stays that of the process that this one was forked from."""

@@ -10,7 +10,6 @@ import json
 import os
 import pickle
 import random
-import select
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -30,7 +29,7 @@ from gnnkit.errors import LoaderClosed, PlanError, SamplingError
 from tests.backends.setups import BACKENDS, COLOCATED, loader_of
 from tests.helpers.batches import digest, same
 from tests.helpers.graphs import ArraySource, random_source
-from tests.helpers.waiting import HANG_S, wait_until
+from tests.helpers.waiting import HANG_S, is_readable, wait_until
 from tests.loader.graphs import NUM_NODES, make, plain, seeds, typed
 
 EVERYTHING = list(range(NUM_NODES))
@@ -397,7 +396,7 @@ def in_a_fork(calls: list[Callable[[], object]]) -> list[str]:
     os.close(sending)
     try:
         with open(receiving) as answers:
-            ends = select.select([receiving], [], [], HANG_S)[0]
+            ends = is_readable(answers.fileno(), HANG_S)
             assert ends, "the child hangs"
             watchdog = threading.Timer(HANG_S, os.kill, (child, signal.SIGKILL))
             watchdog.start()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import os
-import select
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 from gnnkit.cluster import namespaces
 from gnnkit.cluster.namespaces import INTERFACE as INTERFACE
 from gnnkit.cluster.namespaces import bridge, call, port_name
+from tests.helpers.waiting import is_readable
 
 _DEADLINE_S = 20.0
 SLOW_SWITCH = Path(__file__).with_name("slow_switch.py")
@@ -108,7 +108,7 @@ def _slow_switch(command: list[str]) -> Iterator[None]:
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
-        ready, _, _ = select.select([process.stdout], [], [], _DEADLINE_S)
+        ready = is_readable(process.stdout.fileno(), _DEADLINE_S)
         assert ready and process.stdout.readline() == b"ready\n", "the slow switch did not start"
         yield
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,13 @@ def wait_until(condition: Callable[[], Any], timeout_s: float = HANG_S) -> bool:
         timeout_s: How long it may take on an idle machine; a busy one is given what that comes to on it.
     """
     return _becomes_true(condition, timeout_s) or _becomes_true(condition, timeout_s * (slowness() - 1))
+
+
+def is_readable(fd: int, timeout_s: float) -> bool:
+    """Whether there is something to read by then, or the other end is gone; of any descriptor, where select(2) knows the first 1,024."""
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    return bool(poller.poll(timeout_s * 1000))
 
 
 def _becomes_true(condition: Callable[[], Any], timeout_s: float) -> bool:

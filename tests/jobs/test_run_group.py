@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import select
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,7 @@ import pytest
 
 from tests.helpers.namespaces import network
 from tests.helpers.ports import free_port
-from tests.helpers.waiting import HANG_S, wait_until
+from tests.helpers.waiting import HANG_S, is_readable, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +38,7 @@ class Member:
 
     def hear(self) -> str:
         assert self.process.stdout is not None
-        ready, _, _ = select.select([self.process.stdout], [], [], HANG_S)
+        ready = is_readable(self.process.stdout.fileno(), HANG_S)
         return self.process.stdout.readline().strip() if ready else "nothing"
 
     def end(self) -> tuple[int, str]:

@@ -28,7 +28,7 @@ import psutil
 
 from gnnkit.cluster.namespaces import NamespaceError, NamespaceHost, network
 from gnnkit.runtime.wire import Wire
-from gnnkit.waiting import Deadline
+from gnnkit.waiting import Deadline, is_ready
 
 # A file of the folder: the words that run a command in each of the namespaces.
 HOSTS = "hosts.json"
@@ -94,7 +94,7 @@ class TrialSupervisor:
 
     def _tidy(self) -> None:
         """Does what the parent would have done, if it has ended."""
-        if select.select([self._parent], [], [], 0)[0]:
+        if is_ready(self._parent, 0):
             shutil.rmtree(self._spec["scratch"], ignore_errors=True)
 
     def _watch(self) -> float:

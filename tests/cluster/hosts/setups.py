@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import shutil
 import signal
 import socket
@@ -26,7 +25,7 @@ from tests.helpers.batches import digests
 from tests.helpers.graphs import ArraySource, built, homogeneous_source, random_edges
 from tests.helpers.machine import ROOT
 from tests.helpers.namespaces import NamespaceHost
-from tests.helpers.waiting import wait_until
+from tests.helpers.waiting import is_readable, wait_until
 
 TOKEN = "a secret of these tests only"
 OPTIONS: dict[str, Any] = {"num_neighbors": [3, 2], "batch_size": 8, "input_nodes": "train", "shuffle": True, "seed": 3}
@@ -133,7 +132,7 @@ class Host:
 
     def poll(self) -> int | None:
         """The exit status, or None while the trainer runs."""
-        if self.status is None and self._ended >= 0 and select.select([self._ended], [], [], 0)[0]:
+        if self.status is None and self._ended >= 0 and is_readable(self._ended, 0):
             self.status = nursery().collect(self.pid)
         return self.status
 
@@ -149,7 +148,7 @@ class Host:
 
     def reply(self, timeout_s: float = ANSWER_S) -> dict[str, Any]:
         """What came of it."""
-        ready, _, _ = select.select([self._output], [], [], timeout_s)
+        ready = is_readable(self._output.fileno(), timeout_s)
         line = self._output.readline() if ready else ""
         assert line, f"no answer within {timeout_s} s; its log:\n{self.log.read_text()[-6000:]}"
         return dict(json.loads(line))
