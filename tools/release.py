@@ -122,7 +122,7 @@ def try_wheel(wheel: Path, python: str) -> str:
 
 
 def try_sdist(sdist: Path) -> str:
-    """Has the unpacked sdist pass the tests of packaging and sampling, and looks for the sources of the documentation in it; what it passed."""
+    """Has the unpacked sdist pass the tests of packaging and sampling, with all that the documentation is made of; what pytest says."""
     with tempfile.TemporaryDirectory() as folder:
         with tarfile.open(sdist) as archive:
             archive.extractall(folder, filter="data")
