@@ -32,7 +32,11 @@ def sources(root: Path) -> dict[PurePosixPath, PurePosixPath]:
     """``{path in the repository: path in the site's source}`` of everything that the site is made of."""
     patterns = ("docs/**/*", "notebooks/*.ipynb", "examples/*.py", "CHANGELOG.md", "CONTRIBUTING.md", "data/README.md")
     found = (path.relative_to(root) for pattern in patterns for path in sorted(root.glob(pattern)) if path.is_file())
-    return {PurePosixPath(path): _place(PurePosixPath(path)) for path in found if "__pycache__" not in path.parts}
+    return {PurePosixPath(path): _place(PurePosixPath(path)) for path in found if not any(map(_is_cache, path.parts))}
+
+
+def _is_cache(part: str) -> bool:
+    return part == "__pycache__" or part.startswith(".")
 
 
 def _place(path: PurePosixPath) -> PurePosixPath:
