@@ -117,7 +117,7 @@ newer-env:
 
 checkov-env: python
 	@cmp -s constraints-checkov.txt .envs/checkov/constraints.txt || { $(PYTHON) -m venv --clear .envs/checkov && \
-	.envs/checkov/bin/python -m pip install -q --no-input --disable-pip-version-check checkov -c constraints-checkov.txt && \
+	.envs/checkov/bin/python -m pip install -q --no-input --disable-pip-version-check --no-compile checkov -c constraints-checkov.txt && \
 	cp constraints-checkov.txt .envs/checkov/constraints.txt; }
 
 clean:
