@@ -53,9 +53,9 @@ def begin_apart(work: Callable[[], R], name: str, *, daemon: bool) -> Future[R]:
 
 
 def is_ready(fd: int, timeout_s: float, events: int = select.POLLIN) -> bool:
-    """Waits for something to read, the other side's end included, or for other ``events`` of poll(2).
+    """Waits for something to read, the other side's end included, or for other ``events`` of poll(2); whether it has come.
 
-    A process that has many files open is told of each of them, which select(2) does of the first 1,024 only.
+    Of any descriptor: select(2) refuses those from 1,024 on, which a process with many files open has.
     """
     poller = select.poll()
     poller.register(fd, events)

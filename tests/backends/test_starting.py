@@ -42,8 +42,8 @@ def stopped() -> list[psutil.Process]:
     return found
 
 
-def stop(count: int, timeout_s: float = HANG_S) -> bool:
-    """Whether at least so many of them do."""
+def have_stopped(count: int, timeout_s: float = HANG_S) -> bool:
+    """Whether at least so many have, by then."""
     return wait_until(lambda: len(stopped()) >= count, timeout_s)
 
 
@@ -57,7 +57,7 @@ def test_processes_start_together_or_one_after_another(
     with ThreadPoolExecutor(1) as pool:
         opening = pool.submit(loader_of, "", backend=Colocated(2, max_concurrent_producer_inits=most))
         for size in groups:
-            assert stop(size) and not stop(size + 1, 0.5)
+            assert have_stopped(size) and not have_stopped(size + 1, 0.5)
             for process in stopped():
                 process.resume()
                 started.add(process.pid)
