@@ -3,8 +3,8 @@
     python -m tools.release [--python /path/to/python3.12 ...] [--oldest]
 
 Builds the wheel and the sdist in dist/, checks both, installs the wheel into a fresh environment of each Python from 3.10 to 3.13 that is
-found, where ``gnnkit doctor`` and a loader run, and has the unpacked sdist pass the tests of its packages. The sdist has to hold everything
-that the documentation was made from, which `make release` has done before.
+found, where ``gnnkit doctor`` and a loader run, and has the unpacked sdist pass tests of packaging and of batches. The sdist has to hold
+everything that the documentation was made from, which `make release` has done before.
 Prints the size of an installation, and the command that uploads.
 """
 
@@ -92,6 +92,10 @@ def build() -> tuple[Path, Path]:
         said = message_from_string(archive.read(name).decode())["Version"]
     if said != version():
         sys.exit(f"{wheel.name} says that it is version {said}, not {version()}")
+    with tarfile.open(sdist) as files:
+        lacking = {f"{sdist.name.removesuffix('.tar.gz')}/{path}" for path in sources(ROOT)} - {*files.getnames()}
+    if lacking:
+        sys.exit(f"{sdist.name} lacks of the documentation: {', '.join(sorted(lacking))}")
     return wheel, sdist
 
 
@@ -124,13 +128,11 @@ def try_wheel(wheel: Path, python: str) -> str:
 
 
 def try_sdist(sdist: Path) -> str:
-    """Has the unpacked sdist pass the tests of packaging and of batches, with all that the documentation is made of; what pytest says."""
+    """Has the unpacked sdist pass the tests of packaging and of batches; what pytest says."""
     with tempfile.TemporaryDirectory() as folder:
         with tarfile.open(sdist) as archive:
             archive.extractall(folder, filter="data")
         (project,) = Path(folder).iterdir()
-        if lacking := sources(ROOT).keys() - sources(project).keys():
-            sys.exit(f"{sdist.name} lacks of the documentation: {', '.join(sorted(map(str, lacking)))}")
         tests = ("tests/packaging", "tests/sampling/test_reference.py")
         return run(sys.executable, "-m", "pytest", "-q", "-m", "not slow", *tests, cwd=project).splitlines()[-1]
 
@@ -145,16 +147,15 @@ def main() -> None:
         sys.exit("\n".join(wrong))
     wheel, sdist = build()
     print(f"{wheel.name} ({wheel.stat().st_size / 1e6:.1f} MB), {sdist.name} ({sdist.stat().st_size / 1e6:.1f} MB)", flush=True)
-    pythons = interpreters(options.python)
-    if options.oldest:
-        pythons = dict([*pythons.items()][:1])
+    found = interpreters(options.python)
+    pythons = dict([*found.items()][:1]) if options.oldest else found
     with ThreadPoolExecutor(2) as pool:
         of_sdist = pool.submit(try_sdist, sdist)
         for each, said in zip(pythons, pool.map(lambda python: try_wheel(wheel, python), pythons.values()), strict=True):
             print(f"Python {each}: {said}", flush=True)
         print(f"{sdist.name}: {of_sdist.result()}", flush=True)
-    for each in sorted({*PYTHONS} - {*pythons}):
-        print(f"Python {each}: not tried", flush=True)
+    for each in sorted({*PYTHONS} - {*found}):
+        print(f"Python {each}: not found", flush=True)
     if "[project.urls]" not in (ROOT / "pyproject.toml").read_text():
         print("nothing says where the project is: add [project.urls] to pyproject.toml and repository-code to CITATION.cff first")
     print(f"upload it with: python -m twine upload {wheel.relative_to(ROOT)} {sdist.relative_to(ROOT)}")

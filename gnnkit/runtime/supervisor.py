@@ -304,11 +304,8 @@ def end_all(children: list[ChildProcess], stop_timeout_s: float = 0.2) -> None:
 
 def _ended_by(child: ChildProcess, deadline: Deadline) -> bool:
     """Waits for the other end of the connection to close, which is when the process ends, and then for its exit status."""
-    poller = select.poll()
-    if child.is_there(deadline.left_s) and child.wire.fileno() >= 0:
-        poller.register(child.wire.fileno(), 0)  # only POLLHUP
-        if not poller.poll(deadline.left_s * 1000):
-            return child.has_ended()
+    if child.is_there(deadline.left_s) and not child.wire.wait(deadline.left_s, 0):  # only POLLHUP
+        return child.has_ended()
     return child.wait(max(0.05, deadline.left_s)) is not None
 
 
