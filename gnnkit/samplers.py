@@ -16,7 +16,7 @@ from gnnkit.plan import (
     ClustersSampling,
     HGTSampling,
     LaborDraws,
-    LayerSampling,
+    LayerWiseSampling,
     NeighborSampling,
     PPRChannel,
     PPRSampling,
@@ -178,9 +178,9 @@ class LayerWise(Sampler):
         _check(self.num_nodes, "num_nodes")
 
     @override
-    def sampling(self, schema: GraphSchema, edges: EdgeUse) -> LayerSampling:
+    def sampling(self, schema: GraphSchema, edges: EdgeUse) -> LayerWiseSampling:
         edges.check_plain("layer-wise sampling", weighs=True)
-        return LayerSampling(_by_type(self.num_nodes, "num_nodes", schema), edges.edge_dir, edges.weight, edges.with_edge)
+        return LayerWiseSampling(_by_type(self.num_nodes, "num_nodes", schema), edges.edge_dir, edges.weight, edges.with_edge)
 
 
 @checks_calls()
@@ -493,7 +493,7 @@ class AsPlanned(Sampler):
 _OPTIONS: Mapping[type[Sampling], Callable[[Any], Sampler]] = {
     ClustersSampling: Clusters.of,
     HGTSampling: lambda planned: HGT(planned.num_samples),
-    LayerSampling: lambda planned: LayerWise(planned.num_nodes),
+    LayerWiseSampling: lambda planned: LayerWise(planned.num_nodes),
     NeighborSampling: lambda planned: AsPlanned(planned) if planned.labor is None else Labor.of(planned),
     PPRSampling: PPR.of,
     SaintSampling: lambda planned: Saint(**_fields(SaintNumbers, planned)),

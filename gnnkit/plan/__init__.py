@@ -33,7 +33,7 @@ from gnnkit.plan.loader import to_pad as to_pad
 from gnnkit.plan.sampling import ClustersSampling as ClustersSampling
 from gnnkit.plan.sampling import HGTSampling as HGTSampling
 from gnnkit.plan.sampling import LaborDraws as LaborDraws
-from gnnkit.plan.sampling import LayerSampling as LayerSampling
+from gnnkit.plan.sampling import LayerWiseSampling as LayerWiseSampling
 from gnnkit.plan.sampling import NeighborSampling as NeighborSampling
 from gnnkit.plan.sampling import PPRChannel as PPRChannel
 from gnnkit.plan.sampling import PPRSampling as PPRSampling

@@ -470,7 +470,7 @@ class HGTSampling(Sampling):
 
 
 @dataclass(frozen=True)
-class LayerSampling(Sampling):
+class LayerWiseSampling(Sampling):
     """Sampling of nodes layer by layer, see ``gnnkit.sampling.walkers.layers``.
 
     Attributes:
@@ -498,7 +498,7 @@ class LayerSampling(Sampling):
         return max(map(len, self.num_nodes.values()), default=0)
 
 
-def _keep_node_counts(sampling: HGTSampling | LayerSampling, name: str) -> None:
+def _keep_node_counts(sampling: HGTSampling | LayerWiseSampling, name: str) -> None:
     given = getattr(sampling, name).items()
     object.__setattr__(sampling, name, {node_type: node_counts(counts, f"{name}[{node_type!r}]") for node_type, counts in given})
 

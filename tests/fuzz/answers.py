@@ -19,7 +19,7 @@ from gnnkit import BuildOptions
 from gnnkit.cluster.network.requests import answer_from_value, answer_to_value, picks_from_value, picks_to_value
 from gnnkit.cluster.network_child.receiver import walk_from_value
 from gnnkit.errors import SamplingError
-from gnnkit.plan import HGTSampling, InputLinks, LayerSampling, NegativeSampling, NeighborSampling, PPRSampling
+from gnnkit.plan import HGTSampling, InputLinks, LayerWiseSampling, NegativeSampling, NeighborSampling, PPRSampling
 from gnnkit.runtime.remote import layout_to_json
 from gnnkit.sampling.kinds import prepare
 from gnnkit.sampling.owners import BadRequest
@@ -153,7 +153,7 @@ def samplings(graph: Any, what: str) -> list[tuple[Any, Any]]:
     every = {
         "degrees": [PPRSampling(edge_types=tuple(sorted(edge_types)), max_ppr_nodes=6, include_sampled_edges=True, with_edge=True)],
         "induce": [replace(plain, subgraph_type="induced"), replace(plain, subgraph_type="induced", disjoint=True)],
-        "weights": [LayerSampling(counts, "in", "weight", True)],
+        "weights": [LayerWiseSampling(counts, "in", "weight", True)],
         "rows": [plain],
         "walk": [plain],
     }
@@ -167,7 +167,7 @@ def samplings(graph: Any, what: str) -> list[tuple[Any, Any]]:
             replace(plain, disjoint=True),
             NeighborSampling(wide, True, with_edge=True),
         ]
-        ways += [HGTSampling(counts, "in", True), LayerSampling(counts, "in", None, True), *every["degrees"], *every["weights"]]
+        ways += [HGTSampling(counts, "in", True), LayerWiseSampling(counts, "in", None, True), *every["degrees"], *every["weights"]]
         return [(nodes, way) for way in ways]
     return [(nodes, way) for way in every[what]]
 

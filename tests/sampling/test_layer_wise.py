@@ -15,7 +15,7 @@ from torch_geometric.data import Data, HeteroData
 
 from gnnkit import BuildOptions, GraphLoader, LayerWise, LoaderPlan
 from gnnkit.errors import PlanError
-from gnnkit.plan import HGTSampling, LayerSampling
+from gnnkit.plan import HGTSampling, LayerWiseSampling
 from tests import reference_layers
 from tests.cluster.parts.several_hosts import (
     OwnersOverTheWire,
@@ -229,6 +229,12 @@ def test_a_plan_can_be_written_down() -> None:
         assert plan.sampling.num_nodes == {"node": (3, 2)} and plan.sampling.num_hops == 2
 
 
+def test_a_loader_shows_it_by_its_name() -> None:
+    data = Data(edge_index=torch.tensor([[0, 1], [1, 2]]), num_nodes=3)
+    with GraphLoader.from_pyg(data, sampler=LayerWise(num_nodes=[2]), progress=False) as loader:
+        assert "LayerWise" in repr(loader)
+
+
 def test_wrong_input() -> None:
     for num_nodes, message in (([], "one number per hop"), ([-1], "holds -1"), ({"a": [1], "b": []}, "one number per hop")):
         with pytest.raises(PlanError, match=message):
@@ -252,7 +258,7 @@ def test_parts_on_several_hosts(tmp_path: Path, edge_dir: Any, kind: str) -> Non
     weight = "weight" if kind == "weighted" else None
     store = stored(source, tmp_path / "store", BuildOptions(3, "random", edge_dir=edge_dir, with_edge=True, weight="weight"))
     counts = dict.fromkeys(source.schema.node_types, (9, 6))
-    sampling: Any = HGTSampling(counts, edge_dir, True) if kind == "hgt" else LayerSampling(counts, edge_dir, weight, True)
+    sampling: Any = HGTSampling(counts, edge_dir, True) if kind == "hgt" else LayerWiseSampling(counts, edge_dir, weight, True)
     graph, inputs, placement = store.arrays(), inputs_of(store.arrays()), {0: (0,), 1: (1,), 2: (2,)}
     one, nodes = sampler_on(graph, sampling), source.schema.node_types[inputs.node_type].num_nodes
     for sampler, others in spread_samplers(graph, sampling, placement, owners=OwnersOverTheWire).values():

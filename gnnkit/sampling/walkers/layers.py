@@ -12,7 +12,7 @@ from gnnkit.errors import SamplingError
 from gnnkit.kernels.jit import allocating_helper, kernel
 from gnnkit.kernels.keys import PURPOSE_LAYERS, fold, text_key
 from gnnkit.kernels.stream import bit_length, bounded, draw_u64
-from gnnkit.plan import LayerSampling
+from gnnkit.plan import LayerWiseSampling
 from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.owners import Expansion
 from gnnkit.sampling.passes import FRONTIER, NEIGHBOR, WEIGHTED
@@ -158,7 +158,7 @@ class LayerWalker:
         sampling: How many nodes of each type are chosen in each hop.
     """
 
-    def __init__(self, sampling: LayerSampling) -> None:
+    def __init__(self, sampling: LayerWiseSampling) -> None:
         self._sampling = sampling
         self._seen: list[SeenNodes] = []
 
