@@ -35,8 +35,8 @@ class RowCopies:
         vectors: Whether rows of two to eight lines of the cache are copied by vectors; otherwise by ``memcpy``, as all others are.
         rows_ahead: Rows that are asked of memory ahead of the one that is copied, at least 1.
         streamed_from: Bytes of rows from which on they are written past the caches.
-        into_first: Whether rows that are written past the caches are asked for into the first cache, as all others are; otherwise into the
-            second one.
+        into_first: Whether rows, and all else that is read at random, are asked for into the first cache; otherwise into the second one,
+            for whose lines many processors can wait in larger numbers.
         bytes_per_s: Bytes that were copied a second in each of the ways that were tried; empty where nothing was measured.
     """
 
@@ -53,11 +53,10 @@ class RowCopies:
 
     def __str__(self) -> str:
         """The choice in words."""
-        streamed = "kept in caches"
-        if self.streamed_from != NEVER:
-            by = "" if self.into_first else " by way of the second cache"
-            streamed = f"past the caches from {format_bytes(self.streamed_from, 1024)} on{by}"
-        return f"{'vectors' if self.vectors else 'memcpy'}, {self.rows_ahead} rows asked for ahead, {streamed}"
+        streams = self.streamed_from != NEVER
+        streamed = f"past the caches from {format_bytes(self.streamed_from, 1024)} on" if streams else "kept in caches"
+        into = "first" if self.into_first else "second"
+        return f"{'vectors' if self.vectors else 'memcpy'}, {self.rows_ahead} rows asked for ahead into the {into} cache, {streamed}"
 
     @property
     def reason(self) -> str:

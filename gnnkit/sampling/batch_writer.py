@@ -27,7 +27,6 @@ from gnnkit.kernels.native import (
     end_streams,
     lines_of_stack,
     load_i64,
-    prefetch,
     prefetch_bytes,
     prefetch_into,
     prefetch_row,
@@ -176,11 +175,11 @@ def row_gatherer(*, gaps: bool) -> Any:
         elif streams:
             streamed_any(far, first, parts, bounds, ids, count, width, target)
         elif vectors and 2 * LINE <= width <= 4 * LINE:
-            kept_2(far, True, parts, bounds, ids, count, width, target)
+            kept_2(far, first, parts, bounds, ids, count, width, target)
         elif vectors and 4 * LINE < width <= 8 * LINE:
-            kept_4(far, True, parts, bounds, ids, count, width, target)
+            kept_4(far, first, parts, bounds, ids, count, width, target)
         else:
-            kept_any(far, True, parts, bounds, ids, count, width, target)
+            kept_any(far, first, parts, bounds, ids, count, width, target)
 
     return _named_helper(gather, gaps)
 
@@ -190,20 +189,27 @@ _gather = row_gatherer(gaps=False)
 
 @helper
 def _unpack(
-    parts: NDArray[np.int64], bounds: NDArray[np.int64], ids: int, count: int, width: int, meaning: NDArray[np.int64], target: int
+    near: bool,
+    parts: NDArray[np.int64],
+    bounds: NDArray[np.int64],
+    ids: int,
+    count: int,
+    width: int,
+    meaning: NDArray[np.int64],
+    target: int,
 ) -> None:
     """Quantised rows as the numbers that they stand for."""
     single, columns = bounds.size == 2, meaning[COLUMNS]
     for i in range(min(count, _AHEAD)):
         v = load_i64(ids + i * 8)
         p = 0 if single else find_part(bounds, v)
-        prefetch(parts[p] + (v - bounds[p]) * width)
+        prefetch_into(near, parts[p] + (v - bounds[p]) * width)
     for i in range(count):
         if i + _AHEAD < count:
             v = load_i64(ids + (i + _AHEAD) * 8)
             p = 0 if single else find_part(bounds, v)
-            prefetch(parts[p] + (v - bounds[p]) * width)
-            prefetch_bytes(True, parts[p] + (v - bounds[p]) * width, width)
+            prefetch_into(near, parts[p] + (v - bounds[p]) * width)
+            prefetch_bytes(near, parts[p] + (v - bounds[p]) * width, width)
         v = load_i64(ids + i * 8)
         p = 0 if single else find_part(bounds, v)
         source, to = parts[p] + (v - bounds[p]) * width, target + i * columns * 4
@@ -214,28 +220,28 @@ def _unpack(
 
 
 @helper
-def _gather_words(parts: NDArray[np.int64], bounds: NDArray[np.int64], ids: int, count: int, target: int) -> None:
+def _gather_words(near: bool, parts: NDArray[np.int64], bounds: NDArray[np.int64], ids: int, count: int, target: int) -> None:
     """Rows of one 64-bit value, such as labels: one line each, so more of them are asked for ahead."""
     single = bounds.size == 2
     for i in range(count):
         if i + 2 * _AHEAD < count:
             v = load_i64(ids + (i + 2 * _AHEAD) * 8)
             p = 0 if single else find_part(bounds, v)
-            prefetch(parts[p] + (v - bounds[p]) * 8)
+            prefetch_into(near, parts[p] + (v - bounds[p]) * 8)
         v = load_i64(ids + i * 8)
         p = 0 if single else find_part(bounds, v)
         store_i64(target + i * 8, load_i64(parts[p] + (v - bounds[p]) * 8))
 
 
 @helper
-def _look_up(parts: NDArray[np.int64], bounds: NDArray[np.int64], ids: int, count: int, width: int, target: int) -> bool:
+def _look_up(near: bool, parts: NDArray[np.int64], bounds: NDArray[np.int64], ids: int, count: int, width: int, target: int) -> bool:
     """Writes the ids that rows have in the dataset; False where one is none of the dataset's."""
     single, inside = bounds.size == 2, True
     for i in range(count):
         if i + _AHEAD < count:
             v = load_i64(ids + (i + _AHEAD) * 8)
             p = 0 if single else find_part(bounds, v)
-            prefetch(parts[p] + (v - bounds[p]) * width)
+            prefetch_into(near, parts[p] + (v - bounds[p]) * width)
         v = load_i64(ids + i * 8)
         p = 0 if single else find_part(bounds, v)
         value = load_id(parts[p], v - bounds[p], width)
@@ -295,7 +301,7 @@ def fill(
     Returns:
         Whether every id that was looked up is one that its type has.
     """
-    inside = True
+    inside, near = True, ahead[INTO_FIRST] != 0
     for s in range(steps.shape[0]):
         step = steps[s]
         if asks(ahead) and step[KIND] != COPY:
@@ -314,12 +320,12 @@ def fill(
                 ask_rows(ahead, table, starts, ids, count, min(2 * together, step[COUNT] - first), width, False)
                 ask_rows(ahead, table, starts, ids, 0, count, width, True)
             if step[KIND] == LOOK_UP:
-                inside &= _look_up(table, starts, ids, count, width, step[TARGET] + first * 8)
+                inside &= _look_up(near, table, starts, ids, count, width, step[TARGET] + first * 8)
             elif width == 8 and step[KIND] == GATHER:
-                _gather_words(table, starts, ids, count, step[TARGET] + first * 8)
+                _gather_words(near, table, starts, ids, count, step[TARGET] + first * 8)
             elif step[KIND] == UNPACK:
                 meaning = meanings[step[TABLE]]
-                _unpack(table, starts, ids, count, width, meaning, step[TARGET] + first * 4 * meaning[COLUMNS])
+                _unpack(near, table, starts, ids, count, width, meaning, step[TARGET] + first * 4 * meaning[COLUMNS])
             else:
                 _gather(ahead, table, starts, ids, count, width, step[TARGET] + first * width)
     return inside

@@ -185,17 +185,17 @@ def _expand(
                 ahead, relation, parts, bounds, global_id, fan_out, replace, False, key, variates, ids, nodes, 0, 0, 0, first,
                 min(end, first + together), buffers, num_edges, work, picks, table,
             )  # fmt: skip
-        needed = measure(relation, parts, bounds, fan_out, replace, nodes, first, last, end, 0, 0, work)
+        needed = measure(ahead, relation, parts, bounds, fan_out, replace, nodes, first, last, end, 0, 0, work)
         if needed < 0:
             return num_neighbors, DAMAGED
         if num_edges + needed > buffers[CAPACITY]:
             return num_neighbors, -1
         e = choose(
-            relation, parts, bounds, global_id, fan_out, replace, False, key, variates, ids, nodes, 0, first, last, buffers, num_edges,
-            work, picks, table,
+            ahead, relation, parts, bounds, global_id, fan_out, replace, False, key, variates, ids, nodes, 0, first, last, buffers,
+            num_edges, work, picks, table,
         )  # fmt: skip
         use_draws(ahead, buffers[ROW], num_edges, e, relation[INDICES_WIDTH])
-        numbered = number(relation, buffers[ROW], num_edges, e, neighbor, num_neighbors)
+        numbered = number(ahead, relation, buffers[ROW], num_edges, e, neighbor, num_neighbors)
         if numbered < 0:
             return num_neighbors, DAMAGED
         num_neighbors, num_edges = numbered, e

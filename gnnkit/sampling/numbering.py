@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import helper, kernel
 from gnnkit.kernels.keys import GOLDEN
-from gnnkit.kernels.native import begin_of, int32_at, prefetch, store_i32, store_i64
+from gnnkit.kernels.native import begin_of, prefetch
 from gnnkit.kernels.stream import fold_u64
 from gnnkit.sampling.graph_access import NodeScratch
 from gnnkit.sampling.owners import NO_IDS
-from gnnkit.sampling.passes import BASE, LOCAL_OF, NODES, load_id, mark_seeds
+from gnnkit.sampling.passes import BASE, LOCAL_OF, NODES, load_id, mark_seeds, number_one
 from gnnkit.sampling.subgraph import LOOSE_EDGE, WalkSeeds, damaged
 from gnnkit.sampling.tables import GraphTables, address_of
 
@@ -58,14 +58,7 @@ def number_nodes(ids: int, width: int, size: int, buffer: NDArray[np.int64], num
     for i in range(count):
         if i + _AHEAD < count:
             prefetch(local_of + numbers[i + _AHEAD] * 4)
-        u = numbers[i]
-        local = int32_at(local_of, u) - base
-        if local <= 0:
-            store_i64(buffer[NODES] + num_nodes * 8, u)
-            num_nodes += 1
-            local = num_nodes
-            store_i32(local_of + u * 4, base + local)
-        numbers[i] = local - 1
+        numbers[i], num_nodes = number_one(numbers[i], local_of, buffer[NODES], base, num_nodes)
     return num_nodes
 
 

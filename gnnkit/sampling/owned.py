@@ -474,13 +474,13 @@ def expand_owned(
                 ahead, relation, parts, bounds, global_id, fan_out, replace, latest, uint64(key), variates, ids, nodes, roots, times,
                 since, first, min(num_nodes, first + together), buffers, num_edges, work, picks, table,
             )  # fmt: skip
-        needed = measure(relation, parts, bounds, fan_out, replace, nodes, first, last, num_nodes, times, since, work)
+        needed = measure(ahead, relation, parts, bounds, fan_out, replace, nodes, first, last, num_nodes, times, since, work)
         if needed < 0:
             return DAMAGED
         if num_edges + needed > buffers[CAPACITY]:
             return FULL
         end = choose(
-            relation, parts, bounds, global_id, fan_out, replace, latest, uint64(key), variates, ids, nodes, roots, first, last,
+            ahead, relation, parts, bounds, global_id, fan_out, replace, latest, uint64(key), variates, ids, nodes, roots, first, last,
             buffers, num_edges, work, picks, table,
         )  # fmt: skip
         for i in range(first, last):

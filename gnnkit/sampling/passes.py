@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import allocating_helper, helper
 from gnnkit.kernels.native import (
+    INTO_FIRST,
     LINE,
     WINDOW,
     ask,
@@ -27,6 +28,7 @@ from gnnkit.kernels.native import (
     mask_below,
     num_bits,
     prefetch,
+    prefetch_into,
     store_i32,
     store_i64,
     use,
@@ -337,7 +339,9 @@ def pick_smallest(
     ranks: NDArray[np.uint64],
     places: NDArray[np.int64],
     chunk: NDArray[np.uint64],
-) -> None:
+    lines: NDArray[np.int64],
+    asked: int,
+) -> int:
     """Takes the ``count`` edges whose neighbours have the smallest variates, relative to the edges' weights, in order.
 
     Args:
@@ -356,6 +360,11 @@ def pick_smallest(
         ranks: uint64 scratch, twice as long as ``places``.
         places: int64 scratch, of more than ``MOST_COMPARED`` and two words.
         chunk: uint64 scratch, of a word and 24 more.
+        lines: See ``_list_lines``.
+        asked: The last of the lines that has been asked of memory.
+
+    Returns:
+        The new last one: for each line that is read another is asked for.
     """
     total = np.float64(load_i64(prefix + (degree - 1) * 8) - base) if weighted else np.float64(degree)
     plain = width == 4 and ids[IDS] == 0 and variates[LAST_HASH] == uint64(NO_CHANGE) and not weighted and degree >= 16
@@ -377,6 +386,9 @@ def pick_smallest(
             else:
                 _rank_chunk(variates, ids, num_ids, neighbors, width, prefix, base, first, last, weighted, chunk)
                 below = _mask(at, last - first, bound)
+            for _ in range(first, last, LINE // width):
+                asked = min(asked + 1, lines[lines.size - 1])
+                prefetch(lines[asked])
             while below != uint64(0):
                 place = first_bit(below)
                 store_i64(ranked + found * 8, load_i64(at + place * 8))
@@ -389,8 +401,9 @@ def pick_smallest(
         _take_smallest(ranked, ranked + places.size * 8, placed, found, count)
         for i in range(count):
             picks[i] = places[i]
-        return
+        return asked
     _pick_of_all(variates, ids, num_ids, neighbors, width, prefix, base, degree, count, weighted, picks)
+    return asked
 
 
 # Intrinsics have no type hints, so what they return is Any to mypy.
@@ -413,8 +426,8 @@ PART, START, DEGREE, COUNT, WEIGHT_BASE, DRAW_KEY, DRAWN = range(7)
 WORK_ROWS = DRAWN + LINEAR_FAN_OUT
 
 BLOCK = 64
-# Nodes whose neighbours are asked of memory one right after the other: between them nothing is waited for.
-ASKED = 16
+# Lines of a node's neighbours that are asked of memory, at most, and how many ahead of the one that is read.
+LINES_OF_NODE, LINES_AHEAD = 32, 24
 _EARLIEST = -(1 << 63)
 # Bytes of a node's weights or times that are asked of the disk: a search in more of them reads few of their pages.
 _MOST_VALUES = 1 << 14
@@ -456,6 +469,7 @@ def num_before(times: int, count: int, limit: int) -> int:
 
 @helper
 def measure(
+    ahead: NDArray[np.int64],
     relation: NDArray[np.int64],
     parts: NDArray[np.int64],
     bounds: NDArray[np.int64],
@@ -476,11 +490,11 @@ def measure(
     count; 0 where none is too early.
     """
     indptr_width, width, weighted = relation[INDPTR_WIDTH], relation[INDICES_WIDTH], relation[WEIGHTED] == 1
-    single = bounds.size == 2
+    single, near = bounds.size == 2, ahead[INTO_FIRST] != 0
     for i in range(last, min(end, last + BLOCK)):
         v = load_i64(nodes + i * 8)
         p = 0 if single else find_part(bounds, v)
-        prefetch(parts[p, INDPTR] + (v - bounds[p]) * indptr_width)
+        prefetch_into(near, parts[p, INDPTR] + (v - bounds[p]) * indptr_width)
     needed = 0
     for i in range(first, last):
         v = load_i64(nodes + i * 8)
@@ -499,8 +513,9 @@ def measure(
         count = num_taken(degree, fan_out, replace, weighted, parts[p, WEIGHT_PREFIX] + start * 8, base)
         b = i - first
         work[PART, b], work[START, b], work[DEGREE, b], work[COUNT, b], work[WEIGHT_BASE, b] = p, start, degree, count, base
-        prefetch(parts[p, INDICES] + start * width)
         needed += min(count, fan_out) if fan_out >= 0 else count
+    for b in range(last - first):
+        prefetch_into(near, parts[work[PART, b], INDICES] + work[START, b] * width)
     return needed
 
 
@@ -580,13 +595,34 @@ def ask_for_all(neighbors: int, num_bytes: int) -> None:
 
 
 @helper
-def _ask_for_some(parts: NDArray[np.int64], work: NDArray[np.int64], b: int, asked: int, count: int, width: int) -> int:
-    """``ask_for_all`` of ``ASKED`` nodes of a block from ``b`` on, where those before ``asked`` were asked for; returns up to which one."""
-    if b < asked:
-        return asked
-    for a in range(b, min(b + ASKED, count)):
-        ask_for_all(parts[work[PART, a], INDICES] + work[START, a] * width, work[DEGREE, a] * width)
-    return b + ASKED
+def _list_lines(
+    parts: NDArray[np.int64], work: NDArray[np.int64], num_nodes: int, fan_out: int, width: int, lines: NDArray[np.int64]
+) -> None:
+    """Lists the lines of memory with the ids of all neighbours of which some are taken, and asks for the first of them.
+
+    Not those with a node's first ids, which were asked for, and none of long lists that memory sends by itself in time.
+
+    Args:
+        parts: int64 ``[P, 6]``.
+        work: int64 ``[38, BLOCK]``.
+        num_nodes: Nodes of the block.
+        fan_out: Neighbours that are taken of a node's.
+        width: Bytes of an id.
+        lines: int64, filled: addresses, in the order in which they are read. The last one is repeated behind them, and the last element
+            is their number.
+    """
+    listed, address = 0, 0
+    for b in range(num_nodes):
+        begin = parts[work[PART, b], INDICES] + work[START, b] * width
+        num_bytes = 0 if takes_all(work[COUNT, b], fan_out, False) else work[DEGREE, b] * width
+        for offset in range(LINE, min(num_bytes, LINE * LINES_OF_NODE), LINE):
+            address = begin + offset
+            lines[listed] = address
+            listed += 1
+    lines[listed] = address
+    lines[lines.size - 1] = listed
+    for i in range(min(LINES_AHEAD, listed)):
+        prefetch(lines[i])
 
 
 @helper
@@ -599,6 +635,7 @@ def note_positions(parts: NDArray[np.int64], p: int, width: int, row: int, posit
 
 @allocating_helper
 def choose(
+    ahead: NDArray[np.int64],
     relation: NDArray[np.int64],
     parts: NDArray[np.int64],
     bounds: NDArray[np.int64],
@@ -629,11 +666,12 @@ def choose(
     ranks, places, chunk = np.empty(2 * room, np.uint64), np.empty(room, np.int64), np.empty(WORD + 24 if shared else 0, np.uint64)
     expected = fan_out + 1.5 * np.sqrt(np.float64(max(fan_out, 0))) + 1.5  # 3 % of nodes have too few of these
     row, col, position = buffers[ROW], buffers[COL], buffers[POSITION]
-    width, weighted = relation[INDICES_WIDTH], relation[WEIGHTED] == 1
+    width, weighted, near = relation[INDICES_WIDTH], relation[WEIGHTED] == 1, ahead[INTO_FIRST] != 0
     together = not (shared or weighted or latest or replace) and 0 < fan_out <= LINEAR_FAN_OUT
     if together:
         _draw_together(bounds, global_id, fan_out, key, nodes, roots, first, last, work)
-    asked = 0
+    lines, asked = np.empty(BLOCK * LINES_OF_NODE + 2 if shared else 2, np.int64), LINES_AHEAD
+    _list_lines(parts, work, last - first if shared else 0, fan_out, width, lines)
     for i in range(first, last):
         b = i - first
         p, start, degree, count = work[PART, b], work[START, b], work[DEGREE, b], work[COUNT, b]
@@ -652,10 +690,9 @@ def choose(
             if everything:
                 take_positive(prefix, base, degree, taken, picks)
             elif shared:
-                asked = _ask_for_some(parts, work, b, asked, last - first, width)
-                pick_smallest(
+                asked = pick_smallest(
                     variates, ids, relation[NUM_NEIGHBOR_NODES], neighbors, width, prefix, base, degree, taken, expected, weighted,
-                    picks, ranks, places, chunk,
+                    picks, ranks, places, chunk, lines, asked,
                 )  # fmt: skip
             elif not together:
                 pick_some(
@@ -663,7 +700,7 @@ def choose(
                 )  # fmt: skip
             for q in range(taken):
                 address = neighbors + load_i64(picked + q * step) * width
-                prefetch(address)
+                prefetch_into(near, address)
                 store_i64(row + (e + q) * 8, address)
         for q in range(e, e + taken):
             store_i64(col + q * 8, i)
@@ -772,12 +809,12 @@ def ask_draws(
         return
     for begin in range(first, last, BLOCK):
         end = min(last, begin + BLOCK)
-        needed = measure(relation, parts, bounds, fan_out, replace, nodes, begin, end, last, times, since, work)
+        needed = measure(ahead, relation, parts, bounds, fan_out, replace, nodes, begin, end, last, times, since, work)
         if needed < 0 or num_edges + needed > buffers[CAPACITY]:
             break
         drawn = choose(
-            relation, parts, bounds, global_id, fan_out, replace, latest, key, variates, ids, nodes, roots, begin, end, buffers, num_edges,
-            work, picks, table,
+            ahead, relation, parts, bounds, global_id, fan_out, replace, latest, key, variates, ids, nodes, roots, begin, end, buffers,
+            num_edges, work, picks, table,
         )  # fmt: skip
         for q in range(num_edges, drawn):
             ask(ahead, load_i64(buffers[ROW] + q * 8), relation[INDICES_WIDTH])
@@ -790,17 +827,33 @@ def nodes_ahead(ahead: NDArray[np.int64], count: int) -> int:
 
 
 @helper
-def number(relation: NDArray[np.int64], row: int, begin: int, end: int, neighbor: NDArray[np.int64], num_neighbors: int) -> int:
+def number(
+    ahead: NDArray[np.int64], relation: NDArray[np.int64], row: int, begin: int, end: int, neighbor: NDArray[np.int64], num_neighbors: int
+) -> int:
     """Third pass: the neighbours' ids, and then their numbers; returns the new number of neighbour nodes, or DAMAGED."""
-    local_of, width, damaged = neighbor[LOCAL_OF], relation[INDICES_WIDTH], False
+    local_of, width, damaged, near = neighbor[LOCAL_OF], relation[INDICES_WIDTH], False, ahead[INTO_FIRST] != 0
     for q in range(begin, end):
         u = load_id(load_i64(row + q * 8), 0, width)
         damaged |= uint64(u) >= uint64(relation[NUM_NEIGHBOR_NODES])
         store_i64(row + q * 8, u)
-        prefetch(local_of + u * 4)
+        prefetch_into(near, local_of + u * 4)
     if damaged:
         return DAMAGED
     return relabel(row, begin, end, neighbor, num_neighbors)
+
+
+@helper
+def number_one(node: int, local_of: int, nodes: int, base: int, num_nodes: int) -> tuple[int, int]:
+    """Returns a node's number, the next one if it has none, and the new count of numbers. Without a jump, which nobody could predict.
+
+    There is room for one more node than there are numbers.
+    """
+    local = int32_at(local_of, node) - base
+    store_i64(nodes + num_nodes * 8, node)
+    is_new = either(local <= 0, 1, 0)
+    local = either(local <= 0, num_nodes + 1, local)
+    store_i32(local_of + node * 4, base + local)
+    return local - 1, num_nodes + is_new
 
 
 @helper
@@ -808,14 +861,8 @@ def relabel(row: int, begin: int, end: int, neighbor: NDArray[np.int64], num_nei
     """Fourth pass: writes numbers over the neighbours' ids; returns the new number of neighbour nodes."""
     local_of, nodes, base = neighbor[LOCAL_OF], neighbor[NODES], neighbor[BASE]
     for q in range(begin, end):
-        u = load_i64(row + q * 8)
-        local = int32_at(local_of, u) - base
-        if local <= 0:
-            store_i64(nodes + num_neighbors * 8, u)
-            num_neighbors += 1
-            local = num_neighbors
-            store_i32(local_of + u * 4, base + local)
-        store_i64(row + q * 8, local - 1)
+        local, num_neighbors = number_one(load_i64(row + q * 8), local_of, nodes, base, num_neighbors)
+        store_i64(row + q * 8, local)
     return num_neighbors
 
 
