@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from gnnkit.host import available_cpus
 from gnnkit.kernels.jit import helper, kernel
 from gnnkit.kernels.native import (
     INTO_FIRST,
@@ -53,6 +55,7 @@ from gnnkit.sampling.subgraph import (
 from gnnkit.sampling.tables import BITS, COLUMNS, NUM_WHOLE, OFFSET, SCALE, WHOLE, GraphTables, RowTable, address_of
 from gnnkit.schema import EdgeType, NodeType
 from gnnkit.storage.convert import unpack_row
+from gnnkit.storage.files import Guarded
 from gnnkit.storage.layout import FEATURE_NAME
 
 if TYPE_CHECKING:
@@ -70,6 +73,9 @@ _AHEAD = 16
 # Rows whose first line is asked for before the others are, which brings the page's address; and places for the addresses of rows that are
 # on their way, more than the most that are asked for ahead.
 _LEAD, _SOURCES = 8, 128
+# Threads that share the rows of the first batch of each sampling thread, at most, and bytes of a step that are worth it. Most of that time
+# the system maps pages of the graph, and other processors have little to do yet.
+_FIRST_THREADS, _FIRST_BYTES = 4, 8 << 20
 # Bytes that are collected before whole lines of them are written, and the widest row that there is room for behind them.
 _COLLECTED, WIDEST_STREAMED = 1024, 2048
 
@@ -340,6 +346,7 @@ class RowFiller:
 
     def __init__(self, tables: GraphTables) -> None:
         self.tables = tables
+        self._is_first = True
 
     def use(self, tables: GraphTables) -> None:
         """Switches to another copy of the same graph."""
@@ -347,8 +354,38 @@ class RowFiller:
 
     def fill(self, steps: NDArray[np.int64]) -> bool:
         """Fills rows, see ``fill``; returns whether every id that was looked up is one that its type has."""
+        shares = _shared_out(steps, min(_FIRST_THREADS, available_cpus())) if self._is_first else []
+        self._is_first = False
+        if not shares:
+            return self._fill(steps)
+        with ThreadPoolExecutor(len(shares)) as pool:
+            return all([*pool.map(self._fill_guarded, shares)])
+
+    def _fill(self, steps: NDArray[np.int64]) -> bool:
         tables = self.tables
         return bool(fill(tables.ahead, steps, tables.row_addresses, tables.row_bounds, tables.meanings))
+
+    def _fill_guarded(self, steps: NDArray[np.int64]) -> bool:
+        with Guarded(self.tables.graph.each):
+            return self._fill(steps)
+
+
+def _shared_out(steps: NDArray[np.int64], count: int) -> list[NDArray[np.int64]]:
+    """Steps for so many threads, each of which gathers a share of the rows of large steps; none where no step is large."""
+    is_large = (steps[:, KIND] == GATHER) & (steps[:, COUNT] * steps[:, WIDTH] >= _FIRST_BYTES)
+    if count < 2 or not is_large.any():
+        return []
+    shares = []
+    for number in range(count):
+        share = steps[is_large]
+        rows = share[:, COUNT]
+        # In a whole number of lines each, so that those that are written past the caches begin where a line does.
+        begin, end = rows * number // count // LINE * LINE, rows * (number + 1) // count // LINE * LINE
+        share[:, IDS] += 8 * begin
+        share[:, TARGET] += share[:, WIDTH] * begin
+        share[:, COUNT] = np.where(number == count - 1, rows, end) - begin
+        shares.append(share if number else np.concatenate([steps[~is_large], share]))
+    return shares
 
 
 class BatchWriter(ABC):

@@ -358,8 +358,14 @@ import numpy as np
 from gnnkit import GraphLoader, InProcess
 from gnnkit.errors import StoreError
 
-whole, *cuts = sys.argv[1:]
+whole, large, *cuts = sys.argv[1:]
 options = dict(num_neighbors=[5, 5], batch_size=8, input_nodes=None, memory_budget=0, progress=False)
+with GraphLoader.from_store(large, backend=InProcess(1), **{**options, "batch_size": 2000}) as loader:
+    os.truncate(large + "/part0/nodes/node/x.npy", 4096)
+    try:
+        next(iter(loader))
+    except StoreError as error:
+        print(str(error).splitlines()[0])
 with GraphLoader.from_store(whole, backend=InProcess(1), **options) as other:
     for cut, name in zip(cuts[::2], cuts[1::2]):
         with GraphLoader.from_store(cut, backend=InProcess(2), **options) as loader:
@@ -382,9 +388,10 @@ mapped.sum()
 def test_stores_whose_files_are_cut_while_threads_read_them(tmp_path: Path) -> None:
     """An error that names it, also for batches after it; other loaders go on, and other programs' faults are theirs as before."""
     rng = np.random.default_rng(2)
-    source = homogeneous_source(random_edges(rng, 2000, 2000, 20_000), 2000, x=rng.standard_normal((2000, 64)).astype(np.float32))
-    stored(source, tmp_path / "whole", BuildOptions())
-    paths, words = [], [str(tmp_path / "whole")]
+    for name, width in {"whole": 64, "large": 1100}.items():  # several threads gather the rows of a first batch of more than 8 MB
+        x = rng.standard_normal((2000, width)).astype(np.float32)
+        stored(homogeneous_source(random_edges(rng, 2000, 2000, 20_000), 2000, x=x), tmp_path / name, BuildOptions())
+    paths, words = [], [str(tmp_path / "whole"), str(tmp_path / "large")]
     for name in ("x", "indptr"):
         shutil.copytree(tmp_path / "whole", tmp_path / name)
         (path,) = (tmp_path / name).glob(f"part0/*/**/{name}.npy")
@@ -393,7 +400,8 @@ def test_stores_whose_files_are_cut_while_threads_read_them(tmp_path: Path) -> N
     command = [sys.executable, "-X", "faulthandler", "-W", "ignore", "-c", CUT_FILES, *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     *errors, count = done.stdout.splitlines()
-    assert errors == [f"{path} was cut short while it was mapped, or its disk failed" for path in paths for _ in range(3)], done
+    paths = [tmp_path / "large/part0/nodes/node/x.npy", *(path for path in paths for _ in range(3))]
+    assert errors == [f"{path} was cut short while it was mapped, or its disk failed" for path in paths], done
     assert count == "2000"
     assert done.returncode == -signal.SIGBUS and "Fatal Python error: Bus error" in done.stderr, done
 
