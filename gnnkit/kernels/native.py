@@ -423,11 +423,11 @@ def call_system(typing_context, function, first, second, third, fourth, fifth, s
 # mypy: disable-error-code="no-any-return"
 
 
-# Elements of ``ahead`` int64 [8 + 2 K]: the address of the system's ``madvise``, 0 where nothing is asked for; the bytes of a page; the
+# Elements of ``ahead`` int64 [9 + 2 K]: the address of the system's ``madvise``, 0 where nothing is asked for; the bytes of a page; the
 # number of rows that are asked for before the first of them is read; the advice by which the system counts pages as used, or 0; and how
 # rows are copied, see ``gnnkit.kernels.row_copies``. Then come the pages that were asked for lately, by their number modulo K, a power
 # of two, and those that were used; threads share them, and may miss each other's.
-MADVISE, PAGE, WINDOW, POPULATE, VECTORS, ROWS_AHEAD, STREAMED_FROM, INTO_FIRST, LATELY = range(9)
+MADVISE, PAGE, WINDOW, POPULATE, VECTORS, ROWS_AHEAD, STREAMED_FROM, INTO_FIRST, LINES_INTO_FIRST, LATELY = range(10)
 
 # MADV_WILLNEED on every system that has ``madvise``.
 _WILL_NEED = 3

@@ -24,7 +24,7 @@ NEVER = 1 << 62
 _OF_PROCESSOR = ("vendor_id", "model name", "cpu family", "model", "stepping", "cache size", "CPU implementer", "CPU part")
 _MOST_BYTES = 1 << 16
 # Where kernels look for it in the table of a ``ReadAhead``: see ``gnnkit.kernels.native``, which brings the compiler.
-_PLACE = slice(4, 8)
+_PLACE = slice(4, 9)
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,9 @@ class RowCopies:
         vectors: Whether rows of two to eight lines of the cache are copied by vectors; otherwise by ``memcpy``, as all others are.
         rows_ahead: Rows that are asked of memory ahead of the one that is copied, at least 1.
         streamed_from: Bytes of rows from which on they are written past the caches.
-        into_first: Whether rows, and all else that is read at random, are asked for into the first cache; otherwise into the second one,
-            for whose lines many processors can wait in larger numbers.
+        into_first: Whether rows of large batches are asked for into the first cache, as small ones are that would be kept in the caches
+            where large ones are not; otherwise into the second one, for whose lines many processors can wait in larger numbers.
+        lines_into_first: The same of single lines: of neighbours, of nodes' numbers, of labels.
         bytes_per_s: Bytes that were copied a second in each of the ways that were tried; empty where nothing was measured.
     """
 
@@ -44,19 +45,21 @@ class RowCopies:
     rows_ahead: int = 16
     streamed_from: int = 8 << 20
     into_first: bool = True
+    lines_into_first: bool = True
     bytes_per_s: Mapping[str, float] = field(default_factory=dict)
 
     def entered(self, table: NDArray[np.int64]) -> NDArray[np.int64]:
         """Enters it into the table of a ``ReadAhead``, which is returned."""
-        table[_PLACE] = self.vectors, self.rows_ahead, self.streamed_from, self.into_first
+        table[_PLACE] = self.vectors, self.rows_ahead, self.streamed_from, self.into_first, self.lines_into_first
         return table
 
     def __str__(self) -> str:
         """The choice in words."""
         streams = self.streamed_from != NEVER
         streamed = f"past the caches from {format_bytes(self.streamed_from, 1024)} on" if streams else "kept in caches"
-        into = "first" if self.into_first else "second"
-        return f"{'vectors' if self.vectors else 'memcpy'}, {self.rows_ahead} rows asked for ahead into the {into} cache, {streamed}"
+        rows, lines = ("first" if is_first else "second" for is_first in (self.into_first, self.lines_into_first))
+        way = f"{'vectors' if self.vectors else 'memcpy'}, {self.rows_ahead} rows asked for ahead into the {rows} cache, {streamed}"
+        return f"{way}; single lines into the {lines} cache"
 
     @property
     def reason(self) -> str:
@@ -87,7 +90,8 @@ def kept_row_copies() -> RowCopies | None:
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         kept = read_json(place_of_row_copies(), _MOST_BYTES)
         rates = {str(way): float(rate) for way, rate in kept["bytes_per_s"].items()}
-        found = RowCopies(bool(kept["vectors"]), int(kept["rows_ahead"]), int(kept["streamed_from"]), bool(kept["into_first"]), rates)
+        vectors, into_first, lines_into_first = (bool(kept[name]) for name in ("vectors", "into_first", "lines_into_first"))
+        found = RowCopies(vectors, int(kept["rows_ahead"]), int(kept["streamed_from"]), into_first, lines_into_first, rates)
         if 1 <= found.rows_ahead <= 64 and found.streamed_from > 0:
             return found
     return None

@@ -17,6 +17,7 @@ from gnnkit.kernels.jit import helper, kernel
 from gnnkit.kernels.native import (
     INTO_FIRST,
     LINE,
+    LINES_INTO_FIRST,
     PAGE,
     ROWS_AHEAD,
     STREAMED_FROM,
@@ -36,6 +37,7 @@ from gnnkit.kernels.native import (
     stream_line,
     use,
 )
+from gnnkit.kernels.row_copies import NEVER
 from gnnkit.sampling.passes import find_part, load_id
 from gnnkit.sampling.subgraph import (
     MISSING,
@@ -173,7 +175,8 @@ def row_gatherer(*, gaps: bool) -> Any:
         ahead: NDArray[np.int64], parts: NDArray[np.int64], bounds: NDArray[np.int64], ids: int, count: int, width: int, target: int
     ) -> None:
         streams = count * width >= ahead[STREAMED_FROM] and width <= WIDEST_STREAMED and target % LINE == 0
-        vectors, far, first = ahead[VECTORS] != 0, ahead[ROWS_AHEAD], ahead[INTO_FIRST] != 0
+        vectors, far = ahead[VECTORS] != 0, ahead[ROWS_AHEAD]
+        first = ahead[INTO_FIRST] != 0 or (not streams and ahead[STREAMED_FROM] < NEVER)
         if streams and vectors and 2 * LINE <= width <= 4 * LINE:
             streamed_2(far, first, parts, bounds, ids, count, width, target)
         elif streams and vectors and 4 * LINE < width <= 8 * LINE:
@@ -298,7 +301,7 @@ def fill(
     """Runs the steps in order.
 
     Args:
-        ahead: int64 ``[8 + 2 K]``, ``ReadAhead.table``.
+        ahead: int64 ``[9 + 2 K]``, ``ReadAhead.table``.
         steps: int64 ``[S, 7]``, see the column names above; ``IDS`` and ``TARGET`` are addresses.
         tables: int64 ``[A, P]``: for each array, the address of every part's rows.
         bounds: int64 ``[B, P + 1]``: for each type, the id at which every part starts.
@@ -307,7 +310,7 @@ def fill(
     Returns:
         Whether every id that was looked up is one that its type has.
     """
-    inside, near = True, ahead[INTO_FIRST] != 0
+    inside, near = True, ahead[LINES_INTO_FIRST] != 0
     for s in range(steps.shape[0]):
         step = steps[s]
         if asks(ahead) and step[KIND] != COPY:

@@ -324,7 +324,7 @@ def walk(
     """Samples the neighbourhoods of batches, one after the other: their nodes and edges lie behind each other in the buffers.
 
     Args:
-        ahead: int64 ``[8 + 2 K]``, ``ReadAhead.table``.
+        ahead: int64 ``[9 + 2 K]``, ``ReadAhead.table``.
         relations: int64 ``[R, 6]``, see the column names above; edge types in canonical order.
         parts: int64 ``[R, P, 6]``.
         bounds: int64 ``[T, P + 1]``, store ids at which each part starts.

@@ -82,7 +82,7 @@ def ask_edges(
     """Asks the disk for the row bounds of nodes, and for an array of their edges.
 
     Args:
-        ahead: int64 ``[8 + 2 K]``, ``ReadAhead.table``.
+        ahead: int64 ``[9 + 2 K]``, ``ReadAhead.table``.
         relation: See ``add_degrees``, and so for the next three.
         parts: int64 ``[P, 6]``.
         bounds: int64 ``[P + 1]``.
@@ -115,7 +115,7 @@ def add_degrees(
     """Adds the number of edges of one type that each node owns to ``degrees``; False where the graph is damaged.
 
     Args:
-        ahead: int64 ``[8 + 2 K]``, ``ReadAhead.table``.
+        ahead: int64 ``[9 + 2 K]``, ``ReadAhead.table``.
         relation: int64 ``[6]``, see ``graph_access.walk``, and so for the next two.
         parts: int64 ``[P, 6]``.
         bounds: int64 ``[P + 1]``.
@@ -440,7 +440,7 @@ def expand_owned(
     """Draws the edges of nodes, one edge type, in the passes of ``graph_access.walk``.
 
     Args:
-        ahead: int64 ``[8 + 2 K]``, ``ReadAhead.table``.
+        ahead: int64 ``[9 + 2 K]``, ``ReadAhead.table``.
         relation: int64 ``[6]``, see ``graph_access.walk``, and so for those that are not described here.
         parts: int64 ``[P, 6]``.
         bounds: int64 ``[P + 1]``.

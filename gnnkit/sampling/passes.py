@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import allocating_helper, helper
 from gnnkit.kernels.native import (
-    INTO_FIRST,
     LINE,
+    LINES_INTO_FIRST,
     WINDOW,
     ask,
     asks,
@@ -490,7 +490,7 @@ def measure(
     count; 0 where none is too early.
     """
     indptr_width, width, weighted = relation[INDPTR_WIDTH], relation[INDICES_WIDTH], relation[WEIGHTED] == 1
-    single, near = bounds.size == 2, ahead[INTO_FIRST] != 0
+    single, near = bounds.size == 2, ahead[LINES_INTO_FIRST] != 0
     for i in range(last, min(end, last + BLOCK)):
         v = load_i64(nodes + i * 8)
         p = 0 if single else find_part(bounds, v)
@@ -666,7 +666,7 @@ def choose(
     ranks, places, chunk = np.empty(2 * room, np.uint64), np.empty(room, np.int64), np.empty(WORD + 24 if shared else 0, np.uint64)
     expected = fan_out + 1.5 * np.sqrt(np.float64(max(fan_out, 0))) + 1.5  # 3 % of nodes have too few of these
     row, col, position = buffers[ROW], buffers[COL], buffers[POSITION]
-    width, weighted, near = relation[INDICES_WIDTH], relation[WEIGHTED] == 1, ahead[INTO_FIRST] != 0
+    width, weighted, near = relation[INDICES_WIDTH], relation[WEIGHTED] == 1, ahead[LINES_INTO_FIRST] != 0
     together = not (shared or weighted or latest or replace) and 0 < fan_out <= LINEAR_FAN_OUT
     if together:
         _draw_together(bounds, global_id, fan_out, key, nodes, roots, first, last, work)
@@ -831,7 +831,7 @@ def number(
     ahead: NDArray[np.int64], relation: NDArray[np.int64], row: int, begin: int, end: int, neighbor: NDArray[np.int64], num_neighbors: int
 ) -> int:
     """Third pass: the neighbours' ids, and then their numbers; returns the new number of neighbour nodes, or DAMAGED."""
-    local_of, width, damaged, near = neighbor[LOCAL_OF], relation[INDICES_WIDTH], False, ahead[INTO_FIRST] != 0
+    local_of, width, damaged, near = neighbor[LOCAL_OF], relation[INDICES_WIDTH], False, ahead[LINES_INTO_FIRST] != 0
     for q in range(begin, end):
         u = load_id(load_i64(row + q * 8), 0, width)
         damaged |= uint64(u) >= uint64(relation[NUM_NEIGHBOR_NODES])

@@ -298,7 +298,7 @@ def copy_local(
     """Copies the rows that are here into their places.
 
     Args:
-        ahead: int64 ``[8 + 2 K]``, ``ReadAhead.table``.
+        ahead: int64 ``[9 + 2 K]``, ``ReadAhead.table``.
         ids: Address of int64 ``[count]``, as ``list_rows`` finds them.
         count: Rows of the batch.
         parts: int64 ``[P + R]``, the addresses of each part's rows, and of each array of replicated rows; 0 for parts of other hosts.

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 _WINDOW, _LEAST_WINDOW, _PART_OF_FREE = 2048, 64, 1 / 64
 # Pages that were asked for lately and are not asked for again: so few that the system has not given them up meanwhile.
 _LATELY, _LEAST_LATELY, _PART_LATELY = 1 << 17, 1 << 10, 1 / 4
-# The last four of them say how rows are copied: ``GraphTables`` fills them in.
-_SETTINGS = 8
+# The last five of them say how rows are copied: ``GraphTables`` fills them in.
+_SETTINGS = 9
 # MADV_POPULATE_READ, of Linux from 5.14 on, on all of its machines.
 _POPULATE_READ = 22
 
@@ -62,7 +62,7 @@ class ReadAhead:
         arrays: The graph's arrays; those that are not mapped files count as memory.
 
     Attributes:
-        table: int64 ``[8 + 2 K]``, read and written by kernels; see ``gnnkit.kernels.native``, which cannot be imported here: it brings
+        table: int64 ``[9 + 2 K]``, read and written by kernels; see ``gnnkit.kernels.native``, which cannot be imported here: it brings
             the compiler, which reading a store does without.
     """
 

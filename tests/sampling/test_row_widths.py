@@ -60,7 +60,7 @@ def test_rows_of_several_parts(width: int, backend: str, tmp_path: Path) -> None
 @pytest.mark.parametrize("into_first", [True, False])
 def test_every_way_copies_the_same_rows(into_first: bool, vectors: bool, rows_ahead: int, streamed_from: int, width: int) -> None:
     rows = np.random.default_rng(width).integers(0, 256, (500, width), dtype=np.uint8)
-    table = RowCopies(vectors, rows_ahead, streamed_from, into_first).entered(ReadAhead([]).table)
+    table = RowCopies(vectors, rows_ahead, streamed_from, into_first, not into_first).entered(ReadAhead([]).table)
     for count in (0, 1, 5, 500):
         ids = np.random.default_rng(count).integers(0, 500, count)
         room = np.zeros(count * width + 128, np.uint8)
