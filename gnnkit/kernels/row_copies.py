@@ -35,8 +35,8 @@ class RowCopies:
         vectors: Whether rows of two to eight lines of the cache are copied by vectors; otherwise by ``memcpy``, as all others are.
         rows_ahead: Rows that are asked of memory ahead of the one that is copied, at least 1.
         streamed_from: Bytes of rows from which on they are written past the caches.
-        into_first: Whether rows of large batches are asked for into the first cache, as small ones are that would be kept in the caches
-            where large ones are not; otherwise into the second one, for whose lines many processors can wait in larger numbers.
+        into_first: Whether rows are asked for into the first cache; otherwise into the second one, for whose lines many processors can wait
+            in larger numbers. Where large batches are written past the caches this is said of them: rows of others go into the first one.
         lines_into_first: The same of single lines: of neighbours, of nodes' numbers, of labels.
         bytes_per_s: Bytes that were copied a second in each of the ways that were tried; empty where nothing was measured.
     """

@@ -844,7 +844,7 @@ def number(
 
 @helper
 def number_one(node: int, local_of: int, nodes: int, base: int, num_nodes: int) -> tuple[int, int]:
-    """Returns a node's number, the next one if it has none, and the new count of numbers. Without a jump, which nobody could predict.
+    """Returns a node's number, the next one if it has none, and the new count of numbers; without a jump, which would be unpredictable.
 
     There is room for one more node than there are numbers.
     """

@@ -87,6 +87,7 @@ measure_once()
 found = row_copies()
 assert len(found.bytes_per_s) >= 9 and min(found.bytes_per_s.values()) > 0 and processor() in kept.read_text()
 assert "rows asked for ahead" in str(found) and "memcpy past the caches" in found.reason
+assert "single lines into the" in str(found) and "lines into the second" in found.reason
 before = kept.stat().st_mtime_ns
 measure_once()
 assert kept.stat().st_mtime_ns == before
