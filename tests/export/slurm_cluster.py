@@ -88,7 +88,10 @@ class SlurmCluster:
             if facts["JobState"] == "PENDING" and facts["Reason"] == "BeginTime":
                 # Slurm lets a requeued job wait for two minutes, and takes one that starts in the second of its requeue for the one before.
                 if not requeued:
-                    self.run("scontrol", "update", f"JobId={number}", "StartTime=now+2")
+                    try:
+                        self.run("scontrol", "update", f"JobId={number}", "StartTime=now+2")
+                    except AssertionError:  # it has begun since it was looked at
+                        assert self.facts(number)["JobState"] != "PENDING"
                 requeued.append(facts["Restarts"])
             else:
                 requeued.clear()
