@@ -361,7 +361,7 @@ class RowFiller:
         self._is_first = False
         if not shares:
             return self._fill(steps)
-        with ThreadPoolExecutor(len(shares)) as pool:
+        with ThreadPoolExecutor(len(shares), "gnnkit-rows") as pool:
             return all([*pool.map(self._fill_guarded, shares)])
 
     def _fill(self, steps: NDArray[np.int64]) -> bool:

@@ -360,7 +360,7 @@ def pick_smallest(
         ranks: uint64 scratch, twice as long as ``places``.
         places: int64 scratch, of more than ``MOST_COMPARED`` and two words.
         chunk: uint64 scratch, of a word and 24 more.
-        lines: See ``_list_lines``.
+        lines: int64, those of ``_list_lines``.
         asked: The last of the lines that has been asked of memory.
 
     Returns:
@@ -387,7 +387,7 @@ def pick_smallest(
                 _rank_chunk(variates, ids, num_ids, neighbors, width, prefix, base, first, last, weighted, chunk)
                 below = _mask(at, last - first, bound)
             for _ in range(first, last, LINE // width):
-                asked = min(asked + 1, lines[lines.size - 1])
+                asked = min(asked + 1, lines.size - 1)
                 prefetch(lines[asked])
             while below != uint64(0):
                 place = first_bit(below)
@@ -513,9 +513,8 @@ def measure(
         count = num_taken(degree, fan_out, replace, weighted, parts[p, WEIGHT_PREFIX] + start * 8, base)
         b = i - first
         work[PART, b], work[START, b], work[DEGREE, b], work[COUNT, b], work[WEIGHT_BASE, b] = p, start, degree, count, base
+        prefetch_into(near, parts[p, INDICES] + start * width)
         needed += min(count, fan_out) if fan_out >= 0 else count
-    for b in range(last - first):
-        prefetch_into(near, parts[work[PART, b], INDICES] + work[START, b] * width)
     return needed
 
 
@@ -597,7 +596,7 @@ def ask_for_all(neighbors: int, num_bytes: int) -> None:
 @helper
 def _list_lines(
     parts: NDArray[np.int64], work: NDArray[np.int64], num_nodes: int, fan_out: int, width: int, lines: NDArray[np.int64]
-) -> None:
+) -> int:
     """Lists the lines of memory with the ids of all neighbours of which some are taken, and asks for the first of them.
 
     Not those with a node's first ids, which were asked for, and none of long lists that memory sends by itself in time.
@@ -608,8 +607,10 @@ def _list_lines(
         num_nodes: Nodes of the block.
         fan_out: Neighbours that are taken of a node's.
         width: Bytes of an id.
-        lines: int64, filled: addresses, in the order in which they are read. The last one is repeated behind them, and the last element
-            is their number.
+        lines: int64, filled: addresses, in the order in which they are read, and the last one again.
+
+    Returns:
+        How many there are, with that.
     """
     listed, address = 0, 0
     for b in range(num_nodes):
@@ -620,9 +621,9 @@ def _list_lines(
             lines[listed] = address
             listed += 1
     lines[listed] = address
-    lines[lines.size - 1] = listed
     for i in range(min(LINES_AHEAD, listed)):
         prefetch(lines[i])
+    return listed + 1
 
 
 @helper
@@ -670,8 +671,8 @@ def choose(
     together = not (shared or weighted or latest or replace) and 0 < fan_out <= LINEAR_FAN_OUT
     if together:
         _draw_together(bounds, global_id, fan_out, key, nodes, roots, first, last, work)
-    lines, asked = np.empty(BLOCK * LINES_OF_NODE + 2 if shared else 2, np.int64), LINES_AHEAD
-    _list_lines(parts, work, last - first if shared else 0, fan_out, width, lines)
+    lines, asked = np.empty(BLOCK * LINES_OF_NODE + 1 if shared else 1, np.int64), LINES_AHEAD - 1
+    lines = lines[: _list_lines(parts, work, last - first if shared else 0, fan_out, width, lines)]
     for i in range(first, last):
         b = i - first
         p, start, degree, count = work[PART, b], work[START, b], work[DEGREE, b], work[COUNT, b]
@@ -850,8 +851,8 @@ def number_one(node: int, local_of: int, nodes: int, base: int, num_nodes: int) 
     """
     local = int32_at(local_of, node) - base
     store_i64(nodes + num_nodes * 8, node)
-    is_new = either(local <= 0, 1, 0)
-    local = either(local <= 0, num_nodes + 1, local)
+    is_new = local <= 0
+    local = either(is_new, num_nodes + 1, local)
     store_i32(local_of + node * 4, base + local)
     return local - 1, num_nodes + is_new
 
