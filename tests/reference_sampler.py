@@ -5,6 +5,7 @@ A graph is ``{"nodes": {type: {"num_nodes": n, "rows": {name: list}}}, "edges": 
 """
 
 import math
+from ctypes import c_float
 
 GOLDEN = 0x9E3779B97F4A7C15
 MASK = (1 << 64) - 1
@@ -127,14 +128,26 @@ def choose(key, d, k, replace, q):
     return picks
 
 
+def float32(value):
+    return c_float(value).value  # of a quotient, which has room for twice its bits in a float, this is the one of float32
+
+
+def hash32(key, x):
+    z = x ^ (key % 2**32)
+    z = ((z ^ (z >> 16)) * 0x7FEB352D + (key >> 32)) % 2**32
+    z = (z ^ (z >> 15)) * 0x846CA68B % 2**32
+    return z ^ (z >> 16)
+
+
 def labor(seed, name, epoch, index, *, layer_dependency=False, batch_dependency=1):
     """Batch ``index``'s variate of node u of a type in hop h, as a function of these three."""
     stream = fold(fold(fold(0, 1), seed), text(name))
 
     def variate(h, node_type, u):
         period = (index + bounded(fold(text(node_type), u), batch_dependency)) // batch_dependency
-        key = fold(fold(fold(fold(stream, epoch), 2), period), 0 if layer_dependency else h)
-        return fold(fold(key, text(node_type)), u)
+        key = fold(fold(fold(fold(stream, epoch), 3), period), 0 if layer_dependency else h)
+        key, half = fold(key, text(node_type)), u >> 32
+        return hash32(fold(key, half) if half else key, u % 2**32)
 
     return variate
 
@@ -144,7 +157,8 @@ def choose_smallest(variates, k, q):
     positive = [i for i in range(len(variates)) if q is None or q[i] > 0]
     if k == -1 or len(positive) <= k:
         return positive
-    return sorted(sorted(positive, key=lambda i: (variates[i] // (1 if q is None else q[i]), i))[:k])
+    ranks = variates if q is None else [float32(float32(variates[i]) / float32(q[i] or 1)) for i in range(len(q))]
+    return sorted(sorted(positive, key=lambda i: (ranks[i], i))[:k])
 
 
 def shown(edge_type, edge_dir):

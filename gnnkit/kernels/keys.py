@@ -13,11 +13,14 @@ from functools import lru_cache
 # Changes whenever the same key would give different batches: results of different versions are never mixed up silently.
 STREAM_VERSION = 1
 GOLDEN = 0x9E3779B97F4A7C15
+# Of lowbias32 (Wellons, "Prospecting for Hash Functions", 2018).
+HASH_FACTORS = (0x7FEB352D, 0x846CA68B)
 _MASK = (1 << 64) - 1
 
 PURPOSE_ORDER = 0
 PURPOSE_NEIGHBORS = 1
-PURPOSE_VARIATES = 2
+# 2 was that of variates of 64 bits.
+PURPOSE_VARIATES = 3
 # Folded into a batch's key, where hops are folded too: above every hop.
 PURPOSE_NEGATIVES = 1 << 32
 PURPOSE_BIAS = (1 << 32) + 16

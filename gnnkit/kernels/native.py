@@ -17,7 +17,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import helper
-from gnnkit.kernels.keys import GOLDEN
+from gnnkit.kernels.keys import GOLDEN, HASH_FACTORS
 
 # The bodies below build LLVM IR: llvmlite has no type hints, and an intrinsic's signature is what it returns.
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,import-untyped"
@@ -245,9 +245,15 @@ def int32_at(typing_context, base, index):
     return _read_element(_I32, types.int64, lambda builder, value: builder.sext(value, _I64))
 
 
-def _repeated(builder, value, count):
-    """A vector of so many times an int64."""
-    none = ir.Constant(ir.VectorType(_I64, count), ir.Undefined)
+@intrinsic
+def uint32_at(typing_context, base, index):
+    """Element ``index`` of the uint32 at the address ``base``, widened to uint64."""
+    return _read_element(_I32, types.uint64, lambda builder, value: builder.zext(value, _I64))
+
+
+def _repeated(builder, value, count, kind=_I64):
+    """A vector of so many times a number."""
+    none = ir.Constant(ir.VectorType(kind, count), ir.Undefined)
     return builder.shuffle_vector(builder.insert_element(none, value, _I32(0)), none, ir.Constant(ir.VectorType(_I32, count), None))
 
 
@@ -256,9 +262,9 @@ def _load_16(builder, address, kind=_I64):
     return builder.load(builder.inttoptr(address, ir.VectorType(kind, 16).as_pointer()), align=kind.width // 8)
 
 
-def _store_16(builder, values, address):
-    """Writes 16 int64 to an address."""
-    builder.store(values, builder.inttoptr(address, ir.VectorType(_I64, 16).as_pointer()), align=8)
+def _store_16(builder, values, address, kind=_I64):
+    """Writes 16 numbers to an address."""
+    builder.store(values, builder.inttoptr(address, ir.VectorType(kind, 16).as_pointer()), align=kind.width // 8)
 
 
 def _mixed(builder, values):
@@ -299,28 +305,39 @@ def fold_16(typing_context, key, address):
 
 
 @intrinsic
-def fold_16_below(typing_context, key, source, target, bound):
-    """``keys.fold`` of a key and each of the 16 int32 at ``source``, written to ``target``, and ``mask_below`` of them."""
+def hash_16_below(typing_context, key, source, target, bound):
+    """The variates (``stream.variate_u32``), with a key, of each of the 16 uint32 at ``source``, written to ``target``, and ``mask_below`` of them."""
 
     def codegen(context, builder, signature, args):
-        values = _folded(builder, args[0], builder.sext(_load_16(builder, args[1], _I32), ir.VectorType(_I64, 16)))
-        _store_16(builder, values, args[2])
-        return _mask_below(builder, values, args[3])
+        key, source, target, bound = args
+
+        def repeated(value):
+            return _repeated(builder, value, 16, _I32)
+
+        halves = [builder.trunc(half, _I32) for half in (key, builder.lshr(key, _I64(32)))]
+        values = builder.xor(_load_16(builder, source, _I32), repeated(halves[0]))
+        for shift, factor in ((16, HASH_FACTORS[0]), (15, HASH_FACTORS[1])):
+            values = builder.xor(values, builder.lshr(values, repeated(_I32(shift))))
+            values = builder.mul(values, repeated(_I32(factor)))
+            values = builder.add(values, repeated(halves[1])) if shift == 16 else values
+        values = builder.xor(values, builder.lshr(values, repeated(_I32(16))))
+        _store_16(builder, values, target, _I32)
+        return _mask_below(builder, values, bound)
 
     return types.uint64(types.uint64, types.int64, types.int64, types.uint64), codegen
 
 
 def _mask_below(builder, values, bound):
-    bits = builder.icmp_unsigned("<", values, _repeated(builder, bound, 16))
+    bits = builder.icmp_unsigned("<", values, _repeated(builder, builder.trunc(bound, _I32), 16, _I32))
     return builder.zext(builder.bitcast(bits, ir.IntType(16)), _I64)
 
 
 @intrinsic
 def mask_below(typing_context, address, bound):
-    """A bit for each of the 16 uint64 at ``address``, from the lowest on: whether it is below ``bound``."""
+    """A bit for each of the 16 uint32 at ``address``, from the lowest on: whether it is below ``bound``, itself one of 32 bits."""
 
     def codegen(context, builder, signature, args):
-        return _mask_below(builder, _load_16(builder, args[0]), args[1])
+        return _mask_below(builder, _load_16(builder, args[0], _I32), args[1])
 
     return types.uint64(types.int64, types.uint64), codegen
 

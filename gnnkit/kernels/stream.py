@@ -14,7 +14,7 @@ from numba import uint64
 from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import helper, kernel
-from gnnkit.kernels.keys import GOLDEN
+from gnnkit.kernels.keys import GOLDEN, HASH_FACTORS
 from gnnkit.kernels.native import multiply_high
 
 
@@ -30,6 +30,23 @@ def mix_u64(value: np.uint64) -> np.uint64:
 def fold_u64(key: np.uint64, value: np.uint64) -> np.uint64:
     """``keys.fold`` in a kernel."""
     return mix_u64((key ^ (value * uint64(GOLDEN))) + uint64(GOLDEN))
+
+
+@helper
+def variate_u32(key: np.uint64, node: np.uint64) -> np.uint64:
+    """The variate of a node, below 2^32; ``native.hash_16_below`` makes 16 of ids that have 32 bits."""
+    low, half = uint64(0xFFFFFFFF), node >> uint64(32)
+    own = key if half == uint64(0) else fold_u64(key, half)
+    value = (node ^ own) & low
+    value = ((value ^ (value >> uint64(16))) * uint64(HASH_FACTORS[0]) + (own >> uint64(32))) & low
+    value = ((value ^ (value >> uint64(15))) * uint64(HASH_FACTORS[1])) & low
+    return value ^ (value >> uint64(16))
+
+
+@helper
+def float_bits(value: np.float32) -> np.uint64:
+    """The bits of a float32. Those of numbers that are not negative are in the order of the numbers."""
+    return uint64(np.float32(value).view(np.uint32))
 
 
 @helper

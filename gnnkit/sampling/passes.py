@@ -22,7 +22,7 @@ from gnnkit.kernels.native import (
     first_bit,
     floyd_16,
     fold_16,
-    fold_16_below,
+    hash_16_below,
     int32_at,
     load_i64,
     mask_below,
@@ -31,9 +31,10 @@ from gnnkit.kernels.native import (
     prefetch_into,
     store_i32,
     store_i64,
+    uint32_at,
     use,
 )
-from gnnkit.kernels.stream import bounded, draw_u64, fold_u64
+from gnnkit.kernels.stream import bounded, draw_u64, float_bits, fold_u64, variate_u32
 from gnnkit.sampling.owners import NO_CHANGE
 
 # Intrinsics have no type hints, so what they return is Any to mypy.
@@ -202,6 +203,8 @@ def pick(
 KEY, NEXT_KEY, LAST_HASH, HASH_KEY = range(4)
 # Ranks whose comparisons with a bound are looked at together.
 WORD = 64
+# The largest of the ranks by which neighbours compete, which have 32 bits.
+NO_RANK = (1 << 32) - 1
 # Above this number that is taken of a node's edges, ranks are not compared with each other.
 MOST_COMPARED = 64
 # Columns of ``ids`` [T, 2]: the address of the dataset's ids by store id, 0 where they are the same, and their width.
@@ -228,29 +231,30 @@ def _rank_chunk(
     first: int,
     last: int,
     weighted: bool,
-    chunk: NDArray[np.uint64],
+    ranks: int,
 ) -> None:
-    """Writes the numbers by which neighbours ``first``, ..., ``last - 1`` compete, of which the smallest win; the largest without weight.
+    """Writes the uint32 by which neighbours ``first``, ..., ``last - 1`` compete, of which the smallest win; the largest without weight.
 
-    Several loops, so that those that read and multiply become ones of vector instructions.
+    Up to a multiple of 16 others are written, too.
     """
-    count, table, table_width = last - first, ids[IDS], ids[IDS_WIDTH]
+    count, table, key, last_hash = last - first, ids[IDS], variates[KEY], variates[LAST_HASH]
+    together = last_hash == uint64(NO_CHANGE) and (width if table == 0 else ids[IDS_WIDTH]) == 4
     for i in range(count):
-        chunk[i] = uint64(load_id(neighbors, first + i, width))
-    if table != 0:
-        for i in range(count):  # an id that is none is found where it is numbered
-            chunk[i] = uint64(load_id(table, np.int64(chunk[i]) if chunk[i] < uint64(num_ids) else 0, table_width))
-    key, next_key, last_hash, hash_key = variates[KEY], variates[NEXT_KEY], variates[LAST_HASH], variates[HASH_KEY]
-    if last_hash == uint64(NO_CHANGE):
+        node = load_id(neighbors, first + i, width)
+        if table != 0:  # an id that is none is found where it is numbered
+            node = load_id(table, node if uint64(node) < uint64(num_ids) else 0, ids[IDS_WIDTH])
+        if not together:
+            is_here = last_hash == uint64(NO_CHANGE) or fold_u64(variates[HASH_KEY], uint64(node)) <= last_hash
+            node = np.int64(variate_u32(key if is_here else variates[NEXT_KEY], uint64(node)))
+        store_i32(ranks + i * 4, node)
+    if together:
         for i in range(0, count, 16):
-            fold_16(key, begin_of(chunk) + i * 8)
-    else:
-        for i in range(count):
-            chunk[i] = fold_u64(key if fold_u64(hash_key, chunk[i]) <= last_hash else next_key, chunk[i])
+            hash_16_below(key, ranks + i * 4, ranks + i * 4, uint64(0))
     if weighted:
         for i in range(count):
             weight = _weight(prefix, base, first + i)
-            chunk[i] = chunk[i] // weight if weight > uint64(0) else uint64(NO_CHANGE)
+            quotient = np.float32(uint32_at(ranks, i)) / np.float32(weight)
+            store_i32(ranks + i * 4, np.int64(float_bits(quotient)) if weight > uint64(0) else NO_RANK)
 
 
 @helper
@@ -258,7 +262,7 @@ def _mask(ranks: int, count: int, bound: np.uint64) -> np.uint64:
     """A bit for each of ``count`` ranks, ``WORD`` at most: whether it is below a bound; up to a multiple of 16 others are read, too."""
     found = uint64(0)
     for first in range(0, count, 16):
-        found |= mask_below(ranks + first * 8, bound) << uint64(first)
+        found |= mask_below(ranks + first * 4, bound) << uint64(first)
     return found if count == WORD else found & ((uint64(1) << uint64(count)) - uint64(1))
 
 
@@ -270,21 +274,21 @@ def _take_smallest(ranks: int, kept: int, places: int, found: int, count: int) -
     """
     taken = 0
     for i in range(found, found + 16):
-        store_i64(ranks + i * 8, np.int64(-1))
+        store_i32(ranks + i * 4, NO_RANK)
     for i in range(found):
-        rank, smaller = uint64(load_i64(ranks + i * 8)), 0
+        rank, smaller = uint32_at(ranks, i), 0
         for first in range(0, found, 16):
-            smaller += num_bits(mask_below(ranks + first * 8, rank))
-        store_i64(kept + taken * 8, np.int64(rank))
+            smaller += num_bits(mask_below(ranks + first * 4, rank))
+        store_i32(kept + taken * 4, np.int64(rank))
         store_i64(places + taken * 8, load_i64(places + i * 8))
         taken += 1 if smaller < count else 0
     while taken > count:  # parallel edges: of those that are equal to the largest, the last one goes
         largest, taken = 0, taken - 1
         for i in range(1, taken + 1):
-            if uint64(load_i64(kept + i * 8)) >= uint64(load_i64(kept + largest * 8)):
+            if uint32_at(kept, i) >= uint32_at(kept, largest):
                 largest = i
         for i in range(largest, taken):
-            store_i64(kept + i * 8, load_i64(kept + (i + 1) * 8))
+            store_i32(kept + i * 4, int32_at(kept, i + 1))
             store_i64(places + i * 8, load_i64(places + (i + 1) * 8))
 
 
@@ -303,13 +307,13 @@ def _pick_of_all(
     picks: NDArray[np.int64],
 ) -> None:
     """Does as ``pick_smallest`` says, in any case: it halves what is left until a limit is found that ``count`` ranks are below."""
-    ranks = np.empty(degree + WORD, np.uint64)
-    _rank_chunk(variates, ids, num_ids, neighbors, width, prefix, base, 0, degree, weighted, ranks)
-    low, high, below_low = uint64(0), uint64(NO_CHANGE), 0
+    ranks = np.empty(degree + WORD, np.uint32)
+    _rank_chunk(variates, ids, num_ids, neighbors, width, prefix, base, 0, degree, weighted, begin_of(ranks))
+    low, high, below_low = uint64(0), uint64(NO_RANK), 0
     while below_low != count and high - low > uint64(1):
         limit, below = low + (high - low) // uint64(2), 0
         for first in range(0, degree, WORD):
-            below += num_bits(_mask(begin_of(ranks) + first * 8, min(WORD, degree - first), limit))
+            below += num_bits(_mask(begin_of(ranks) + first * 4, min(WORD, degree - first), limit))
         if below > count:
             high = limit
         else:
@@ -336,9 +340,9 @@ def pick_smallest(
     expected: float,
     weighted: bool,
     picks: NDArray[np.int64],
-    ranks: NDArray[np.uint64],
+    ranks: NDArray[np.uint32],
     places: NDArray[np.int64],
-    chunk: NDArray[np.uint64],
+    chunk: NDArray[np.uint32],
     lines: NDArray[np.int64],
     asked: int,
 ) -> int:
@@ -357,9 +361,9 @@ def pick_smallest(
         expected: A few more than that: how many are looked at, on average.
         weighted: Whether edges have weights.
         picks: int64 ``[count or more]``, filled: positions, ascending.
-        ranks: uint64 scratch, twice as long as ``places``.
+        ranks: uint32 scratch, twice as long as ``places``.
         places: int64 scratch, of more than ``MOST_COMPARED`` and two words.
-        chunk: uint64 scratch, of a word and 24 more.
+        chunk: uint32 scratch, of a word and 32 more.
         lines: int64, those of ``_list_lines``.
         asked: The last of the lines that has been asked of memory.
 
@@ -369,36 +373,37 @@ def pick_smallest(
     total = np.float64(load_i64(prefix + (degree - 1) * 8) - base) if weighted else np.float64(degree)
     plain = width == 4 and ids[IDS] == 0 and variates[LAST_HASH] == uint64(NO_CHANGE) and not weighted and degree >= 16
     # Vectors are written to lines of the cache of their own, and the last of them may begin before the word.
-    at = -(-begin_of(chunk) // LINE) * LINE + 2 * LINE if plain else begin_of(chunk)
+    at = -(-begin_of(chunk) // LINE) * LINE + LINE
     ranked, placed = begin_of(ranks), begin_of(places)
     found, most = 0, places.size - WORD - 16 if count <= MOST_COMPARED else -1
     share = min(expected / total, 1.0)
     while found < count and found <= most and share < 2.0:  # those below a bound; below a higher one where they are too few
-        bound = uint64(NO_CHANGE) if share >= 0.999 else uint64(share * 18446744073709551616.0)
+        limit = share * 4294967296.0
+        bound = uint64(NO_RANK) if share >= 0.999 else float_bits(np.float32(limit)) if weighted else uint64(limit)
         share, found = 2.0 * share, 0
         for first in range(0, degree, WORD):
             last, below = min(degree, first + WORD), uint64(0)
             if plain:
                 for i in range(first, last, 16):
                     start = min(i, degree - 16)  # the last 16, of which some are there already
-                    word = fold_16_below(variates[KEY], neighbors + start * 4, at + (start - first) * 8, bound)
+                    word = hash_16_below(variates[KEY], neighbors + start * 4, at + (start - first) * 4, bound)
                     below |= word >> uint64(i - start) << uint64(i - first)
             else:
-                _rank_chunk(variates, ids, num_ids, neighbors, width, prefix, base, first, last, weighted, chunk)
+                _rank_chunk(variates, ids, num_ids, neighbors, width, prefix, base, first, last, weighted, at)
                 below = _mask(at, last - first, bound)
             for _ in range(first, last, LINE // width):
                 asked = min(asked + 1, lines.size - 1)
                 prefetch(lines[asked])
             while below != uint64(0):
                 place = first_bit(below)
-                store_i64(ranked + found * 8, load_i64(at + place * 8))
+                store_i32(ranked + found * 4, int32_at(at, place))
                 store_i64(placed + found * 8, first + place)
                 found += 1
                 below &= below - uint64(1)
             if found > most:
                 break
     if count <= found <= most:
-        _take_smallest(ranked, ranked + places.size * 8, placed, found, count)
+        _take_smallest(ranked, ranked + places.size * 4, placed, found, count)
         for i in range(count):
             picks[i] = places[i]
         return asked
@@ -664,7 +669,7 @@ def choose(
     """
     shared = variates.size > 0
     room = 2 * MOST_COMPARED + WORD + 16 if shared else 0
-    ranks, places, chunk = np.empty(2 * room, np.uint64), np.empty(room, np.int64), np.empty(WORD + 24 if shared else 0, np.uint64)
+    ranks, places, chunk = np.empty(2 * room, np.uint32), np.empty(room, np.int64), np.empty(WORD + 32 if shared else 0, np.uint32)
     expected = fan_out + 1.5 * np.sqrt(np.float64(max(fan_out, 0))) + 1.5  # 3 % of nodes have too few of these
     row, col, position = buffers[ROW], buffers[COL], buffers[POSITION]
     width, weighted, near = relation[INDICES_WIDTH], relation[WEIGHTED] == 1, ahead[LINES_INTO_FIRST] != 0

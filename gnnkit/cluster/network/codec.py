@@ -20,7 +20,7 @@ from gnnkit.errors import PlanError
 from gnnkit.runtime.wire import from_memory
 
 # Changes with the meaning of messages: hosts that run different versions refuse each other, and so do servers and their clients.
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 # NumPy's kinds of numbers: what is of a fixed size in memory.
 _KINDS = "biufc"
 _ALIGNMENT = 64

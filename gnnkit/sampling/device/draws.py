@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gnnkit.kernels.keys import GOLDEN
+from gnnkit.kernels.keys import GOLDEN, HASH_FACTORS
 from gnnkit.sampling.passes import MAX_REDRAWS
 
 _LOW = (1 << 32) - 1
@@ -45,6 +45,22 @@ def fold(key: Tensor | int, value: Tensor) -> Tensor:
     """``fold(key, value)`` for each value; ``key`` is one for all, or one for each."""
     own = signed(key) if isinstance(key, int) else key
     return _mix((value * _GOLDEN).bitwise_xor_(own).add_(_GOLDEN))
+
+
+def variates(key: Tensor, node: Tensor, *, is_wide: bool) -> Tensor:
+    """The variate of each node, from 0 to 2^32 - 1.
+
+    Args:
+        key: int64, one for all, or one for each.
+        node: int64, the dataset's ids.
+        is_wide: Whether there may be one of 2^32 or more.
+    """
+    half = node >> 32
+    own = torch.where(half == 0, key, fold(key, half)) if is_wide else key
+    value = (node ^ own).bitwise_and_(_LOW)
+    value = (value ^ (value >> 16)).mul_(HASH_FACTORS[0]).add_(_shifted(own, 32)).bitwise_and_(_LOW)
+    value = (value ^ (value >> 15)).mul_(HASH_FACTORS[1]).bitwise_and_(_LOW)
+    return value ^ (value >> 16)
 
 
 class Steps(NamedTuple):
@@ -230,12 +246,6 @@ def _of_the_rest(draw: Tensor, edges: WeightedEdges, picks: Tensor, done: Tensor
     return edges.at(place)
 
 
-def quotients(values: Tensor, weights: Tensor) -> Tensor:
-    """``floor(value / weight)`` of unsigned values and weights from 1 to 2^32."""
-    found = (_shifted(values, 1) // weights) << 1
-    return found + ((values - found * weights) >= weights)
-
-
 def ascending(values: Tensor) -> Tensor:
     """int64 that compare as the unsigned values do."""
     return values ^ _LOWEST
@@ -245,12 +255,12 @@ def smallest(ranks: Tensor, node: Tensor, first: Tensor, count: int) -> Tensor:
     """Bool ``[e]``: whether an edge is among the ``count`` of its node with the smallest ranks, of equal ones the first.
 
     Args:
-        ranks: int64 ``[e]``, unsigned, node after node.
+        ranks: ``[e]``, node after node.
         node: int64 ``[e]``, ascending: whose edge it is.
         first: int64 ``[n]``, the places of the nodes' first edges.
         count: How many.
     """
-    order = ascending(ranks).argsort(stable=True)
+    order = ranks.argsort(stable=True)
     order = order[node[order].argsort(stable=True)]
     place = torch.arange(len(order), device=order.device) - first[node[order]]
     return torch.zeros_like(place, dtype=torch.bool).scatter_(0, order, place < count)

@@ -315,13 +315,13 @@ class DeviceWalker:
             place, owner, weights = place[kept], owner[kept], weights[kept]
         key, next_key, last_hash, hash_key = batch.variates.table(self.tables, hop)[r].tolist()
         ids = self.dataset_ids(self.tables.neighbor_types[r], edges.indices[place].long())
-        own: Tensor | int = key
+        own = torch.tensor(draws.signed(key), device=self._device)
         if last_hash != NO_CHANGE:
             is_here = draws.ascending(draws.fold(hash_key, ids)) <= draws.signed(last_hash ^ (1 << 63))
-            own = torch.where(is_here, draws.signed(key), draws.signed(next_key))
-        ranks = draws.fold(own, ids)
+            own = torch.where(is_here, own, draws.signed(next_key))
+        ranks = draws.variates(own, ids, is_wide=self.sizes[self.tables.neighbor_types[r]] > 1 << 32)
         if weights is not None:
-            ranks = draws.quotients(ranks, weights)
+            ranks = ranks.float() / weights.float()
         count = torch.bincount(owner, minlength=len(begin))
         is_none = ~draws.smallest(ranks, owner, count.cumsum(0) - count, fan_out)
         return _TakenByNodes(place.masked_fill_(is_none, edges.count), owner, is_none.sum(dtype=torch.int32)).numbered(frontier)
