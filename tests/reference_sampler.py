@@ -5,7 +5,6 @@ A graph is ``{"nodes": {type: {"num_nodes": n, "rows": {name: list}}}, "edges": 
 """
 
 import math
-from ctypes import c_float
 
 GOLDEN = 0x9E3779B97F4A7C15
 MASK = (1 << 64) - 1
@@ -129,7 +128,8 @@ def choose(key, d, k, replace, q):
 
 
 def float32(value):
-    return c_float(value).value  # of a quotient, which has room for twice its bits in a float, this is the one of float32
+    fraction, exponent = math.frexp(value)
+    return math.ldexp(round(math.ldexp(fraction, 24)), exponent - 24)
 
 
 def hash32(key, x):

@@ -304,27 +304,64 @@ def fold_16(typing_context, key, address):
     return types.void(types.uint64, types.int64), codegen
 
 
+def _hashed(builder, key, source):
+    """The variates (``stream.variate_u32``) of the 16 uint32 at an address."""
+
+    def repeated(value):
+        return _repeated(builder, value, 16, _I32)
+
+    values, added = _load_16(builder, source, _I32), repeated(builder.trunc(builder.lshr(key, _I64(32)), _I32))
+    values = builder.xor(values, repeated(builder.trunc(key, _I32)))
+    for shift, factor in ((16, HASH_FACTORS[0]), (15, HASH_FACTORS[1])):
+        values = builder.xor(values, builder.lshr(values, repeated(_I32(shift))))
+        values = builder.mul(values, repeated(_I32(factor)))
+        values = builder.add(values, added) if shift == 16 else values
+    return builder.xor(values, builder.lshr(values, repeated(_I32(16))))
+
+
 @intrinsic
-def hash_16_below(typing_context, key, source, target, bound):
-    """The variates (``stream.variate_u32``), with a key, of each of the 16 uint32 at ``source``, written to ``target``, and ``mask_below`` of them."""
+def hash_16(typing_context, key, address):
+    """Writes the variates of the 16 uint32 at ``address`` in their place."""
 
     def codegen(context, builder, signature, args):
-        key, source, target, bound = args
+        _store_16(builder, _hashed(builder, *args), args[1], _I32)
+        return context.get_dummy_value()
 
-        def repeated(value):
-            return _repeated(builder, value, 16, _I32)
+    return types.void(types.uint64, types.int64), codegen
 
-        halves = [builder.trunc(half, _I32) for half in (key, builder.lshr(key, _I64(32)))]
-        values = builder.xor(_load_16(builder, source, _I32), repeated(halves[0]))
-        for shift, factor in ((16, HASH_FACTORS[0]), (15, HASH_FACTORS[1])):
-            values = builder.xor(values, builder.lshr(values, repeated(_I32(shift))))
-            values = builder.mul(values, repeated(_I32(factor)))
-            values = builder.add(values, repeated(halves[1])) if shift == 16 else values
-        values = builder.xor(values, builder.lshr(values, repeated(_I32(16))))
-        _store_16(builder, values, target, _I32)
-        return _mask_below(builder, values, bound)
 
-    return types.uint64(types.uint64, types.int64, types.int64, types.uint64), codegen
+def _store_chosen(context, builder, values, chosen, address):
+    """Writes those of 16 int32 that are chosen, in order; room for all is written to."""
+    if "+avx512f" in context.codegen().magic_tuple()[2].split(","):
+        none = ir.Constant(values.type, None)
+        kind = ir.FunctionType(values.type, [values.type, values.type, chosen.type])
+        compress = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512.mask.compress.v16i32")
+        _store_16(builder, builder.call(compress, [values, none, chosen]), address, _I32)
+        return
+    for lane in map(_I32, range(16)):
+        builder.store(builder.extract_element(values, lane), builder.inttoptr(address, _I32.as_pointer()), align=4)
+        address = builder.add(address, builder.shl(builder.zext(builder.extract_element(chosen, lane), _I64), _I64(2)))
+
+
+@intrinsic
+def keep_below(typing_context, key, source, bound, count, place, ranks, places):
+    """Keeps the variates, of the first ``count`` of the 16 uint32 at ``source``, that are below ``bound``, and their places.
+
+    They are written to the addresses ``ranks`` and ``places``, as 16 int32 each, with anything behind them; a first one's place would be
+    ``place``. Returns how many they are.
+    """
+
+    def codegen(context, builder, signature, args):
+        key, source, bound, count, place, ranks, places = args
+        kind = ir.VectorType(_I32, 16)
+        lanes, values = ir.Constant(kind, [*range(16)]), _hashed(builder, key, source)
+        bound, count, place = (_repeated(builder, builder.trunc(value, _I32), 16, _I32) for value in (bound, count, place))
+        chosen = builder.and_(builder.icmp_unsigned("<", values, bound), builder.icmp_signed("<", lanes, count))
+        _store_chosen(context, builder, values, chosen, ranks)
+        _store_chosen(context, builder, builder.add(lanes, place), chosen, places)
+        return builder.ctpop(builder.zext(builder.bitcast(chosen, ir.IntType(16)), _I64))
+
+    return types.int64(types.uint64, types.int64, types.uint64, *[types.int64] * 4), codegen
 
 
 def _mask_below(builder, values, bound):
@@ -340,6 +377,25 @@ def mask_below(typing_context, address, bound):
         return _mask_below(builder, _load_16(builder, args[0], _I32), args[1])
 
     return types.uint64(types.int64, types.uint64), codegen
+
+
+@intrinsic
+def smallest_16(typing_context, address, found, count):
+    """A bit for each of the first ``found`` of the 16 uint32 at ``address``: whether fewer than ``count`` of them are smaller."""
+
+    def codegen(context, builder, signature, args):
+        kind, (address, found, count) = ir.VectorType(_I32, 16), args
+        lanes = ir.Constant(kind, [*range(16)])
+        is_one = builder.icmp_unsigned("<", lanes, _repeated(builder, builder.trunc(found, _I32), 16, _I32))
+        values = builder.select(is_one, _load_16(builder, address, _I32), ir.Constant(kind, [(1 << 32) - 1] * 16))
+        smaller = ir.Constant(kind, None)
+        for turn in range(1, 16):
+            others = builder.shuffle_vector(values, values, ir.Constant(kind, [(i + turn) % 16 for i in range(16)]))
+            smaller = builder.add(smaller, builder.zext(builder.icmp_unsigned("<", others, values), kind))
+        chosen = builder.icmp_unsigned("<", smaller, _repeated(builder, builder.trunc(count, _I32), 16, _I32))
+        return builder.zext(builder.bitcast(builder.and_(chosen, is_one), ir.IntType(16)), _I64)
+
+    return types.uint64(types.int64, types.int64, types.int64), codegen
 
 
 @intrinsic

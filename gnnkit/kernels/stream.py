@@ -34,7 +34,7 @@ def fold_u64(key: np.uint64, value: np.uint64) -> np.uint64:
 
 @helper
 def variate_u32(key: np.uint64, node: np.uint64) -> np.uint64:
-    """The variate of a node, below 2^32; ``native.hash_16_below`` makes 16 of ids that have 32 bits."""
+    """The variate of a node, below 2^32; ``native.hash_16`` makes 16 of ids that have 32 bits."""
     low, half = uint64(0xFFFFFFFF), node >> uint64(32)
     own = key if half == uint64(0) else fold_u64(key, half)
     value = (node ^ own) & low

@@ -22,13 +22,15 @@ from gnnkit.kernels.native import (
     first_bit,
     floyd_16,
     fold_16,
-    hash_16_below,
+    hash_16,
     int32_at,
+    keep_below,
     load_i64,
     mask_below,
     num_bits,
     prefetch,
     prefetch_into,
+    smallest_16,
     store_i32,
     store_i64,
     uint32_at,
@@ -249,12 +251,27 @@ def _rank_chunk(
         store_i32(ranks + i * 4, node)
     if together:
         for i in range(0, count, 16):
-            hash_16_below(key, ranks + i * 4, ranks + i * 4, uint64(0))
+            hash_16(key, ranks + i * 4)
     if weighted:
         for i in range(count):
             weight = _weight(prefix, base, first + i)
             quotient = np.float32(uint32_at(ranks, i)) / np.float32(weight)
             store_i32(ranks + i * 4, np.int64(float_bits(quotient)) if weight > uint64(0) else NO_RANK)
+
+
+@helper
+def _bound(share: float, weighted: bool) -> np.uint64:
+    """The rank that a share of all is below, on average."""
+    if share >= 0.999:
+        return uint64(NO_RANK)
+    return float_bits(np.float32(share * 4294967296.0)) if weighted else uint64(share * 4294967296.0)
+
+
+@helper
+def looks_together(variates: NDArray[np.uint64], ids: NDArray[np.int64], fan_out: int, width: int, weighted: bool) -> bool:
+    """Whether neighbours compete by what can be made of 16 of them at once, and so few are taken that they are compared."""
+    narrow = width == 4 and (ids[IDS] == 0 or ids[IDS_WIDTH] == 4)
+    return narrow and variates[LAST_HASH] == uint64(NO_CHANGE) and not weighted and 0 < fan_out <= MOST_COMPARED
 
 
 @helper
@@ -267,11 +284,18 @@ def _mask(ranks: int, count: int, bound: np.uint64) -> np.uint64:
 
 
 @helper
-def _take_smallest(ranks: int, kept: int, places: int, found: int, count: int) -> None:
-    """Leaves of ``found`` places those of the ``count`` smallest ranks, in order; of equal ones the first.
+def _take_smallest(ranks: int, kept: int, places: int, found: int, count: int, picks: NDArray[np.int64]) -> None:
+    """Writes those of ``found`` places that have the ``count`` smallest ranks, in order; of equal ones the first.
 
-    Ranks are compared with each other, by vectors, which takes no branch that depends on them. ``kept`` has room for as many.
+    Ranks are compared with each other, by vectors, which takes no branch that depends on them. ``kept`` has room for as many, and one more.
     """
+    if found <= 16:
+        chosen = smallest_16(ranks, found, count)
+        if num_bits(chosen) == count:
+            for i in range(count):
+                picks[i] = int32_at(places, first_bit(chosen))
+                chosen &= chosen - uint64(1)
+            return
     taken = 0
     for i in range(found, found + 16):
         store_i32(ranks + i * 4, NO_RANK)
@@ -280,7 +304,7 @@ def _take_smallest(ranks: int, kept: int, places: int, found: int, count: int) -
         for first in range(0, found, 16):
             smaller += num_bits(mask_below(ranks + first * 4, rank))
         store_i32(kept + taken * 4, np.int64(rank))
-        store_i64(places + taken * 8, load_i64(places + i * 8))
+        store_i32(places + taken * 4, int32_at(places, i))
         taken += 1 if smaller < count else 0
     while taken > count:  # parallel edges: of those that are equal to the largest, the last one goes
         largest, taken = 0, taken - 1
@@ -289,7 +313,9 @@ def _take_smallest(ranks: int, kept: int, places: int, found: int, count: int) -
                 largest = i
         for i in range(largest, taken):
             store_i32(kept + i * 4, int32_at(kept, i + 1))
-            store_i64(places + i * 8, load_i64(places + (i + 1) * 8))
+            store_i32(places + i * 4, int32_at(places, i + 1))
+    for i in range(count):
+        picks[i] = int32_at(places, i)
 
 
 @allocating_helper
@@ -341,11 +367,9 @@ def pick_smallest(
     weighted: bool,
     picks: NDArray[np.int64],
     ranks: NDArray[np.uint32],
-    places: NDArray[np.int64],
+    places: NDArray[np.int32],
     chunk: NDArray[np.uint32],
-    lines: NDArray[np.int64],
-    asked: int,
-) -> int:
+) -> None:
     """Takes the ``count`` edges whose neighbours have the smallest variates, relative to the edges' weights, in order.
 
     Args:
@@ -362,53 +386,32 @@ def pick_smallest(
         weighted: Whether edges have weights.
         picks: int64 ``[count or more]``, filled: positions, ascending.
         ranks: uint32 scratch, twice as long as ``places``.
-        places: int64 scratch, of more than ``MOST_COMPARED`` and two words.
-        chunk: uint32 scratch, of a word and 32 more.
-        lines: int64, those of ``_list_lines``.
-        asked: The last of the lines that has been asked of memory.
-
-    Returns:
-        The new last one: for each line that is read another is asked for.
+        places: int32 scratch, of more than ``MOST_COMPARED`` and two words.
+        chunk: uint32 scratch, of a word.
     """
     total = np.float64(load_i64(prefix + (degree - 1) * 8) - base) if weighted else np.float64(degree)
-    plain = width == 4 and ids[IDS] == 0 and variates[LAST_HASH] == uint64(NO_CHANGE) and not weighted and degree >= 16
-    # Vectors are written to lines of the cache of their own, and the last of them may begin before the word.
-    at = -(-begin_of(chunk) // LINE) * LINE + LINE
     ranked, placed = begin_of(ranks), begin_of(places)
     found, most = 0, places.size - WORD - 16 if count <= MOST_COMPARED else -1
-    share = min(expected / total, 1.0)
+    share = expected / total
     while found < count and found <= most and share < 2.0:  # those below a bound; below a higher one where they are too few
-        limit = share * 4294967296.0
-        bound = uint64(NO_RANK) if share >= 0.999 else float_bits(np.float32(limit)) if weighted else uint64(limit)
-        share, found = 2.0 * share, 0
+        bound = _bound(share, weighted)
+        share, found = 2.0 * min(share, 1.0), 0
         for first in range(0, degree, WORD):
-            last, below = min(degree, first + WORD), uint64(0)
-            if plain:
-                for i in range(first, last, 16):
-                    start = min(i, degree - 16)  # the last 16, of which some are there already
-                    word = hash_16_below(variates[KEY], neighbors + start * 4, at + (start - first) * 4, bound)
-                    below |= word >> uint64(i - start) << uint64(i - first)
-            else:
-                _rank_chunk(variates, ids, num_ids, neighbors, width, prefix, base, first, last, weighted, at)
-                below = _mask(at, last - first, bound)
-            for _ in range(first, last, LINE // width):
-                asked = min(asked + 1, lines.size - 1)
-                prefetch(lines[asked])
+            last = min(degree, first + WORD)
+            _rank_chunk(variates, ids, num_ids, neighbors, width, prefix, base, first, last, weighted, begin_of(chunk))
+            below = _mask(begin_of(chunk), last - first, bound)
             while below != uint64(0):
                 place = first_bit(below)
-                store_i32(ranked + found * 4, int32_at(at, place))
-                store_i64(placed + found * 8, first + place)
+                store_i32(ranked + found * 4, int32_at(begin_of(chunk), place))
+                store_i32(placed + found * 4, first + place)
                 found += 1
                 below &= below - uint64(1)
             if found > most:
                 break
     if count <= found <= most:
-        _take_smallest(ranked, ranked + places.size * 4, placed, found, count)
-        for i in range(count):
-            picks[i] = places[i]
-        return asked
-    _pick_of_all(variates, ids, num_ids, neighbors, width, prefix, base, degree, count, weighted, picks)
-    return asked
+        _take_smallest(ranked, ranked + places.size * 4, placed, found, count, picks)
+    else:
+        _pick_of_all(variates, ids, num_ids, neighbors, width, prefix, base, degree, count, weighted, picks)
 
 
 # Intrinsics have no type hints, so what they return is Any to mypy.
@@ -429,10 +432,12 @@ LOCAL_OF, NODES, BASE = range(3)
 # of weights before them, the key of its draws, and what was drawn, where that is done for many nodes together.
 PART, START, DEGREE, COUNT, WEIGHT_BASE, DRAW_KEY, DRAWN = range(7)
 WORK_ROWS = DRAWN + LINEAR_FAN_OUT
+# Instead of what was drawn, where neighbours have variates: the variate below which they are looked at, and how many there are.
+LIMIT, FOUND = DRAWN, DRAWN + 1
 
 BLOCK = 64
-# Lines of a node's neighbours that are asked of memory, at most, and how many ahead of the one that is read.
-LINES_OF_NODE, LINES_AHEAD = 32, 24
+# Groups of 16 neighbours of a block's nodes that are looked at together, at most, and how far ahead they are asked of memory.
+MOST_GROUPS, GROUPS_AHEAD = 4096, 40
 _EARLIEST = -(1 << 63)
 # Bytes of a node's weights or times that are asked of the disk: a search in more of them reads few of their pages.
 _MOST_VALUES = 1 << 14
@@ -599,43 +604,118 @@ def ask_for_all(neighbors: int, num_bytes: int) -> None:
 
 
 @helper
-def _list_lines(
-    parts: NDArray[np.int64], work: NDArray[np.int64], num_nodes: int, fan_out: int, width: int, lines: NDArray[np.int64]
-) -> int:
-    """Lists the lines of memory with the ids of all neighbours of which some are taken, and asks for the first of them.
+def _look_together(
+    near: bool,
+    parts: NDArray[np.int64],
+    variates: NDArray[np.uint64],
+    ids: NDArray[np.int64],
+    num_ids: int,
+    fan_out: int,
+    expected: float,
+    num_nodes: int,
+    work: NDArray[np.int64],
+    groups: NDArray[np.int64],
+    ranks: int,
+    places: int,
+    room: int,
+    chunk: NDArray[np.uint32],
+) -> None:
+    """Finds neighbours of all nodes of a block whose variates are below a limit, so that there are mostly enough of each node's.
 
-    Not those with a node's first ids, which were asked for, and none of long lists that memory sends by itself in time.
+    A loop over 16 neighbours at a time, whoever they belong to, has no jump that depends on how many a node has.
 
     Args:
+        near: Whether memory is asked for into the first cache.
         parts: int64 ``[P, 6]``.
-        work: int64 ``[38, BLOCK]``.
-        num_nodes: Nodes of the block.
+        variates: See ``pick_smallest``.
+        ids: Likewise.
+        num_ids: Likewise.
         fan_out: Neighbours that are taken of a node's.
-        width: Bytes of an id.
-        lines: int64, filled: addresses, in the order in which they are read, and the last one again.
-
-    Returns:
-        How many there are, with that.
+        expected: A few more than that: how many are below the limit, on average.
+        num_nodes: Nodes of the block.
+        work: int64 ``[38, BLOCK]``; of each node it is written how many were ``FOUND``, 0 for one that was not looked at.
+        groups: int64 ``[2, G]`` scratch.
+        ranks: Address of uint32 ``[BLOCK, room]``, filled: the variates that were found.
+        places: Address of int32 ``[BLOCK, room]``, filled: their positions among the node's edges.
+        room: More than are to be found of a node's, by 17: where there is no room for more, others are not counted.
+        chunk: uint32 scratch, of 16.
     """
-    listed, address = 0, 0
+    table, num_groups = ids[IDS], 0
     for b in range(num_nodes):
-        begin = parts[work[PART, b], INDICES] + work[START, b] * width
-        num_bytes = 0 if takes_all(work[COUNT, b], fan_out, False) else work[DEGREE, b] * width
-        for offset in range(LINE, min(num_bytes, LINE * LINES_OF_NODE), LINE):
-            address = begin + offset
-            lines[listed] = address
-            listed += 1
-    lines[listed] = address
-    for i in range(min(LINES_AHEAD, listed)):
-        prefetch(lines[i])
-    return listed + 1
+        p, start, degree = work[PART, b], work[START, b], work[DEGREE, b]
+        count = 0 if takes_all(work[COUNT, b], fan_out, False) else -(-degree // 16)
+        # What stands behind a node's last neighbours is read, too.
+        if num_groups + count > groups.shape[1] or start + 16 * count > parts[p, NUM_EDGES]:
+            count = 0
+        work[FOUND, b], work[LIMIT, b] = 0, np.int64(_bound(expected / max(degree, 1), False))
+        begin = parts[p, INDICES] + start * 4
+        for g in range(num_groups, num_groups + count):
+            groups[0, g], groups[1, g] = begin, b
+            begin += LINE
+        num_groups += count
+    for g in range(min(GROUPS_AHEAD, num_groups)):
+        prefetch_into(near, groups[0, g] + LINE - 1)
+    last, place = -1, 0
+    for g in range(num_groups):
+        source, b = groups[0, g], groups[1, g]
+        prefetch_into(near, groups[0, min(g + GROUPS_AHEAD, num_groups - 1)] + LINE - 1)
+        place, last = either(b == last, place + 16, 0), b
+        if table != 0:
+            for i in range(16):  # an id that is none is found where it is numbered
+                node = int32_at(source, i)
+                chunk[i] = int32_at(table, node if uint64(node) < uint64(num_ids) else 0)
+            source = begin_of(chunk)
+        found = work[FOUND, b]
+        at, limit = (b * room + found) * 4, uint64(work[LIMIT, b])
+        found += keep_below(variates[KEY], source, limit, work[DEGREE, b] - place, place, ranks + at, places + at)
+        work[FOUND, b] = min(found, room - 17)
+
+
+@allocating_helper
+def _draw_shared(
+    near: bool,
+    relation: NDArray[np.int64],
+    parts: NDArray[np.int64],
+    variates: NDArray[np.uint64],
+    ids: NDArray[np.int64],
+    fan_out: int,
+    num_nodes: int,
+    work: NDArray[np.int64],
+    drawn: NDArray[np.int64],
+) -> None:
+    """Draws the neighbours with the smallest variates, of all nodes of a block, into ``drawn`` int64 ``[BLOCK, fan_out]``."""
+    width, weighted, num_ids = relation[INDICES_WIDTH], relation[WEIGHTED] == 1, relation[NUM_NEIGHBOR_NODES]
+    expected = fan_out + 1.5 * np.sqrt(np.float64(max(fan_out, 0))) + 1.5  # 3 % of nodes have too few of these
+    together = looks_together(variates, ids, fan_out, width, weighted)
+    room, most = (2 * np.int64(expected) + 48) // 16 * 16 if together else 0, 2 * MOST_COMPARED + WORD + 16
+    ranks, places = np.empty(BLOCK * room + 2 * most, np.uint32), np.empty(BLOCK * room + most, np.int32)
+    chunk, rest = np.empty(WORD, np.uint32), BLOCK * room
+    if together:
+        _look_together(
+            near, parts, variates, ids, num_ids, fan_out, expected, num_nodes, work, np.empty((2, MOST_GROUPS), np.int64),
+            begin_of(ranks), begin_of(places), room, chunk,
+        )  # fmt: skip
+    for b in range(num_nodes):
+        p, start, degree = work[PART, b], work[START, b], work[DEGREE, b]
+        if takes_all(work[COUNT, b], fan_out, False):
+            continue
+        if together and fan_out <= work[FOUND, b] < room - 17:
+            at = b * room * 4
+            _take_smallest(begin_of(ranks) + at, begin_of(ranks) + rest * 4, begin_of(places) + at, work[FOUND, b], fan_out, drawn[b])
+            continue
+        neighbors, prefix = parts[p, INDICES] + start * width, parts[p, WEIGHT_PREFIX] + start * 8
+        ask_for_all(neighbors, degree * width)
+        pick_smallest(
+            variates, ids, num_ids, neighbors, width, prefix, work[WEIGHT_BASE, b], degree, fan_out, expected, weighted, drawn[b],
+            ranks[rest:], places[rest:], chunk,
+        )  # fmt: skip
 
 
 @helper
 def note_positions(parts: NDArray[np.int64], p: int, width: int, row: int, position: int, begin: int, end: int) -> None:
-    """Writes the positions of edges of part ``p`` whose neighbours' addresses are in the rows."""
+    """Writes the positions of edges of part ``p`` whose neighbours' addresses are in the rows; not where ``position`` is 0."""
     shift = 2 if width == 4 else 3
-    for q in range(begin, end):
+    for q in range(begin, end if position != 0 else begin):
         store_i64(position + q * 8, parts[p, FIRST_POSITION] + ((load_i64(row + q * 8) - parts[p, INDICES]) >> shift))
 
 
@@ -668,16 +748,14 @@ def choose(
     node; where it is 0 the root, 0, is part of ``key``. With ``variates`` (see ``picks``) edges are those of the smallest, instead.
     """
     shared = variates.size > 0
-    room = 2 * MOST_COMPARED + WORD + 16 if shared else 0
-    ranks, places, chunk = np.empty(2 * room, np.uint32), np.empty(room, np.int64), np.empty(WORD + 32 if shared else 0, np.uint32)
-    expected = fan_out + 1.5 * np.sqrt(np.float64(max(fan_out, 0))) + 1.5  # 3 % of nodes have too few of these
-    row, col, position = buffers[ROW], buffers[COL], buffers[POSITION]
     width, weighted, near = relation[INDICES_WIDTH], relation[WEIGHTED] == 1, ahead[LINES_INTO_FIRST] != 0
+    drawn = np.empty((BLOCK, max(fan_out, 1) if shared else 1), np.int64)
+    row, col, position = buffers[ROW], buffers[COL], buffers[POSITION]
     together = not (shared or weighted or latest or replace) and 0 < fan_out <= LINEAR_FAN_OUT
     if together:
         _draw_together(bounds, global_id, fan_out, key, nodes, roots, first, last, work)
-    lines, asked = np.empty(BLOCK * LINES_OF_NODE + 1 if shared else 1, np.int64), LINES_AHEAD - 1
-    lines = lines[: _list_lines(parts, work, last - first if shared else 0, fan_out, width, lines)]
+    elif shared:
+        _draw_shared(near, relation, parts, variates, ids, fan_out, last - first, work, drawn)
     for i in range(first, last):
         b = i - first
         p, start, degree, count = work[PART, b], work[START, b], work[DEGREE, b], work[COUNT, b]
@@ -691,16 +769,14 @@ def choose(
                 store_i64(row + (e + q) * 8, neighbors + q * width)
             ask_for_all(neighbors, taken * width)
         else:
-            by_itself = everything or not together
-            picked, step = (begin_of(picks), 8) if by_itself else (begin_of(work) + (DRAWN * BLOCK + b) * 8, BLOCK * 8)
+            picked, step = begin_of(picks), 8
             if everything:
                 take_positive(prefix, base, degree, taken, picks)
             elif shared:
-                asked = pick_smallest(
-                    variates, ids, relation[NUM_NEIGHBOR_NODES], neighbors, width, prefix, base, degree, taken, expected, weighted,
-                    picks, ranks, places, chunk, lines, asked,
-                )  # fmt: skip
-            elif not together:
+                picked = begin_of(drawn) + b * taken * 8
+            elif together:
+                picked, step = begin_of(work) + (DRAWN * BLOCK + b) * 8, BLOCK * 8
+            else:
                 pick_some(
                     parts, bounds, global_id, replace, weighted, latest, key, nodes, roots, i, p, prefix, base, degree, taken, picks, table
                 )  # fmt: skip
@@ -710,8 +786,7 @@ def choose(
                 store_i64(row + (e + q) * 8, address)
         for q in range(e, e + taken):
             store_i64(col + q * 8, i)
-        if position != 0:
-            note_positions(parts, p, width, row, position, e, e + taken)
+        note_positions(parts, p, width, row, position, e, e + taken)
         e += taken
     return e
 

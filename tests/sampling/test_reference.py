@@ -102,17 +102,19 @@ def hub_source(num_nodes: int = 60, num_edges: int = 700) -> ArraySource:
     return homogeneous_source(edge_index, num_nodes, edge_arrays=edge_arrays, x=x, y=y)
 
 
+@pytest.mark.parametrize("dependency", [1, 3])
 @pytest.mark.parametrize("weight", [None, "weight"])
-@pytest.mark.parametrize("fan_out", [1, 3, 10, 40, 300])
-def test_labor_at_hubs(fan_out: int, weight: str | None) -> None:
-    """Nodes with thousands of neighbours, some of them many times: below the bound are too few, or more than there is room for."""
+@pytest.mark.parametrize("fan_out", [1, 3, 10, 40, 64, 300])
+def test_labor_at_hubs(fan_out: int, weight: str | None, dependency: int) -> None:
+    """Nodes with many neighbours, some of them many times: below the bound are too few, or more than there is room for."""
     rng = np.random.default_rng(fan_out)
-    degrees = [30, 64, 65, 200, 700, 3000]
+    degrees = [30, 64, 65, 70_000 if weight is None else 900, 200, 41, 700, 3000, 50]
     target = np.repeat(np.arange(len(degrees)), degrees)
-    source = np.where(target % 2 == 0, rng.integers(6, 2000, len(target)), rng.integers(6, 12, len(target)))
+    source = np.where(target % 2 == 0, rng.integers(9, 2000, len(target)), rng.integers(9, 15, len(target)))
     weights = rng.pareto(0.5, len(target)) * (rng.random(len(target)) < 0.8)
     graph = homogeneous_source(np.stack([source, target]), 2000, edge_arrays={"weight": weights})
-    check(graph, "node", list(range(6)), num_neighbors=[fan_out, 2], batch_size=4, weight=weight, labor={"batch_dependency": 3})
+    labor = {"batch_dependency": dependency}
+    check(graph, "node", list(range(len(degrees))), num_neighbors=[fan_out, 2], batch_size=5, weight=weight, labor=labor)
 
 
 @pytest.mark.parametrize("weight", [None, "weight"])
