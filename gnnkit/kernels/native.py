@@ -304,30 +304,45 @@ def fold_16(typing_context, key, address):
     return types.void(types.uint64, types.int64), codegen
 
 
-def _hashed(builder, key, source):
-    """The variates (``stream.variate_u32``) of the 16 uint32 at an address."""
+def _hashed(builder, variates, source):
+    """The variates (``stream.variate_u32``) of the 16 uint32 at an address; ``variates`` is that of the keys, see ``passes.KEY``."""
 
     def repeated(value):
         return _repeated(builder, value, 16, _I32)
 
-    values, added = _load_16(builder, source, _I32), repeated(builder.trunc(builder.lshr(key, _I64(32)), _I32))
-    values = builder.xor(values, repeated(builder.trunc(key, _I32)))
+    def halves(key):
+        return [repeated(builder.trunc(half, _I32)) for half in (key, builder.lshr(key, _I64(32)))]
+
+    numbers = [builder.load(builder.inttoptr(builder.add(variates, _I64(8 * i)), _I64.as_pointer())) for i in range(4)]
+    values, (key, next_key, last_hash, hash_key) = _load_16(builder, source, _I32), numbers
+    with builder.if_else(builder.icmp_unsigned("!=", last_hash, _I64((1 << 64) - 1))) as (some_changed, none_changed):
+        with some_changed:
+            hashes = _folded(builder, hash_key, builder.zext(values, ir.VectorType(_I64, 16)))
+            is_here = builder.icmp_unsigned("<=", hashes, _repeated(builder, last_hash, 16))
+            each = builder.block, [builder.select(is_here, *keys) for keys in zip(halves(key), halves(next_key), strict=True)]
+        with none_changed:
+            one = builder.block, halves(key)
+    low, high = (builder.phi(values.type) for _ in range(2))
+    for block, (first, second) in (each, one):
+        low.add_incoming(first, block)
+        high.add_incoming(second, block)
+    values = builder.xor(values, low)
     for shift, factor in ((16, HASH_FACTORS[0]), (15, HASH_FACTORS[1])):
         values = builder.xor(values, builder.lshr(values, repeated(_I32(shift))))
         values = builder.mul(values, repeated(_I32(factor)))
-        values = builder.add(values, added) if shift == 16 else values
+        values = builder.add(values, high) if shift == 16 else values
     return builder.xor(values, builder.lshr(values, repeated(_I32(16))))
 
 
 @intrinsic
-def hash_16(typing_context, key, address):
+def hash_16(typing_context, variates, address):
     """Writes the variates of the 16 uint32 at ``address`` in their place."""
 
     def codegen(context, builder, signature, args):
         _store_16(builder, _hashed(builder, *args), args[1], _I32)
         return context.get_dummy_value()
 
-    return types.void(types.uint64, types.int64), codegen
+    return types.void(types.int64, types.int64), codegen
 
 
 def _store_chosen(context, builder, values, chosen, address):
@@ -344,7 +359,7 @@ def _store_chosen(context, builder, values, chosen, address):
 
 
 @intrinsic
-def keep_below(typing_context, key, source, bound, count, place, ranks, places):
+def keep_below(typing_context, variates, source, bound, count, place, ranks, places):
     """Keeps the variates, of the first ``count`` of the 16 uint32 at ``source``, that are below ``bound``, and their places.
 
     They are written to the addresses ``ranks`` and ``places``, as 16 int32 each, with anything behind them; a first one's place would be
@@ -352,16 +367,16 @@ def keep_below(typing_context, key, source, bound, count, place, ranks, places):
     """
 
     def codegen(context, builder, signature, args):
-        key, source, bound, count, place, ranks, places = args
+        variates, source, bound, count, place, ranks, places = args
         kind = ir.VectorType(_I32, 16)
-        lanes, values = ir.Constant(kind, [*range(16)]), _hashed(builder, key, source)
+        lanes, values = ir.Constant(kind, [*range(16)]), _hashed(builder, variates, source)
         bound, count, place = (_repeated(builder, builder.trunc(value, _I32), 16, _I32) for value in (bound, count, place))
         chosen = builder.and_(builder.icmp_unsigned("<", values, bound), builder.icmp_signed("<", lanes, count))
         _store_chosen(context, builder, values, chosen, ranks)
         _store_chosen(context, builder, builder.add(lanes, place), chosen, places)
         return builder.ctpop(builder.zext(builder.bitcast(chosen, ir.IntType(16)), _I64))
 
-    return types.int64(types.uint64, types.int64, types.uint64, *[types.int64] * 4), codegen
+    return types.int64(types.int64, types.int64, types.uint64, *[types.int64] * 4), codegen
 
 
 def _mask_below(builder, values, bound):

@@ -37,7 +37,6 @@ from gnnkit.kernels.native import (
     use,
 )
 from gnnkit.kernels.stream import bounded, draw_u64, float_bits, fold_u64, variate_u32
-from gnnkit.sampling.owners import NO_CHANGE
 
 # Intrinsics have no type hints, so what they return is Any to mypy.
 # mypy: disable-error-code="no-any-return"
@@ -222,6 +221,12 @@ def load_id(address: int, index: int, width: int) -> int:
 
 
 @helper
+def are_narrow(ids: NDArray[np.int64], width: int) -> bool:
+    """Whether the dataset's ids have 32 bits, of neighbours whose ids are ``width`` bytes wide: variates of 16 are made at once then."""
+    return width == 4 if ids[IDS] == 0 else ids[IDS_WIDTH] == 4
+
+
+@helper
 def _rank_chunk(
     variates: NDArray[np.uint64],
     ids: NDArray[np.int64],
@@ -239,19 +244,18 @@ def _rank_chunk(
 
     Up to a multiple of 16 others are written, too.
     """
-    count, table, key, last_hash = last - first, ids[IDS], variates[KEY], variates[LAST_HASH]
-    together = last_hash == uint64(NO_CHANGE) and (width if table == 0 else ids[IDS_WIDTH]) == 4
+    count, table, together = last - first, ids[IDS], are_narrow(ids, width)
     for i in range(count):
         node = load_id(neighbors, first + i, width)
         if table != 0:  # an id that is none is found where it is numbered
             node = load_id(table, node if uint64(node) < uint64(num_ids) else 0, ids[IDS_WIDTH])
         if not together:
-            is_here = last_hash == uint64(NO_CHANGE) or fold_u64(variates[HASH_KEY], uint64(node)) <= last_hash
-            node = np.int64(variate_u32(key if is_here else variates[NEXT_KEY], uint64(node)))
+            is_here = fold_u64(variates[HASH_KEY], uint64(node)) <= variates[LAST_HASH]
+            node = np.int64(variate_u32(variates[KEY] if is_here else variates[NEXT_KEY], uint64(node)))
         store_i32(ranks + i * 4, node)
     if together:
         for i in range(0, count, 16):
-            hash_16(key, ranks + i * 4)
+            hash_16(begin_of(variates), ranks + i * 4)
     if weighted:
         for i in range(count):
             weight = _weight(prefix, base, first + i)
@@ -265,13 +269,6 @@ def _bound(share: float, weighted: bool) -> np.uint64:
     if share >= 0.999:
         return uint64(NO_RANK)
     return float_bits(np.float32(share * 4294967296.0)) if weighted else uint64(share * 4294967296.0)
-
-
-@helper
-def looks_together(variates: NDArray[np.uint64], ids: NDArray[np.int64], fan_out: int, width: int, weighted: bool) -> bool:
-    """Whether neighbours compete by what can be made of 16 of them at once, and so few are taken that they are compared."""
-    narrow = width == 4 and (ids[IDS] == 0 or ids[IDS_WIDTH] == 4)
-    return narrow and variates[LAST_HASH] == uint64(NO_CHANGE) and not weighted and 0 < fan_out <= MOST_COMPARED
 
 
 @helper
@@ -667,7 +664,7 @@ def _look_together(
             source = begin_of(chunk)
         found = work[FOUND, b]
         at, limit = (b * room + found) * 4, uint64(work[LIMIT, b])
-        found += keep_below(variates[KEY], source, limit, work[DEGREE, b] - place, place, ranks + at, places + at)
+        found += keep_below(begin_of(variates), source, limit, work[DEGREE, b] - place, place, ranks + at, places + at)
         work[FOUND, b] = min(found, room - 17)
 
 
@@ -686,7 +683,7 @@ def _draw_shared(
     """Draws the neighbours with the smallest variates, of all nodes of a block, into ``drawn`` int64 ``[BLOCK, fan_out]``."""
     width, weighted, num_ids = relation[INDICES_WIDTH], relation[WEIGHTED] == 1, relation[NUM_NEIGHBOR_NODES]
     expected = fan_out + 1.5 * np.sqrt(np.float64(max(fan_out, 0))) + 1.5  # 3 % of nodes have too few of these
-    together = looks_together(variates, ids, fan_out, width, weighted)
+    together = width == 4 and are_narrow(ids, width) and not weighted and 0 < fan_out <= MOST_COMPARED
     room, most = (2 * np.int64(expected) + 48) // 16 * 16 if together else 0, 2 * MOST_COMPARED + WORD + 16
     ranks, places = np.empty(BLOCK * room + 2 * most, np.uint32), np.empty(BLOCK * room + most, np.int32)
     chunk, rest = np.empty(WORD, np.uint32), BLOCK * room
