@@ -22,11 +22,11 @@ from gnnkit.errors import MemoryLimitError, PlanError, StoreError
 from gnnkit.host import available_memory
 from gnnkit.plan import StoreRef
 from gnnkit.runtime.limits import copy_budget
-from gnnkit.runtime.ring import HUGE_PAGE, SharedBlock, first_pages, joined, page_start, rounded
+from gnnkit.runtime.ring import SharedBlock, first_pages, joined, page_start, rounded
 from gnnkit.runtime.wire import Message
 from gnnkit.sampling.subgraph import LOOSE_EDGE, by_shown_name, damaged
 from gnnkit.schema import GraphSchema, NodeType
-from gnnkit.storage.arrays import EdgePart, GraphArrays, NodePart, P, by_name, part_of_arrays
+from gnnkit.storage.arrays import HUGE_PAGE, EdgePart, GraphArrays, NodePart, P, by_name, part_of_arrays
 from gnnkit.storage.files import Guarded
 from gnnkit.storage.layout import MANIFEST_NAME
 from gnnkit.storage.users import StoreUse

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
-import mmap
 import os
 import sys
 import threading
@@ -33,10 +32,10 @@ from numpy.typing import NDArray
 
 from gnnkit.errors import MemoryLimitError, on_error
 from gnnkit.host import available_memory, needed_by_processes
+from gnnkit.storage.arrays import HUGE_PAGE, allocate
 from gnnkit.storage.files import note_again
 from gnnkit.waiting import Deadline
 
-HUGE_PAGE = 2 << 20
 _MADV_RANDOM, _MADV_DONTNEED, _MADV_REMOVE, _MADV_POPULATE_WRITE, _MADV_COLLAPSE = 1, 4, 9, 23, 25
 _MREMAP_MAYMOVE, _MREMAP_FIXED = 1, 2
 _PAGE = 4096
@@ -277,22 +276,6 @@ class _Lease(weakref.ref[LeasedArray]):
     nbytes: int
 
 
-def _allocate(nbytes: int) -> NDArray[np.uint8]:
-    """Anonymous memory, aligned to huge pages where the block is worth one.
-
-    Private: pages of shared memory take 1.6 times as long to come and three times as long to go. No huge pages are asked for: on a virtual
-    machine, where the host has to find them, they take several times as long.
-    """
-    if nbytes < HUGE_PAGE:
-        whole = np.empty(nbytes + _PAGE, np.uint8)
-        start = -whole.ctypes.data % _PAGE
-        return whole[start : start + nbytes]
-    block = mmap.mmap(-1, nbytes + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    whole = np.frombuffer(block, np.uint8)
-    start = -whole.ctypes.data % HUGE_PAGE
-    return whole[start : start + nbytes]
-
-
 def page_lock(block: NDArray[np.uint8], device: int, owner: object | None = None) -> None:
     """Page-locks a block until its memory's owner, which is ``block.base`` unless it is given, dies.
 
@@ -321,8 +304,14 @@ def _unlock(runtime: Any, address: int, device: int) -> None:
 
 
 def _populate(pages: NDArray[np.uint8]) -> bool:
-    """Gets pages of anonymous memory, to be written to; whether the system can."""
-    return sys.platform == "linux" and not _libc().madvise(pages.ctypes.data, pages.nbytes, _MADV_POPULATE_WRITE)
+    """Gets pages of anonymous memory, to be written to; whether the system can.
+
+    A part at a time: meanwhile no other thread can map memory, and so none can start a thread.
+    """
+    if sys.platform != "linux":
+        return False
+    parts = (pages[begin : begin + _GROWTH] for begin in range(0, pages.nbytes, _GROWTH))
+    return not any(_libc().madvise(part.ctypes.data, part.nbytes, _MADV_POPULATE_WRITE) for part in parts)
 
 
 @dataclass
@@ -391,7 +380,7 @@ class BlockPool:
                 return
             most = min(self._most_ahead, available_memory() // 32) // HUGE_PAGE * HUGE_PAGE
             try:
-                first = self._first = _FirstBlock(_allocate(4 * most)) if most else None
+                first = self._first = _FirstBlock(allocate(4 * most)) if most else None
             except OSError:  # a limit of addresses
                 return
         while first is not None and first.num_ready < most and self._first is first and not deadline.has_passed and first.has_grown():
@@ -419,7 +408,7 @@ class BlockPool:
                 block = first.block[:size]
                 give_back(block.ctypes.data + size, ready - size)
             else:
-                block = _allocate(size)
+                block = allocate(size)
             if self._pinned_for is not None:
                 page_lock(block, self._pinned_for)
             elif ready < nbytes and not _populate(block[ready:nbytes]):

@@ -25,12 +25,13 @@ from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.entry import ParentWatch
 from gnnkit.runtime.graph_memory import GraphHandle, SharedGraph, share
 from gnnkit.runtime.remote import error_to_json, layout_to_json
-from gnnkit.runtime.ring import HUGE_PAGE, SharedBlock, given_up, rounded
+from gnnkit.runtime.ring import SharedBlock, given_up, rounded
 from gnnkit.runtime.wire import PARENT_WAIT_S, Message, Waker, Wire, from_memory
 from gnnkit.sampling.graph_access import NodeScratch
 from gnnkit.sampling.kinds import BatchSampler, local_sampler, prepare, warm
 from gnnkit.sampling.subgraph import SampleRequest
 from gnnkit.sampling.tables import GraphTables
+from gnnkit.storage.arrays import HUGE_PAGE
 from gnnkit.storage.store import Store
 from gnnkit.waiting import Deadline
 

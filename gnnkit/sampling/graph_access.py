@@ -54,6 +54,7 @@ from gnnkit.sampling.passes import (
 from gnnkit.sampling.subgraph import LOOSE_EDGE, STRANGE_SEED, Walked, WalkedEdges, WalkSeeds, damaged
 from gnnkit.sampling.tables import GraphTables, address_of
 from gnnkit.schema import EdgeType
+from gnnkit.storage.arrays import allocate
 
 if TYPE_CHECKING:
     from gnnkit.sampling.numbering import BatchNumbering
@@ -63,6 +64,19 @@ if TYPE_CHECKING:
 _LARGEST_INT32 = (1 << 31) - 1
 # Nodes that there is room for beside those of one batch, so that several small ones lie behind each other: never touched, never paid for.
 _MORE_NODES = 1 << 16
+# Bytes of numbers that are written before they are needed, at most: of a larger graph a batch may meet few nodes.
+_MOST_WRITTEN = 64 << 20
+
+
+def _numbers(count: int) -> NDArray[np.int32]:
+    """int32 ``[count]``, zeros.
+
+    Few of them are written at once: of pages that are read first and written to later, other processors are told.
+    """
+    numbers = allocate(4 * count).view(np.int32)
+    if numbers.nbytes <= _MOST_WRITTEN:
+        numbers.fill(0)
+    return numbers
 
 
 class NodeScratch:
@@ -81,7 +95,7 @@ class NodeScratch:
 
     def __init__(self, tables: GraphTables) -> None:
         sizes = [tables.graph.schema.node_types[t].num_nodes for t in tables.node_types]
-        self.local_of = [np.zeros(size, np.int32) for size in sizes]
+        self.local_of = [_numbers(size) for size in sizes]
         self.nodes = [np.empty(0, np.int64) for _ in sizes]
         self.buffers = np.zeros((len(sizes), 3), np.int64)
         self.buffers[:, LOCAL_OF] = [address_of(local_of) for local_of in self.local_of]
@@ -102,7 +116,7 @@ class NodeScratch:
         """Makes room for every node of a type and so many seeds, where there is less; what is there is gone then."""
         needed = len(self.local_of[t]) + num_seeds + 1
         if needed > self.room[t]:
-            self.nodes[t] = np.empty(needed + _MORE_NODES, np.int64)
+            self.nodes[t] = allocate(8 * (needed + _MORE_NODES)).view(np.int64)
             self.buffers[t, NODES], self.room[t] = address_of(self.nodes[t]), len(self.nodes[t])
 
     def _advance(self) -> None:
@@ -136,7 +150,7 @@ class EdgeBuffers:
         if capacity <= self.table[r, CAPACITY]:
             return
         before, count = self.arrays[r], 3 if self._wants_position[r] else 2
-        self.arrays[r] = [np.empty(capacity, np.int64) for _ in range(count)]
+        self.arrays[r] = [allocate(8 * capacity).view(np.int64) for _ in range(count)]
         for old, new in zip(before, self.arrays[r], strict=False):
             new[:used] = old[:used]
         self.table[r] = (*map(address_of, self.arrays[r]), *[0] * (3 - count), capacity)
