@@ -396,7 +396,10 @@ def mask_below(typing_context, address, bound):
 
 @intrinsic
 def smallest_16(typing_context, address, found, count):
-    """A bit for each of the first ``found`` of the 16 uint32 at ``address``: whether fewer than ``count`` of them are smaller."""
+    """A bit for each of the first ``found`` of the 16 uint32 at ``address``: whether it is one of the ``count`` smallest.
+
+    Of equal ones the first is the smaller. None of them may be the largest uint32.
+    """
 
     def codegen(context, builder, signature, args):
         kind, (address, found, count) = ir.VectorType(_I32, 16), args
@@ -405,8 +408,10 @@ def smallest_16(typing_context, address, found, count):
         values = builder.select(is_one, _load_16(builder, address, _I32), ir.Constant(kind, [(1 << 32) - 1] * 16))
         smaller = ir.Constant(kind, None)
         for turn in range(1, 16):
-            others = builder.shuffle_vector(values, values, ir.Constant(kind, [(i + turn) % 16 for i in range(16)]))
-            smaller = builder.add(smaller, builder.zext(builder.icmp_unsigned("<", others, values), kind))
+            lanes_of_others = [(i + turn) % 16 for i in range(16)]
+            others = builder.shuffle_vector(values, values, ir.Constant(kind, lanes_of_others))
+            limits = builder.add(values, ir.Constant(kind, [int(other < i) for i, other in enumerate(lanes_of_others)]))
+            smaller = builder.add(smaller, builder.zext(builder.icmp_unsigned("<", others, limits), kind))
         chosen = builder.icmp_unsigned("<", smaller, _repeated(builder, builder.trunc(count, _I32), 16, _I32))
         return builder.zext(builder.bitcast(builder.and_(chosen, is_one), ir.IntType(16)), _I64)
 

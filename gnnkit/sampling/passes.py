@@ -202,8 +202,6 @@ def pick(
 # Columns of ``variates`` [R, 4] of an edge type: the key of its neighbours' variates, that of those which have changed to the next period
 # already, the largest hash of those which have not, and the key of hashes. Without columns edges are drawn by who draws.
 KEY, NEXT_KEY, LAST_HASH, HASH_KEY = range(4)
-# Ranks whose comparisons with a bound are looked at together.
-WORD = 64
 # The largest of the ranks by which neighbours compete, which have 32 bits.
 NO_RANK = (1 << 32) - 1
 # Above this number that is taken of a node's edges, ranks are not compared with each other.
@@ -227,7 +225,7 @@ def are_narrow(ids: NDArray[np.int64], width: int) -> bool:
 
 
 @helper
-def _rank_chunk(
+def _rank(
     variates: NDArray[np.uint64],
     ids: NDArray[np.int64],
     num_ids: int,
@@ -235,18 +233,14 @@ def _rank_chunk(
     width: int,
     prefix: int,
     base: int,
-    first: int,
-    last: int,
     weighted: bool,
+    degree: int,
     ranks: int,
 ) -> None:
-    """Writes the uint32 by which neighbours ``first``, ..., ``last - 1`` compete, of which the smallest win; the largest without weight.
-
-    Up to a multiple of 16 others are written, too.
-    """
-    count, table, together = last - first, ids[IDS], are_narrow(ids, width)
-    for i in range(count):
-        node = load_id(neighbors, first + i, width)
+    """Writes the uint32 by which neighbours compete, of which the smallest win; the largest without weight, and up to a multiple of 16."""
+    table, together = ids[IDS], are_narrow(ids, width)
+    for i in range(degree):
+        node = load_id(neighbors, i, width)
         if table != 0:  # an id that is none is found where it is numbered
             node = load_id(table, node if uint64(node) < uint64(num_ids) else 0, ids[IDS_WIDTH])
         if not together:
@@ -254,102 +248,43 @@ def _rank_chunk(
             node = np.int64(variate_u32(variates[KEY] if is_here else variates[NEXT_KEY], uint64(node)))
         store_i32(ranks + i * 4, node)
     if together:
-        for i in range(0, count, 16):
+        for i in range(0, degree, 16):
             hash_16(begin_of(variates), ranks + i * 4)
     if weighted:
-        for i in range(count):
-            weight = _weight(prefix, base, first + i)
+        for i in range(degree):
+            weight = _weight(prefix, base, i)
             quotient = np.float32(uint32_at(ranks, i)) / np.float32(weight)
             store_i32(ranks + i * 4, np.int64(float_bits(quotient)) if weight > uint64(0) else NO_RANK)
+    for i in range(degree, -(-degree // 16) * 16):
+        store_i32(ranks + i * 4, NO_RANK)
 
 
 @helper
-def _bound(share: float, weighted: bool) -> np.uint64:
-    """The rank that a share of all is below, on average."""
-    if share >= 0.999:
-        return uint64(NO_RANK)
-    return float_bits(np.float32(share * 4294967296.0)) if weighted else uint64(share * 4294967296.0)
-
-
-@helper
-def _mask(ranks: int, count: int, bound: np.uint64) -> np.uint64:
-    """A bit for each of ``count`` ranks, ``WORD`` at most: whether it is below a bound; up to a multiple of 16 others are read, too."""
-    found = uint64(0)
-    for first in range(0, count, 16):
-        found |= mask_below(ranks + first * 4, bound) << uint64(first)
-    return found if count == WORD else found & ((uint64(1) << uint64(count)) - uint64(1))
-
-
-@helper
-def _take_smallest(ranks: int, kept: int, places: int, found: int, count: int, picks: NDArray[np.int64]) -> None:
+def _take_smallest(ranks: int, places: int, found: int, count: int, picks: NDArray[np.int64]) -> None:
     """Writes those of ``found`` places that have the ``count`` smallest ranks, in order; of equal ones the first.
 
-    Ranks are compared with each other, by vectors, which takes no branch that depends on them. ``kept`` has room for as many, and one more.
+    Ranks are compared with each other, by vectors, which takes no branch that depends on them. ``picks`` has room for one more.
     """
     if found <= 16:
         chosen = smallest_16(ranks, found, count)
-        if num_bits(chosen) == count:
-            for i in range(count):
-                picks[i] = int32_at(places, first_bit(chosen))
-                chosen &= chosen - uint64(1)
-            return
+        for i in range(count):
+            picks[i] = int32_at(places, first_bit(chosen))
+            chosen &= chosen - uint64(1)
+        return
     taken = 0
     for i in range(found, found + 16):
         store_i32(ranks + i * 4, NO_RANK)
     for i in range(found):
         rank, smaller = uint32_at(ranks, i), 0
         for first in range(0, found, 16):
-            smaller += num_bits(mask_below(ranks + first * 4, rank))
-        store_i32(kept + taken * 4, np.int64(rank))
-        store_i32(places + taken * 4, int32_at(places, i))
+            before = (uint64(1) << uint64(min(max(i - first, 0), 16))) - uint64(1)
+            equal = mask_below(ranks + first * 4, rank + uint64(1)) & before
+            smaller += num_bits(mask_below(ranks + first * 4, rank) | equal)
+        picks[taken] = int32_at(places, i)
         taken += 1 if smaller < count else 0
-    while taken > count:  # parallel edges: of those that are equal to the largest, the last one goes
-        largest, taken = 0, taken - 1
-        for i in range(1, taken + 1):
-            if uint32_at(kept, i) >= uint32_at(kept, largest):
-                largest = i
-        for i in range(largest, taken):
-            store_i32(kept + i * 4, int32_at(kept, i + 1))
-            store_i32(places + i * 4, int32_at(places, i + 1))
-    for i in range(count):
-        picks[i] = int32_at(places, i)
 
 
 @allocating_helper
-def _pick_of_all(
-    variates: NDArray[np.uint64],
-    ids: NDArray[np.int64],
-    num_ids: int,
-    neighbors: int,
-    width: int,
-    prefix: int,
-    base: int,
-    degree: int,
-    count: int,
-    weighted: bool,
-    picks: NDArray[np.int64],
-) -> None:
-    """Does as ``pick_smallest`` says, in any case: it halves what is left until a limit is found that ``count`` ranks are below."""
-    ranks = np.empty(degree + WORD, np.uint32)
-    _rank_chunk(variates, ids, num_ids, neighbors, width, prefix, base, 0, degree, weighted, begin_of(ranks))
-    low, high, below_low = uint64(0), uint64(NO_RANK), 0
-    while below_low != count and high - low > uint64(1):
-        limit, below = low + (high - low) // uint64(2), 0
-        for first in range(0, degree, WORD):
-            below += num_bits(_mask(begin_of(ranks) + first * 4, min(WORD, degree - first), limit))
-        if below > count:
-            high = limit
-        else:
-            low, below_low = limit, below
-    taken, equal = 0, count - below_low  # ranks of ``low`` that are taken, the first ones, where ranks are equal
-    for i in range(degree):
-        if ranks[i] < low or (ranks[i] == low and equal > 0):
-            equal -= 1 if ranks[i] == low else 0
-            picks[taken] = i
-            taken += 1
-
-
-@helper
 def pick_smallest(
     variates: NDArray[np.uint64],
     ids: NDArray[np.int64],
@@ -360,14 +295,13 @@ def pick_smallest(
     base: int,
     degree: int,
     count: int,
-    expected: float,
     weighted: bool,
     picks: NDArray[np.int64],
-    ranks: NDArray[np.uint32],
-    places: NDArray[np.int32],
-    chunk: NDArray[np.uint32],
 ) -> None:
     """Takes the ``count`` edges whose neighbours have the smallest variates, relative to the edges' weights, in order.
+
+    It looks for a limit that ``count`` ranks are below: where it would be if all ranks were as far from each other as those below the last
+    one, or in the middle of what is left.
 
     Args:
         variates: uint64 ``[4]``, see the column names above.
@@ -379,36 +313,37 @@ def pick_smallest(
         base: See ``prefix``.
         degree: Edges of the node; more than ``count`` of them have a weight.
         count: How many are taken.
-        expected: A few more than that: how many are looked at, on average.
         weighted: Whether edges have weights.
         picks: int64 ``[count or more]``, filled: positions, ascending.
-        ranks: uint32 scratch, twice as long as ``places``.
-        places: int32 scratch, of more than ``MOST_COMPARED`` and two words.
-        chunk: uint32 scratch, of a word.
     """
-    total = np.float64(load_i64(prefix + (degree - 1) * 8) - base) if weighted else np.float64(degree)
-    ranked, placed = begin_of(ranks), begin_of(places)
-    found, most = 0, places.size - WORD - 16 if count <= MOST_COMPARED else -1
-    share = expected / total
-    while found < count and found <= most and share < 2.0:  # those below a bound; below a higher one where they are too few
-        bound = _bound(share, weighted)
-        share, found = 2.0 * min(share, 1.0), 0
-        for first in range(0, degree, WORD):
-            last = min(degree, first + WORD)
-            _rank_chunk(variates, ids, num_ids, neighbors, width, prefix, base, first, last, weighted, begin_of(chunk))
-            below = _mask(begin_of(chunk), last - first, bound)
-            while below != uint64(0):
-                place = first_bit(below)
-                store_i32(ranked + found * 4, int32_at(begin_of(chunk), place))
-                store_i32(placed + found * 4, first + place)
-                found += 1
-                below &= below - uint64(1)
-            if found > most:
-                break
-    if count <= found <= most:
-        _take_smallest(ranked, ranked + places.size * 4, placed, found, count, picks)
-    else:
-        _pick_of_all(variates, ids, num_ids, neighbors, width, prefix, base, degree, count, weighted, picks)
+    ranks = np.empty(degree + 16, np.uint32)
+    at, total = begin_of(ranks), np.float64(load_i64(prefix + (degree - 1) * 8) - base) if weighted else np.float64(degree)
+    _rank(variates, ids, num_ids, neighbors, width, prefix, base, weighted, degree, at)
+    low, high, below_low, guess = uint64(0), uint64(NO_RANK), 0, (count + 0.5) / total * 4294967296.0
+    while below_low != count and high - low > uint64(1):
+        guess = min(guess, 4294967295.0)
+        limit, below = float_bits(np.float32(guess)) if weighted else uint64(guess), 0
+        if not low < limit < high:
+            limit = low + (high - low) // uint64(2)
+        for first in range(0, degree, 16):
+            below += num_bits(mask_below(at + first * 4, limit))
+        if below > count:
+            high = limit
+        else:
+            low, below_low = limit, below
+        guess *= (count + 0.5) / (below + 0.5)
+    taken, equal = 0, count - below_low  # ranks of ``low`` that are taken, the first ones, where ranks are equal
+    for first in range(0, degree, 16):
+        below = mask_below(at + first * 4, low)
+        same = mask_below(at + first * 4, low + uint64(1)) & ~below
+        while same != uint64(0) and equal > 0:
+            below |= uint64(1) << uint64(first_bit(same))
+            same &= same - uint64(1)
+            equal -= 1
+        while below != uint64(0):
+            picks[taken] = first + first_bit(below)
+            below &= below - uint64(1)
+            taken += 1
 
 
 # Intrinsics have no type hints, so what they return is Any to mypy.
@@ -600,7 +535,7 @@ def ask_for_all(neighbors: int, num_bytes: int) -> None:
         prefetch(neighbors + offset)
 
 
-@helper
+@allocating_helper
 def _look_together(
     near: bool,
     parts: NDArray[np.int64],
@@ -611,11 +546,9 @@ def _look_together(
     expected: float,
     num_nodes: int,
     work: NDArray[np.int64],
-    groups: NDArray[np.int64],
     ranks: int,
     places: int,
     room: int,
-    chunk: NDArray[np.uint32],
 ) -> None:
     """Finds neighbours of all nodes of a block whose variates are below a limit, so that there are mostly enough of each node's.
 
@@ -631,20 +564,18 @@ def _look_together(
         expected: A few more than that: how many are below the limit, on average.
         num_nodes: Nodes of the block.
         work: int64 ``[38, BLOCK]``; of each node it is written how many were ``FOUND``, 0 for one that was not looked at.
-        groups: int64 ``[2, G]`` scratch.
         ranks: Address of uint32 ``[BLOCK, room]``, filled: the variates that were found.
         places: Address of int32 ``[BLOCK, room]``, filled: their positions among the node's edges.
         room: More than are to be found of a node's, by 17: where there is no room for more, others are not counted.
-        chunk: uint32 scratch, of 16.
     """
-    table, num_groups = ids[IDS], 0
+    table, num_groups, groups, chunk = ids[IDS], 0, np.empty((2, MOST_GROUPS), np.int64), np.empty(16, np.uint32)
     for b in range(num_nodes):
         p, start, degree = work[PART, b], work[START, b], work[DEGREE, b]
         count = 0 if takes_all(work[COUNT, b], fan_out, False) else -(-degree // 16)
         # What stands behind a node's last neighbours is read, too.
-        if num_groups + count > groups.shape[1] or start + 16 * count > parts[p, NUM_EDGES]:
+        if num_groups + count > MOST_GROUPS or start + 16 * count > parts[p, NUM_EDGES]:
             count = 0
-        work[FOUND, b], work[LIMIT, b] = 0, np.int64(_bound(expected / max(degree, 1), False))
+        work[FOUND, b], work[LIMIT, b] = 0, np.int64(min(expected / max(degree, 1) * 4294967296.0, np.float64(NO_RANK)))
         begin = parts[p, INDICES] + start * 4
         for g in range(num_groups, num_groups + count):
             groups[0, g], groups[1, g] = begin, b
@@ -680,32 +611,25 @@ def _draw_shared(
     work: NDArray[np.int64],
     drawn: NDArray[np.int64],
 ) -> None:
-    """Draws the neighbours with the smallest variates, of all nodes of a block, into ``drawn`` int64 ``[BLOCK, fan_out]``."""
+    """Draws the neighbours with the smallest variates, of all nodes of a block, into ``drawn`` int64 ``[BLOCK, fan_out + 1]``."""
     width, weighted, num_ids = relation[INDICES_WIDTH], relation[WEIGHTED] == 1, relation[NUM_NEIGHBOR_NODES]
-    expected = fan_out + 1.5 * np.sqrt(np.float64(max(fan_out, 0))) + 1.5  # 3 % of nodes have too few of these
+    expected = fan_out + 2.0 * np.sqrt(np.float64(max(fan_out, 0))) + 1.5  # 1 % of nodes have too few of these
     together = width == 4 and are_narrow(ids, width) and not weighted and 0 < fan_out <= MOST_COMPARED
-    room, most = (2 * np.int64(expected) + 48) // 16 * 16 if together else 0, 2 * MOST_COMPARED + WORD + 16
-    ranks, places = np.empty(BLOCK * room + 2 * most, np.uint32), np.empty(BLOCK * room + most, np.int32)
-    chunk, rest = np.empty(WORD, np.uint32), BLOCK * room
+    room = (2 * np.int64(expected) + 48) // 16 * 16 if together else 0
+    ranks, places = np.empty(BLOCK * room, np.uint32), np.empty(BLOCK * room, np.int32)
     if together:
-        _look_together(
-            near, parts, variates, ids, num_ids, fan_out, expected, num_nodes, work, np.empty((2, MOST_GROUPS), np.int64),
-            begin_of(ranks), begin_of(places), room, chunk,
-        )  # fmt: skip
+        _look_together(near, parts, variates, ids, num_ids, fan_out, expected, num_nodes, work, begin_of(ranks), begin_of(places), room)
     for b in range(num_nodes):
         p, start, degree = work[PART, b], work[START, b], work[DEGREE, b]
         if takes_all(work[COUNT, b], fan_out, False):
             continue
-        if together and fan_out <= work[FOUND, b] < room - 17:
-            at = b * room * 4
-            _take_smallest(begin_of(ranks) + at, begin_of(ranks) + rest * 4, begin_of(places) + at, work[FOUND, b], fan_out, drawn[b])
+        at, found = b * room * 4, work[FOUND, b] if together else 0
+        if fan_out <= found < room - 17:
+            _take_smallest(begin_of(ranks) + at, begin_of(places) + at, found, fan_out, drawn[b])
             continue
         neighbors, prefix = parts[p, INDICES] + start * width, parts[p, WEIGHT_PREFIX] + start * 8
         ask_for_all(neighbors, degree * width)
-        pick_smallest(
-            variates, ids, num_ids, neighbors, width, prefix, work[WEIGHT_BASE, b], degree, fan_out, expected, weighted, drawn[b],
-            ranks[rest:], places[rest:], chunk,
-        )  # fmt: skip
+        pick_smallest(variates, ids, num_ids, neighbors, width, prefix, work[WEIGHT_BASE, b], degree, fan_out, weighted, drawn[b])
 
 
 @helper
@@ -746,7 +670,7 @@ def choose(
     """
     shared = variates.size > 0
     width, weighted, near = relation[INDICES_WIDTH], relation[WEIGHTED] == 1, ahead[LINES_INTO_FIRST] != 0
-    drawn = np.empty((BLOCK, max(fan_out, 1) if shared else 1), np.int64)
+    drawn = np.empty((BLOCK, max(fan_out, 0) + 1 if shared else 1), np.int64)
     row, col, position = buffers[ROW], buffers[COL], buffers[POSITION]
     together = not (shared or weighted or latest or replace) and 0 < fan_out <= LINEAR_FAN_OUT
     if together:
@@ -770,7 +694,7 @@ def choose(
             if everything:
                 take_positive(prefix, base, degree, taken, picks)
             elif shared:
-                picked = begin_of(drawn) + b * taken * 8
+                picked = begin_of(drawn[b])
             elif together:
                 picked, step = begin_of(work) + (DRAWN * BLOCK + b) * 8, BLOCK * 8
             else:
