@@ -552,7 +552,7 @@ def _look_together(
 ) -> None:
     """Finds neighbours of all nodes of a block whose variates are below a limit, so that there are mostly enough of each node's.
 
-    A loop over 16 neighbours at a time, whoever they belong to, has no jump that depends on how many a node has.
+    A loop over 16 neighbours at a time, of one node after another, has no jump that depends on how many each has.
 
     Args:
         near: Whether memory is asked for into the first cache.
