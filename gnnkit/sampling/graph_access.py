@@ -71,7 +71,7 @@ _MOST_WRITTEN = 64 << 20
 def _numbers(count: int) -> NDArray[np.int32]:
     """int32 ``[count]``, zeros.
 
-    Few of them are written at once: of pages that are read first and written to later, other processors are told.
+    Where they are few, all of them are written first: of a page that is read, and written to later, other processors are told.
     """
     numbers = allocate(4 * count).view(np.int32)
     if numbers.nbytes <= _MOST_WRITTEN:

@@ -206,6 +206,8 @@ KEY, NEXT_KEY, LAST_HASH, HASH_KEY = range(4)
 NO_RANK = (1 << 32) - 1
 # Above this number that is taken of a node's edges, ranks are not compared with each other.
 MOST_COMPARED = 64
+# Mostly that many limits are enough, and where ranks lie in heaps no number of them would be.
+MOST_GUESSES = 6
 # Columns of ``ids`` [T, 2]: the address of the dataset's ids by store id, 0 where they are the same, and their width.
 IDS, IDS_WIDTH = range(2)
 
@@ -301,7 +303,7 @@ def pick_smallest(
     """Takes the ``count`` edges whose neighbours have the smallest variates, relative to the edges' weights, in order.
 
     It looks for a limit that ``count`` ranks are below: where it would be if all ranks were as far from each other as those below the last
-    one, or in the middle of what is left.
+    one, a few times, and then in the middle of what is left.
 
     Args:
         variates: uint64 ``[4]``, see the column names above.
@@ -317,16 +319,16 @@ def pick_smallest(
         picks: int64 ``[count or more]``, filled: positions, ascending.
     """
     ranks = np.empty(degree + 16, np.uint32)
-    at, total = begin_of(ranks), np.float64(load_i64(prefix + (degree - 1) * 8) - base) if weighted else np.float64(degree)
-    _rank(variates, ids, num_ids, neighbors, width, prefix, base, weighted, degree, at)
-    low, high, below_low, guess = uint64(0), uint64(NO_RANK), 0, (count + 0.5) / total * 4294967296.0
+    total = np.float64(load_i64(prefix + (degree - 1) * 8) - base) if weighted else np.float64(degree)
+    _rank(variates, ids, num_ids, neighbors, width, prefix, base, weighted, degree, begin_of(ranks))
+    low, high, below_low, guess, steps = uint64(0), uint64(NO_RANK + 1), 0, (count + 0.5) / total * 4294967296.0, 0
     while below_low != count and high - low > uint64(1):
-        guess = min(guess, 4294967295.0)
+        guess, steps = min(guess, 4294967295.0), steps + 1
         limit, below = float_bits(np.float32(guess)) if weighted else uint64(guess), 0
-        if not low < limit < high:
+        if not low < limit < high or steps > MOST_GUESSES:
             limit = low + (high - low) // uint64(2)
         for first in range(0, degree, 16):
-            below += num_bits(mask_below(at + first * 4, limit))
+            below += num_bits(mask_below(begin_of(ranks) + first * 4, limit))
         if below > count:
             high = limit
         else:
@@ -334,8 +336,9 @@ def pick_smallest(
         guess *= (count + 0.5) / (below + 0.5)
     taken, equal = 0, count - below_low  # ranks of ``low`` that are taken, the first ones, where ranks are equal
     for first in range(0, degree, 16):
-        below = mask_below(at + first * 4, low)
-        same = mask_below(at + first * 4, low + uint64(1)) & ~below
+        at = begin_of(ranks) + first * 4
+        below = mask_below(at, low)
+        same = (mask_below(at, low + uint64(1)) if low < uint64(NO_RANK) else uint64(0xFFFF)) & ~below
         while same != uint64(0) and equal > 0:
             below |= uint64(1) << uint64(first_bit(same))
             same &= same - uint64(1)

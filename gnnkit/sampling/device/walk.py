@@ -315,7 +315,7 @@ class DeviceWalker:
             place, owner, weights = place[kept], owner[kept], weights[kept]
         key, next_key, last_hash, hash_key = batch.variates.table(self.tables, hop)[r].tolist()
         ids = self.dataset_ids(self.tables.neighbor_types[r], edges.indices[place].long())
-        own = torch.tensor(draws.signed(key), device=self._device)
+        own = torch.full((), draws.signed(key), device=self._device)
         if last_hash != NO_CHANGE:
             is_here = draws.ascending(draws.fold(hash_key, ids)) <= draws.signed(last_hash ^ (1 << 63))
             own = torch.where(is_here, own, draws.signed(next_key))
