@@ -345,17 +345,30 @@ def hash_16(typing_context, variates, address):
     return types.void(types.int64, types.int64), codegen
 
 
-def _store_chosen(context, builder, values, chosen, address):
-    """Writes those of 16 int32 that are chosen, in order; room for all is written to."""
+def _store_chosen(context, builder, values, chosen, place, ranks, places):
+    """Writes those of 16 int32 that are chosen, and their places from ``place`` on, in order; room for 16 is written to."""
+    kind = values.type
     if "+avx512f" in context.codegen().magic_tuple()[2].split(","):
-        none = ir.Constant(values.type, None)
-        kind = ir.FunctionType(values.type, [values.type, values.type, chosen.type])
-        compress = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512.mask.compress.v16i32")
-        _store_16(builder, builder.call(compress, [values, none, chosen]), address, _I32)
+        function = ir.FunctionType(kind, [kind, kind, chosen.type])
+        compress = cgutils.get_or_insert_function(builder.module, function, "llvm.x86.avx512.mask.compress.v16i32")
+        all_places = builder.add(ir.Constant(kind, [*range(16)]), _repeated(builder, builder.trunc(place, _I32), 16, _I32))
+        for each, address in ((values, ranks), (all_places, places)):
+            _store_16(builder, builder.call(compress, [each, ir.Constant(kind, None), chosen]), address, _I32)
         return
-    for lane in map(_I32, range(16)):
-        builder.store(builder.extract_element(values, lane), builder.inttoptr(address, _I32.as_pointer()), align=4)
-        address = builder.add(address, builder.shl(builder.zext(builder.extract_element(chosen, lane), _I64), _I64(2)))
+    source = builder.ptrtoint(cgutils.alloca_once_value(builder, values), _I64)
+    bits = cgutils.alloca_once_value(builder, builder.zext(builder.bitcast(chosen, ir.IntType(16)), _I64))
+    count, four, done = cgutils.alloca_once_value(builder, _I64(0)), builder.append_basic_block(), builder.append_basic_block()
+    builder.branch(four)
+    builder.position_at_end(four)
+    for _ in range(4):  # mostly there are no more: then no jump depends on how many there are
+        left, number = builder.load(bits), builder.load(count)
+        lane = builder.cttz(builder.or_(left, _I64(1 << 15)), ir.IntType(1)(1))
+        builder.store(builder.load(_element(builder, _I32, source, lane)), _element(builder, _I32, ranks, number))
+        builder.store(builder.trunc(builder.add(place, lane), _I32), _element(builder, _I32, places, number))
+        builder.store(builder.add(number, builder.zext(builder.icmp_unsigned("!=", left, _I64(0)), _I64)), count)
+        builder.store(builder.and_(left, builder.sub(left, _I64(1))), bits)
+    builder.cbranch(builder.icmp_unsigned("!=", builder.load(bits), _I64(0)), four, done)
+    builder.position_at_end(done)
 
 
 @intrinsic
@@ -368,12 +381,11 @@ def keep_below(typing_context, variates, source, bound, count, place, ranks, pla
 
     def codegen(context, builder, signature, args):
         variates, source, bound, count, place, ranks, places = args
-        kind = ir.VectorType(_I32, 16)
-        lanes, values = ir.Constant(kind, [*range(16)]), _hashed(builder, variates, source)
-        bound, count, place = (_repeated(builder, builder.trunc(value, _I32), 16, _I32) for value in (bound, count, place))
-        chosen = builder.and_(builder.icmp_unsigned("<", values, bound), builder.icmp_signed("<", lanes, count))
-        _store_chosen(context, builder, values, chosen, ranks)
-        _store_chosen(context, builder, builder.add(lanes, place), chosen, places)
+        values = _hashed(builder, variates, source)
+        bound, count = (_repeated(builder, builder.trunc(value, _I32), 16, _I32) for value in (bound, count))
+        is_one = builder.icmp_signed("<", ir.Constant(values.type, [*range(16)]), count)
+        chosen = builder.and_(builder.icmp_unsigned("<", values, bound), is_one)
+        _store_chosen(context, builder, values, chosen, place, ranks, places)
         return builder.ctpop(builder.zext(builder.bitcast(chosen, ir.IntType(16)), _I64))
 
     return types.int64(types.int64, types.int64, types.uint64, *[types.int64] * 4), codegen

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from tests import reference_sampler
 from tests.helpers.batches import digest, expected_batch, expected_epoch, same, to_pyg, to_reference
 from tests.helpers.golden import GOLDEN_CASES, GOLDEN_INPUT_NODES, GOLDEN_OPTIONS, as_options, golden_source
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source, spec_of, typed_source
+from tests.helpers.machine import SEARCH_PATH
 
 FAN_OUTS = ([3, 2], [1], [-1, -1], [4, 0, 3], [-1, 2, 1], [40, 2], [0, 0])
 
@@ -243,3 +247,21 @@ def test_golden_digest(name: str) -> None:
     batches = check(golden_source(), "user", GOLDEN_INPUT_NODES, **GOLDEN_OPTIONS, **GOLDEN_CASES[name])
     assert len(batches) == 10
     assert {name: digest(batches)} == {name: json.loads((Path(__file__).parent / "golden.json").read_text()).get(name)}
+
+
+_DIGESTS = """
+import json
+from tests.helpers.batches import digest
+from tests.helpers.golden import GOLDEN_CASES, as_options, golden_epoch
+print(json.dumps({name: digest(golden_epoch(as_options(case))) for name, case in GOLDEN_CASES.items()}))
+"""
+
+
+@pytest.mark.slow(40)
+def test_golden_digests_of_any_processor() -> None:
+    """Kernels that use nothing but what each processor of a kind has give the same batches as those for the one at hand."""
+    processor = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
+    environment = {**os.environ, **processor, "PYTHONPATH": SEARCH_PATH, "GNNKIT_PROGRESS": "off"}
+    found = subprocess.run([sys.executable, "-c", _DIGESTS], env=environment, capture_output=True, text=True, timeout=280, check=True)
+    golden = json.loads((Path(__file__).parent / "golden.json").read_text())
+    assert json.loads(found.stdout) == {name: golden[name] for name in GOLDEN_CASES}

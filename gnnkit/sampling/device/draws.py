@@ -15,7 +15,6 @@ from gnnkit.kernels.keys import GOLDEN, HASH_FACTORS
 from gnnkit.sampling.passes import MAX_REDRAWS
 
 _LOW = (1 << 32) - 1
-_LOWEST = -(1 << 63)
 # Above so many picks of a node, comparing each with each takes more memory than sorting them takes time.
 _MOST_COMPARED = 64
 
@@ -244,11 +243,6 @@ def _of_the_rest(draw: Tensor, edges: WeightedEdges, picks: Tensor, done: Tensor
     for i in range(picks.shape[1]):
         place = torch.where(is_pick[:, i] & (place >= before[:, i]), place + weight[:, i], place)
     return edges.at(place)
-
-
-def ascending(values: Tensor) -> Tensor:
-    """int64 that compare as the unsigned values do."""
-    return values ^ _LOWEST
 
 
 def smallest(ranks: Tensor, node: Tensor, first: Tensor, count: int) -> Tensor:

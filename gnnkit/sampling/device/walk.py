@@ -317,7 +317,7 @@ class DeviceWalker:
         ids = self.dataset_ids(self.tables.neighbor_types[r], edges.indices[place].long())
         own = torch.full((), draws.signed(key), device=self._device)
         if last_hash != NO_CHANGE:
-            is_here = draws.ascending(draws.fold(hash_key, ids)) <= draws.signed(last_hash ^ (1 << 63))
+            is_here = draws.fold(hash_key, ids) ^ draws.signed(1 << 63) <= draws.signed(last_hash ^ (1 << 63))  # of unsigned ones
             own = torch.where(is_here, own, draws.signed(next_key))
         ranks = draws.variates(own, ids, is_wide=self.sizes[self.tables.neighbor_types[r]] > 1 << 32)
         if weights is not None:
