@@ -71,11 +71,13 @@ _MOST_WRITTEN = 64 << 20
 def _numbers(count: int) -> NDArray[np.int32]:
     """int32 ``[count]``, zeros.
 
-    Where they are few, all of them are written first: of a page that is read, and written to later, other processors are told.
+    Few are in ordinary pages, and all of them are written first: of a page that is read, and written to later, other processors are told.
+    For more of them NumPy asks for huge pages, by which they are found faster.
     """
+    if 4 * count > _MOST_WRITTEN:
+        return np.zeros(count, np.int32)
     numbers = allocate(4 * count).view(np.int32)
-    if numbers.nbytes <= _MOST_WRITTEN:
-        numbers.fill(0)
+    numbers.fill(0)
     return numbers
 
 

@@ -54,8 +54,7 @@ def variates(key: Tensor, node: Tensor, *, is_wide: bool) -> Tensor:
         node: int64, the dataset's ids.
         is_wide: Whether there may be one of 2^32 or more.
     """
-    half = node >> 32
-    own = torch.where(half == 0, key, fold(key, half)) if is_wide else key
+    own = torch.where(node >> 32 == 0, key, fold(key, node >> 32)) if is_wide else key
     value = (node ^ own).bitwise_and_(_LOW)
     value = (value ^ (value >> 16)).mul_(HASH_FACTORS[0]).add_(_shifted(own, 32)).bitwise_and_(_LOW)
     value = (value ^ (value >> 15)).mul_(HASH_FACTORS[1]).bitwise_and_(_LOW)
