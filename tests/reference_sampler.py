@@ -139,6 +139,11 @@ def hash32(key, x):
     return z ^ (z >> 16)
 
 
+def variate_of(key, u):
+    half = u >> 32
+    return hash32(fold(key, half) if half else key, u % 2**32)
+
+
 def labor(seed, name, epoch, index, *, layer_dependency=False, batch_dependency=1):
     """Batch ``index``'s variate of node u of a type in hop h, as a function of these three."""
     stream = fold(fold(fold(0, 1), seed), text(name))
@@ -146,8 +151,7 @@ def labor(seed, name, epoch, index, *, layer_dependency=False, batch_dependency=
     def variate(h, node_type, u):
         period = (index + bounded(fold(text(node_type), u), batch_dependency)) // batch_dependency
         key = fold(fold(fold(fold(stream, epoch), 3), period), 0 if layer_dependency else h)
-        key, half = fold(key, text(node_type)), u >> 32
-        return hash32(fold(key, half) if half else key, u % 2**32)
+        return variate_of(fold(key, text(node_type)), u)
 
     return variate
 

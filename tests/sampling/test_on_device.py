@@ -160,10 +160,10 @@ def test_integers_are_those_of_the_specification() -> None:
     for n, is_wide in ((numbers[:200], False), (numbers, True)):
         wanted = [reference_sampler.bounded(draw, count) for draw, count in zip(unsigned(values), n.tolist(), strict=False)]
         assert draws.bounded(values[: len(n)].clone(), n, is_wide=is_wide).tolist() == wanted
-    weights = torch.from_numpy(rng.integers(1, (1 << 32) + 1, 400))
-    quotients = [value // weight for value, weight in zip(unsigned(values), weights.tolist(), strict=True)]
-    assert unsigned(draws.quotients(values, weights)) == quotients
-    assert draws.ascending(values).argsort().tolist() == np.argsort(values.numpy().view(np.uint64)).tolist()
+    for key in (0, 1, (1 << 64) - 1, 0x9E3779B97F4A7C15):
+        own, wanted = torch.full((), draws.signed(key)), [reference_sampler.variate_of(key, node) for node in numbers.tolist()]
+        assert draws.variates(own, numbers, is_wide=True).tolist() == wanted
+        assert draws.variates(own, numbers[:200], is_wide=False).tolist() == wanted[:200]
 
 
 def floyd(key: int, degree: int, count: int) -> list[int]:

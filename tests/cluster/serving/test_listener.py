@@ -76,8 +76,8 @@ def test_a_client_is_welcome_and_told_what_the_server_is(servers: GraphStoreServ
         ({"token": None}, "refused the token"),
         ({"token": "\ud800"}, "refused the token"),
         ({"token": "wrong, and looked at first", "version": 77}, "refused the token"),
-        ({"version": 77}, "speaks version 7 to its clients, and this one 77"),
-        ({"version": None}, "speaks version 7"),
+        ({"version": 77}, "speaks version 8 to its clients, and this one 77"),
+        ({"version": None}, "speaks version 8"),
     ],
 )
 def test_a_wrong_token_or_version_is_refused(servers: GraphStoreServers, words: dict[str, object], complaint: str) -> None:
