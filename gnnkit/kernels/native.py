@@ -29,7 +29,10 @@ _F32 = ir.FloatType()
 
 @helper
 def begin_of(array: NDArray[Any]) -> int:
-    """The address of an array's first element. Numba's own number is unsigned, and what is added to it makes a float of both."""
+    """The address of an array's first element. Numba's own number is unsigned, and what is added to it makes a float of both.
+
+    An array that a kernel makes is freed behind the last line that names it, also where its address is still in use.
+    """
     return np.int64(array.ctypes.data)
 
 
