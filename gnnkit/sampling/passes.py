@@ -227,6 +227,12 @@ def are_narrow(ids: NDArray[np.int64], width: int) -> bool:
 
 
 @helper
+def _own_id(ids: NDArray[np.int64], num_ids: int, node: int) -> int:
+    """The dataset's id of a neighbour; of an id that is none, which is found where it is numbered, that of another."""
+    return node if ids[IDS] == 0 else load_id(ids[IDS], node if uint64(node) < uint64(num_ids) else 0, ids[IDS_WIDTH])
+
+
+@helper
 def _rank(
     variates: NDArray[np.uint64],
     ids: NDArray[np.int64],
@@ -240,11 +246,9 @@ def _rank(
     ranks: int,
 ) -> None:
     """Writes the uint32 by which neighbours compete, of which the smallest win; the largest without weight, and up to a multiple of 16."""
-    table, together = ids[IDS], are_narrow(ids, width)
+    together = are_narrow(ids, width)
     for i in range(degree):
-        node = load_id(neighbors, i, width)
-        if table != 0:  # an id that is none is found where it is numbered
-            node = load_id(table, node if uint64(node) < uint64(num_ids) else 0, ids[IDS_WIDTH])
+        node = _own_id(ids, num_ids, load_id(neighbors, i, width))
         if not together:
             is_here = fold_u64(variates[HASH_KEY], uint64(node)) <= variates[LAST_HASH]
             node = np.int64(variate_u32(variates[KEY] if is_here else variates[NEXT_KEY], uint64(node)))
@@ -571,7 +575,7 @@ def _look_together(
         places: Address of int32 ``[BLOCK, room]``, filled: their positions among the node's edges.
         room: More than are to be found of a node's, by 17: where there is no room for more, others are not counted.
     """
-    table, num_groups, groups, chunk = ids[IDS], 0, np.empty((2, MOST_GROUPS), np.int64), np.empty(16, np.uint32)
+    num_groups, groups, chunk = 0, np.empty((2, MOST_GROUPS), np.int64), np.empty(16, np.uint32)
     for b in range(num_nodes):
         p, start, degree = work[PART, b], work[START, b], work[DEGREE, b]
         count = 0 if takes_all(work[COUNT, b], fan_out, False) else -(-degree // 16)
@@ -591,10 +595,9 @@ def _look_together(
         source, b = groups[0, g], groups[1, g]
         prefetch_into(near, groups[0, min(g + GROUPS_AHEAD, num_groups - 1)] + LINE - 1)
         place, last = either(b == last, place + 16, 0), b
-        if table != 0:
-            for i in range(16):  # an id that is none is found where it is numbered
-                node = int32_at(source, i)
-                chunk[i] = int32_at(table, node if uint64(node) < uint64(num_ids) else 0)
+        if ids[IDS] != 0:
+            for i in range(16):
+                chunk[i] = _own_id(ids, num_ids, int32_at(source, i))
             source = begin_of(chunk)
         found = work[FOUND, b]
         at, limit = (b * room + found) * 4, uint64(work[LIMIT, b])
@@ -669,7 +672,7 @@ def choose(
     """Second pass: which edges, as addresses of their neighbour ids, asked of memory; returns the new number of edges.
 
     ``latest`` takes a node's last edges, where they have times, instead of drawing some. ``roots`` is the address of an int64 for each
-    node; where it is 0 the root, 0, is part of ``key``. With ``variates`` (see ``picks``) edges are those of the smallest, instead.
+    node; where it is 0 the root, 0, is part of ``key``. With ``variates`` edges are those of the smallest, see ``pick_smallest``.
     """
     shared = variates.size > 0
     width, weighted, near = relation[INDICES_WIDTH], relation[WEIGHTED] == 1, ahead[LINES_INTO_FIRST] != 0
