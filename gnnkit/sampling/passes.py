@@ -575,7 +575,7 @@ def _look_together(
         places: Address of int32 ``[BLOCK, room]``, filled: their positions among the node's edges.
         room: More than are to be found of a node's, by 17: where there is no room for more, others are not counted.
     """
-    num_groups, groups, chunk = 0, np.empty((2, MOST_GROUPS), np.int64), np.empty(16, np.uint32)
+    table, num_groups, groups, chunk = ids[IDS], 0, np.empty((2, MOST_GROUPS), np.int64), np.empty(16, np.uint32)
     for b in range(num_nodes):
         p, start, degree = work[PART, b], work[START, b], work[DEGREE, b]
         count = 0 if takes_all(work[COUNT, b], fan_out, False) else -(-degree // 16)
@@ -595,7 +595,7 @@ def _look_together(
         source, b = groups[0, g], groups[1, g]
         prefetch_into(near, groups[0, min(g + GROUPS_AHEAD, num_groups - 1)] + LINE - 1)
         place, last = either(b == last, place + 16, 0), b
-        if ids[IDS] != 0:
+        if table != 0:
             for i in range(16):
                 chunk[i] = _own_id(ids, num_ids, int32_at(source, i))
             source = begin_of(chunk)
