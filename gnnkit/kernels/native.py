@@ -25,6 +25,7 @@ from gnnkit.kernels.keys import GOLDEN, HASH_FACTORS
 
 _I8, _I32, _I64, _I128 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.IntType(128)
 _F32 = ir.FloatType()
+_KEYS = types.UniTuple(types.uint64, 4)
 
 
 @helper
@@ -66,26 +67,18 @@ def store_i32(typing_context, address, value):
     return _store(_I32)
 
 
-def _ask_for_line(builder, address, locality=3):
+def _ask_for_line(builder, address, locality):
     kind = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
     builder.call(function, [builder.inttoptr(address, _I8.as_pointer()), _I32(0), _I32(locality), _I32(1)])
 
 
 @intrinsic
-def prefetch(typing_context, address):
-    """Asks the CPU to load the cache line at ``address``; any address is allowed, also one that is not mapped."""
-
-    def codegen(context, builder, signature, args):
-        _ask_for_line(builder, args[0])
-        return context.get_dummy_value()
-
-    return types.void(types.int64), codegen
-
-
-@intrinsic
 def prefetch_into(typing_context, first, address):
-    """``prefetch`` into the ``first`` cache, or no nearer than into the second, which waits for more lines at a time on many processors."""
+    """Asks the processor to load the cache line at ``address``; any address is allowed, also one that is not mapped.
+
+    It is loaded into the ``first`` cache, or no nearer than into the second, which waits for more lines at a time on many processors.
+    """
 
     def codegen(context, builder, signature, args):
         for locality in _localities(builder, args[0]):
@@ -93,6 +86,12 @@ def prefetch_into(typing_context, first, address):
         return context.get_dummy_value()
 
     return types.void(types.boolean, types.int64), codegen
+
+
+@helper
+def prefetch(address: int) -> None:
+    """``prefetch_into`` the first cache."""
+    prefetch_into(True, address)
 
 
 def _localities(builder, first):
@@ -307,8 +306,8 @@ def fold_16(typing_context, key, address):
     return types.void(types.uint64, types.int64), codegen
 
 
-def _hashed(builder, variates, source):
-    """The variates (``stream.variate_u32``) of the 16 uint32 at an address; ``variates`` is that of the keys, see ``passes.KEY``."""
+def _hashed(builder, keys, source):
+    """The variates (``stream.variate_u32``) of the 16 uint32 at an address; ``keys`` are four, see ``passes.KEY``."""
 
     def repeated(value):
         return _repeated(builder, value, 16, _I32)
@@ -316,8 +315,7 @@ def _hashed(builder, variates, source):
     def halves(key):
         return [repeated(builder.trunc(half, _I32)) for half in (key, builder.lshr(key, _I64(32)))]
 
-    numbers = [builder.load(builder.inttoptr(builder.add(variates, _I64(8 * i)), _I64.as_pointer())) for i in range(4)]
-    values, (key, next_key, last_hash, hash_key) = _load_16(builder, source, _I32), numbers
+    values, (key, next_key, last_hash, hash_key) = _load_16(builder, source, _I32), cgutils.unpack_tuple(builder, keys, 4)
     with builder.if_else(builder.icmp_unsigned("!=", last_hash, _I64((1 << 64) - 1))) as (some_changed, none_changed):
         with some_changed:
             hashes = _folded(builder, hash_key, builder.zext(values, ir.VectorType(_I64, 16)))
@@ -338,14 +336,14 @@ def _hashed(builder, variates, source):
 
 
 @intrinsic
-def hash_16(typing_context, variates, address):
+def hash_16(typing_context, keys, address):
     """Writes the variates of the 16 uint32 at ``address`` in their place."""
 
     def codegen(context, builder, signature, args):
         _store_16(builder, _hashed(builder, *args), args[1], _I32)
         return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64), codegen
+    return types.void(_KEYS, types.int64), codegen
 
 
 def _store_chosen(context, builder, values, chosen, place, ranks, places):
@@ -375,7 +373,7 @@ def _store_chosen(context, builder, values, chosen, place, ranks, places):
 
 
 @intrinsic
-def keep_below(typing_context, variates, source, bound, count, place, ranks, places):
+def keep_below(typing_context, keys, source, bound, count, place, ranks, places):
     """Keeps the variates, of the first ``count`` of the 16 uint32 at ``source``, that are below ``bound``, and their places.
 
     They are written to the addresses ``ranks`` and ``places``, as 16 int32 each, with anything behind them; a first one's place would be
@@ -383,15 +381,15 @@ def keep_below(typing_context, variates, source, bound, count, place, ranks, pla
     """
 
     def codegen(context, builder, signature, args):
-        variates, source, bound, count, place, ranks, places = args
-        values = _hashed(builder, variates, source)
+        keys, source, bound, count, place, ranks, places = args
+        values = _hashed(builder, keys, source)
         bound, count = (_repeated(builder, builder.trunc(value, _I32), 16, _I32) for value in (bound, count))
         is_one = builder.icmp_signed("<", ir.Constant(values.type, [*range(16)]), count)
         chosen = builder.and_(builder.icmp_unsigned("<", values, bound), is_one)
         _store_chosen(context, builder, values, chosen, place, ranks, places)
         return builder.ctpop(builder.zext(builder.bitcast(chosen, ir.IntType(16)), _I64))
 
-    return types.int64(types.int64, types.int64, types.uint64, *[types.int64] * 4), codegen
+    return types.int64(_KEYS, types.int64, types.uint64, *[types.int64] * 4), codegen
 
 
 def _mask_below(builder, values, bound):

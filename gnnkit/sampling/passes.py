@@ -233,6 +233,11 @@ def _own_id(ids: NDArray[np.int64], num_ids: int, node: int) -> int:
 
 
 @helper
+def _keys(variates: NDArray[np.uint64]) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
+    return variates[KEY], variates[NEXT_KEY], variates[LAST_HASH], variates[HASH_KEY]
+
+
+@helper
 def _rank(
     variates: NDArray[np.uint64],
     ids: NDArray[np.int64],
@@ -255,7 +260,7 @@ def _rank(
         store_i32(ranks + i * 4, node)
     if together:
         for i in range(0, degree, 16):
-            hash_16(begin_of(variates), ranks + i * 4)
+            hash_16(_keys(variates), ranks + i * 4)
     if weighted:
         for i in range(degree):
             weight = _weight(prefix, base, i)
@@ -462,8 +467,10 @@ def measure(
         count = num_taken(degree, fan_out, replace, weighted, parts[p, WEIGHT_PREFIX] + start * 8, base)
         b = i - first
         work[PART, b], work[START, b], work[DEGREE, b], work[COUNT, b], work[WEIGHT_BASE, b] = p, start, degree, count, base
-        prefetch_into(near, parts[p, INDICES] + start * width)
         needed += min(count, fan_out) if fan_out >= 0 else count
+    # One after another: a processor looks up several pages at a time, where little stands between the requests.
+    for b in range(last - first):
+        prefetch_into(near, parts[work[PART, b], INDICES] + work[START, b] * width)
     return needed
 
 
@@ -546,11 +553,11 @@ def ask_for_all(neighbors: int, num_bytes: int) -> None:
 def _look_together(
     near: bool,
     parts: NDArray[np.int64],
-    variates: NDArray[np.uint64],
+    keys: tuple[np.uint64, np.uint64, np.uint64, np.uint64],
     ids: NDArray[np.int64],
     num_ids: int,
     fan_out: int,
-    expected: float,
+    mean: float,
     num_nodes: int,
     work: NDArray[np.int64],
     ranks: int,
@@ -564,11 +571,11 @@ def _look_together(
     Args:
         near: Whether memory is asked for into the first cache.
         parts: int64 ``[P, 6]``.
-        variates: See ``pick_smallest``.
-        ids: Likewise.
+        keys: Of ``variates``, see ``pick_smallest``; as an array a compiler could not tell that no loop writes to them.
+        ids: See there, too.
         num_ids: Likewise.
         fan_out: Neighbours that are taken of a node's.
-        expected: A few more than that: how many are below the limit, on average.
+        mean: A few more than that: how many are below the limit, on average.
         num_nodes: Nodes of the block.
         work: int64 ``[38, BLOCK]``; of each node it is written how many were ``FOUND``, 0 for one that was not looked at.
         ranks: Address of uint32 ``[BLOCK, room]``, filled: the variates that were found.
@@ -582,11 +589,10 @@ def _look_together(
         # What stands behind a node's last neighbours is read, too.
         if num_groups + count > MOST_GROUPS or start + 16 * count > parts[p, NUM_EDGES]:
             count = 0
-        work[FOUND, b], work[LIMIT, b] = 0, np.int64(min(expected / max(degree, 1) * 4294967296.0, np.float64(NO_RANK)))
+        work[FOUND, b], work[LIMIT, b] = 0, np.int64(min(mean / max(degree, 1) * 4294967296.0, np.float64(NO_RANK)))
         begin = parts[p, INDICES] + start * 4
         for g in range(num_groups, num_groups + count):
-            groups[0, g], groups[1, g] = begin, b
-            begin += LINE
+            groups[0, g], groups[1, g] = begin + (g - num_groups) * LINE, b
         num_groups += count
     for g in range(min(GROUPS_AHEAD, num_groups)):
         prefetch_into(near, groups[0, g] + LINE - 1)
@@ -601,7 +607,7 @@ def _look_together(
             source = begin_of(chunk)
         found = work[FOUND, b]
         at, limit = (b * room + found) * 4, uint64(work[LIMIT, b])
-        found += keep_below(begin_of(variates), source, limit, work[DEGREE, b] - place, place, ranks + at, places + at)
+        found += keep_below(keys, source, limit, work[DEGREE, b] - place, place, ranks + at, places + at)
         work[FOUND, b] = min(found, room - 17)
 
 
@@ -619,12 +625,12 @@ def _draw_shared(
 ) -> None:
     """Draws the neighbours with the smallest variates, of all nodes of a block, into ``drawn`` int64 ``[BLOCK, fan_out + 1]``."""
     width, weighted, num_ids = relation[INDICES_WIDTH], relation[WEIGHTED] == 1, relation[NUM_NEIGHBOR_NODES]
-    expected = fan_out + 2.0 * np.sqrt(np.float64(max(fan_out, 0))) + 1.5  # 1 % of nodes have too few of these
+    mean = fan_out + 2.0 * np.sqrt(np.float64(max(fan_out, 0))) + 1.5  # 1 % of nodes have too few of these
     together = width == 4 and are_narrow(ids, width) and not weighted and 0 < fan_out <= MOST_COMPARED
-    room = (2 * np.int64(expected) + 48) // 16 * 16 if together else 0
+    room = (2 * np.int64(mean) + 32) // 16 * 16 if together else 0
     ranks, places = np.empty(BLOCK * room, np.uint32), np.empty(BLOCK * room, np.int32)
     if together:
-        _look_together(near, parts, variates, ids, num_ids, fan_out, expected, num_nodes, work, begin_of(ranks), begin_of(places), room)
+        _look_together(near, parts, _keys(variates), ids, num_ids, fan_out, mean, num_nodes, work, begin_of(ranks), begin_of(places), room)
     for b in range(num_nodes):
         p, start, degree = work[PART, b], work[START, b], work[DEGREE, b]
         if takes_all(work[COUNT, b], fan_out, False):
