@@ -26,11 +26,12 @@ from tests.export.jobs import SERVED, job, write_files
 from tests.helpers.system import default_signals
 from tests.helpers.waiting import wait_until
 
-# Writes down its call. One that is to hang has a child in its process group; those of torchrun, srun and PBS are in sessions of their own.
-# What does not heed signals has to be killed.
+# Writes down its call, in one line, as calls are counted. One that is to hang has a child in its process group; those of torchrun, srun
+# and PBS are in sessions of their own. What does not heed signals has to be killed.
 STAND_IN = """\
 #!/usr/bin/env bash
 call="${0##*/} $*"
+call="${call//$'\\n'/ }"
 case "$call" in "scontrol show"*) echo "${3//,/$'\\n'}"; exit ;; esac
 echo "$call" >>"$CASE/calls"
 [[ "$call" == $HANGS ]] || exit "${STATUS:-0}"
