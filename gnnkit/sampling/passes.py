@@ -234,6 +234,7 @@ def _own_id(ids: NDArray[np.int64], num_ids: int, node: int) -> int:
 
 @helper
 def _keys(variates: NDArray[np.uint64]) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
+    """The keys of variates, as values."""
     return variates[KEY], variates[NEXT_KEY], variates[LAST_HASH], variates[HASH_KEY]
 
 
@@ -468,7 +469,7 @@ def measure(
         b = i - first
         work[PART, b], work[START, b], work[DEGREE, b], work[COUNT, b], work[WEIGHT_BASE, b] = p, start, degree, count, base
         needed += min(count, fan_out) if fan_out >= 0 else count
-    # One after another: a processor looks up several pages at a time, where little stands between the requests.
+    # In a loop of their own: a processor looks up the pages of several requests at a time, where little stands between them.
     for b in range(last - first):
         prefetch_into(near, parts[work[PART, b], INDICES] + work[START, b] * width)
     return needed
@@ -571,7 +572,7 @@ def _look_together(
     Args:
         near: Whether memory is asked for into the first cache.
         parts: int64 ``[P, 6]``.
-        keys: Of ``variates``, see ``pick_smallest``; as an array a compiler could not tell that no loop writes to them.
+        keys: Those of ``variates``, see ``pick_smallest``, as values: of an array the compiler cannot tell that no loop writes to it.
         ids: See there, too.
         num_ids: Likewise.
         fan_out: Neighbours that are taken of a node's.
