@@ -374,22 +374,22 @@ def _store_chosen(context, builder, values, chosen, place, ranks, places):
 
 @intrinsic
 def keep_below(typing_context, keys, source, bound, count, place, ranks, places):
-    """Keeps the variates, of the first ``count`` of the 16 uint32 at ``source``, that are below ``bound``, and their places.
+    """Keeps the variates of the 16 uint32 at ``source`` that are below a bound, and their places, the first of which is ``place``.
 
-    They are written to the addresses ``ranks`` and ``places``, as 16 int32 each, with anything behind them; a first one's place would be
-    ``place``. Returns how many they are.
+    They are written to the addresses ``ranks`` and ``places``, as 16 int32 each, with anything behind them. At the addresses ``bound`` and
+    ``count`` are the bound and the number of places that there are, uint32 and int32. Returns how many are kept.
     """
 
     def codegen(context, builder, signature, args):
         keys, source, bound, count, place, ranks, places = args
         values = _hashed(builder, keys, source)
-        bound, count = (_repeated(builder, builder.trunc(value, _I32), 16, _I32) for value in (bound, count))
-        is_one = builder.icmp_signed("<", ir.Constant(values.type, [*range(16)]), count)
-        chosen = builder.and_(builder.icmp_unsigned("<", values, bound), is_one)
+        bound, count = (_repeated(builder, builder.load(_element(builder, _I32, at, _I64(0))), 16, _I32) for at in (bound, count))
+        all_places = builder.add(ir.Constant(values.type, [*range(16)]), _repeated(builder, builder.trunc(place, _I32), 16, _I32))
+        chosen = builder.and_(builder.icmp_unsigned("<", values, bound), builder.icmp_signed("<", all_places, count))
         _store_chosen(context, builder, values, chosen, place, ranks, places)
         return builder.ctpop(builder.zext(builder.bitcast(chosen, ir.IntType(16)), _I64))
 
-    return types.int64(_KEYS, types.int64, types.uint64, *[types.int64] * 4), codegen
+    return types.int64(_KEYS, *[types.int64] * 6), codegen
 
 
 def _mask_below(builder, values, bound):
@@ -408,27 +408,21 @@ def mask_below(typing_context, address, bound):
 
 
 @intrinsic
-def smallest_16(typing_context, address, found, count):
-    """A bit for each of the first ``found`` of the 16 uint32 at ``address``: whether it is one of the ``count`` smallest.
-
-    Of equal ones the first is the smaller. None of them may be the largest uint32.
-    """
+def smallest_16(typing_context, address, ranks, groups, count):
+    """A bit for each of the 16 uint32 at ``address``: whether fewer than ``count`` of the ``groups`` times 16 at ``ranks`` are smaller."""
 
     def codegen(context, builder, signature, args):
-        kind, (address, found, count) = ir.VectorType(_I32, 16), args
-        lanes = ir.Constant(kind, [*range(16)])
-        is_one = builder.icmp_unsigned("<", lanes, _repeated(builder, builder.trunc(found, _I32), 16, _I32))
-        values = builder.select(is_one, _load_16(builder, address, _I32), ir.Constant(kind, [(1 << 32) - 1] * 16))
-        smaller = ir.Constant(kind, None)
-        for turn in range(1, 16):
-            lanes_of_others = [(i + turn) % 16 for i in range(16)]
-            others = builder.shuffle_vector(values, values, ir.Constant(kind, lanes_of_others))
-            limits = builder.add(values, ir.Constant(kind, [int(other < i) for i, other in enumerate(lanes_of_others)]))
-            smaller = builder.add(smaller, builder.zext(builder.icmp_unsigned("<", others, limits), kind))
-        chosen = builder.icmp_unsigned("<", smaller, _repeated(builder, builder.trunc(count, _I32), 16, _I32))
-        return builder.zext(builder.bitcast(builder.and_(chosen, is_one), ir.IntType(16)), _I64)
+        kind, (address, ranks, groups, count) = ir.VectorType(_I32, 16), args
+        values, smaller = _load_16(builder, address, _I32), cgutils.alloca_once_value(builder, ir.Constant(kind, None))
+        with cgutils.for_range(builder, groups) as loop:
+            number = builder.load(smaller)
+            for i in range(16):
+                other = builder.load(_element(builder, _I32, ranks, builder.add(builder.mul(loop.index, _I64(16)), _I64(i))))
+                number = builder.add(number, builder.zext(builder.icmp_unsigned("<", _repeated(builder, other, 16, _I32), values), kind))
+            builder.store(number, smaller)
+        return _mask_below(builder, builder.load(smaller), count)
 
-    return types.uint64(types.int64, types.int64, types.int64), codegen
+    return types.uint64(*[types.int64] * 4), codegen
 
 
 @intrinsic

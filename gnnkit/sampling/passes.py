@@ -204,8 +204,8 @@ def pick(
 KEY, NEXT_KEY, LAST_HASH, HASH_KEY = range(4)
 # The largest of the ranks by which neighbours compete, which have 32 bits.
 NO_RANK = (1 << 32) - 1
-# Above this number that is taken of a node's edges, ranks are not compared with each other.
-MOST_COMPARED = 64
+# Above this number that is taken of a node's edges, ranks are not compared with each other: those looked at would mostly be more than 64.
+MOST_COMPARED = 32
 # Mostly that many limits are enough, and where ranks lie in heaps no number of them would be.
 MOST_GUESSES = 6
 # Columns of ``ids`` [T, 2]: the address of the dataset's ids by store id, 0 where they are the same, and their width.
@@ -272,28 +272,21 @@ def _rank(
 
 
 @helper
-def _take_smallest(ranks: int, places: int, found: int, count: int, picks: NDArray[np.int64]) -> None:
-    """Writes those of ``found`` places that have the ``count`` smallest ranks, in order; of equal ones the first.
+def _smallest(ranks: int, found: int, count: int) -> np.uint64:
+    """A bit for each of ``found`` ranks, at most 64, that is one of the ``count`` smallest; of equal ones the first is the smaller.
 
-    Ranks are compared with each other, by vectors, which takes no branch that depends on them. ``picks`` has room for one more.
+    Ranks are compared with each other, by vectors, which takes no branch that depends on them. Behind them are 16 times ``NO_RANK``.
     """
-    if found <= 16:
-        chosen = smallest_16(ranks, found, count)
-        for i in range(count):
-            picks[i] = int32_at(places, first_bit(chosen))
-            chosen &= chosen - uint64(1)
-        return
-    taken = 0
-    for i in range(found, found + 16):
-        store_i32(ranks + i * 4, NO_RANK)
-    for i in range(found):
-        rank, smaller = uint32_at(ranks, i), 0
-        for first in range(0, found, 16):
-            before = (uint64(1) << uint64(min(max(i - first, 0), 16))) - uint64(1)
-            equal = mask_below(ranks + first * 4, rank + uint64(1)) & before
-            smaller += num_bits(mask_below(ranks + first * 4, rank) | equal)
-        picks[taken] = int32_at(places, i)
-        taken += 1 if smaller < count else 0
+    chosen, groups = uint64(0), (found + 15) >> 4
+    for g in range(groups):
+        chosen |= smallest_16(ranks + g * LINE, ranks, groups, count) << uint64(g * 16)
+    for _ in range(num_bits(chosen) - count):
+        last, bits = first_bit(chosen), chosen
+        while bits != uint64(0):
+            last = either(uint32_at(ranks, first_bit(bits)) >= uint32_at(ranks, last), first_bit(bits), last)
+            bits &= bits - uint64(1)
+        chosen &= ~(uint64(1) << uint64(last))
+    return chosen
 
 
 @allocating_helper
@@ -381,8 +374,8 @@ WORK_ROWS = DRAWN + LINEAR_FAN_OUT
 LIMIT, FOUND = DRAWN, DRAWN + 1
 
 BLOCK = 64
-# Groups of 16 neighbours of a block's nodes that are looked at together, at most, and how far ahead they are asked of memory.
-MOST_GROUPS, GROUPS_AHEAD = 4096, 40
+# Groups of 16 neighbours of a block that are looked at together, at most; how far ahead they are asked for, and into the first cache.
+MOST_GROUPS, GROUPS_AHEAD, NEXT_GROUPS = 4096, 40, 4
 _EARLIEST = -(1 << 63)
 # Bytes of a node's weights or times that are asked of the disk: a search in more of them reads few of their pages.
 _MOST_VALUES = 1 << 14
@@ -567,7 +560,8 @@ def _look_together(
 ) -> None:
     """Finds neighbours of all nodes of a block whose variates are below a limit, so that there are mostly enough of each node's.
 
-    A loop over 16 neighbours at a time, of one node after another, has no jump that depends on how many each has.
+    A loop over 16 neighbours at a time, of one node after another, has no jump that depends on how many each has. Each of these groups is a
+    number: its address and which node's it is. Places are uint64, which need no test for those that are counted from an end.
 
     Args:
         near: Whether memory is asked for into the first cache.
@@ -579,37 +573,44 @@ def _look_together(
         mean: A few more than that: how many are below the limit, on average.
         num_nodes: Nodes of the block.
         work: int64 ``[38, BLOCK]``; of each node it is written how many were ``FOUND``, 0 for one that was not looked at.
-        ranks: Address of uint32 ``[BLOCK, room]``, filled: the variates that were found.
+        ranks: Address of uint32 ``[BLOCK, room]``, filled: the variates that were found, and 16 times ``NO_RANK``.
         places: Address of int32 ``[BLOCK, room]``, filled: their positions among the node's edges.
         room: More than are to be found of a node's, by 17: where there is no room for more, others are not counted.
     """
-    table, num_groups, groups, chunk = ids[IDS], 0, np.empty((2, MOST_GROUPS), np.int64), np.empty(16, np.uint32)
+    table, num_groups, groups, chunk = ids[IDS], 0, np.empty(MOST_GROUPS + GROUPS_AHEAD, np.int64), np.empty(16, np.uint32)
+    for b in range(num_nodes):
+        work[FOUND, b], work[LIMIT, b] = 0, np.int64(min(mean / max(work[DEGREE, b], 1) * 4294967296.0, np.float64(NO_RANK)))
     for b in range(num_nodes):
         p, start, degree = work[PART, b], work[START, b], work[DEGREE, b]
         count = 0 if takes_all(work[COUNT, b], fan_out, False) else -(-degree // 16)
         # What stands behind a node's last neighbours is read, too.
         if num_groups + count > MOST_GROUPS or start + 16 * count > parts[p, NUM_EDGES]:
             count = 0
-        work[FOUND, b], work[LIMIT, b] = 0, np.int64(min(mean / max(degree, 1) * 4294967296.0, np.float64(NO_RANK)))
         begin = parts[p, INDICES] + start * 4
-        for g in range(num_groups, num_groups + count):
-            groups[0, g], groups[1, g] = begin + (g - num_groups) * LINE, b
+        for g in range(0, count, 8):  # eight at a time, so that mostly no jump depends on how many there are
+            for i in range(8):
+                groups[uint64(num_groups + g + i)] = (begin + (g + i) * LINE) * BLOCK + b
         num_groups += count
     for g in range(min(GROUPS_AHEAD, num_groups)):
-        prefetch_into(near, groups[0, g] + LINE - 1)
-    last, place = -1, 0
+        prefetch_into(near, groups[g] // BLOCK + LINE - 1)
+        groups[uint64(num_groups + g)] = groups[g]  # for the last ones, behind which nothing has to be asked for
+    last, place, found = -1, 0, 0
     for g in range(num_groups):
-        source, b = groups[0, g], groups[1, g]
-        prefetch_into(near, groups[0, min(g + GROUPS_AHEAD, num_groups - 1)] + LINE - 1)
-        place, last = either(b == last, place + 16, 0), b
+        source, b = groups[uint64(g)] // BLOCK, groups[uint64(g)] & (BLOCK - 1)
+        prefetch_into(near, groups[uint64(g + GROUPS_AHEAD)] // BLOCK + LINE - 1)
+        prefetch(groups[uint64(g + NEXT_GROUPS)] // BLOCK + LINE - 1)
+        place, found, last = either(b == last, place + 16, 0), either(b == last, found, 0), b
         if table != 0:
             for i in range(16):
                 chunk[i] = _own_id(ids, num_ids, int32_at(source, i))
             source = begin_of(chunk)
-        found = work[FOUND, b]
-        at, limit = (b * room + found) * 4, uint64(work[LIMIT, b])
-        found += keep_below(keys, source, limit, work[DEGREE, b] - place, place, ranks + at, places + at)
-        work[FOUND, b] = min(found, room - 17)
+        at, of_node = (b * room + found) * 4, begin_of(work) + b * 8
+        kept = keep_below(keys, source, of_node + LIMIT * BLOCK * 8, of_node + DEGREE * BLOCK * 8, place, ranks + at, places + at)
+        found = min(found + kept, room - 17)
+        store_i64(of_node + FOUND * BLOCK * 8, found)
+    for b in range(num_nodes):
+        for i in range(16):
+            store_i32(ranks + (b * room + work[FOUND, b] + i) * 4, NO_RANK)
 
 
 @allocating_helper
@@ -628,7 +629,7 @@ def _draw_shared(
     width, weighted, num_ids = relation[INDICES_WIDTH], relation[WEIGHTED] == 1, relation[NUM_NEIGHBOR_NODES]
     mean = fan_out + 2.0 * np.sqrt(np.float64(max(fan_out, 0))) + 1.5  # 1 % of nodes have too few of these
     together = width == 4 and are_narrow(ids, width) and not weighted and 0 < fan_out <= MOST_COMPARED
-    room = (2 * np.int64(mean) + 32) // 16 * 16 if together else 0
+    room = min((2 * np.int64(mean) + 32) // 16 * 16, 80) if together else 0  # for fewer than 64
     ranks, places = np.empty(BLOCK * room, np.uint32), np.empty(BLOCK * room, np.int32)
     if together:
         _look_together(near, parts, _keys(variates), ids, num_ids, fan_out, mean, num_nodes, work, begin_of(ranks), begin_of(places), room)
@@ -638,7 +639,10 @@ def _draw_shared(
             continue
         at, found = b * room * 4, work[FOUND, b] if together else 0
         if fan_out <= found < room - 17:
-            _take_smallest(begin_of(ranks) + at, begin_of(places) + at, found, fan_out, drawn[b])
+            chosen = _smallest(begin_of(ranks) + at, found, fan_out)
+            for q in range(fan_out):
+                drawn[b, q] = int32_at(begin_of(places) + at, first_bit(chosen))
+                chosen &= chosen - uint64(1)
             continue
         neighbors, prefix = parts[p, INDICES] + start * width, parts[p, WEIGHT_PREFIX] + start * 8
         ask_for_all(neighbors, degree * width)
