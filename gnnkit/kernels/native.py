@@ -346,17 +346,16 @@ def hash_16(typing_context, keys, address):
     return types.void(_KEYS, types.int64), codegen
 
 
-def _store_chosen(context, builder, values, chosen, place, ranks, places):
-    """Writes those of 16 int32 that are chosen, and their places from ``place`` on, in order; room for 16 is written to."""
+def _store_chosen(context, builder, values, chosen, all_places, ranks, places):
+    """Writes those of 16 int32 that are chosen, and their places, of 16 that follow each other, in order; room for 16 is written to."""
     kind = values.type
     if "+avx512f" in context.codegen().magic_tuple()[2].split(","):
         function = ir.FunctionType(kind, [kind, kind, chosen.type])
         compress = cgutils.get_or_insert_function(builder.module, function, "llvm.x86.avx512.mask.compress.v16i32")
-        all_places = builder.add(ir.Constant(kind, [*range(16)]), _repeated(builder, builder.trunc(place, _I32), 16, _I32))
         for each, address in ((values, ranks), (all_places, places)):
             _store_16(builder, builder.call(compress, [each, ir.Constant(kind, None), chosen]), address, _I32)
         return
-    source = builder.ptrtoint(cgutils.alloca_once_value(builder, values), _I64)
+    source, place = builder.ptrtoint(cgutils.alloca_once_value(builder, values), _I64), builder.extract_element(all_places, _I32(0))
     bits = cgutils.alloca_once_value(builder, builder.zext(builder.bitcast(chosen, ir.IntType(16)), _I64))
     count, four, done = cgutils.alloca_once_value(builder, _I64(0)), builder.append_basic_block(), builder.append_basic_block()
     builder.branch(four)
@@ -365,7 +364,7 @@ def _store_chosen(context, builder, values, chosen, place, ranks, places):
         left, number = builder.load(bits), builder.load(count)
         lane = builder.cttz(builder.or_(left, _I64(1 << 15)), ir.IntType(1)(1))
         builder.store(builder.load(_element(builder, _I32, source, lane)), _element(builder, _I32, ranks, number))
-        builder.store(builder.trunc(builder.add(place, lane), _I32), _element(builder, _I32, places, number))
+        builder.store(builder.add(place, builder.trunc(lane, _I32)), _element(builder, _I32, places, number))
         builder.store(builder.add(number, builder.zext(builder.icmp_unsigned("!=", left, _I64(0)), _I64)), count)
         builder.store(builder.and_(left, builder.sub(left, _I64(1))), bits)
     builder.cbranch(builder.icmp_unsigned("!=", builder.load(bits), _I64(0)), four, done)
@@ -386,7 +385,7 @@ def keep_below(typing_context, keys, source, bound, count, place, ranks, places)
         bound, count = (_repeated(builder, builder.load(_element(builder, _I32, at, _I64(0))), 16, _I32) for at in (bound, count))
         all_places = builder.add(ir.Constant(values.type, [*range(16)]), _repeated(builder, builder.trunc(place, _I32), 16, _I32))
         chosen = builder.and_(builder.icmp_unsigned("<", values, bound), builder.icmp_signed("<", all_places, count))
-        _store_chosen(context, builder, values, chosen, place, ranks, places)
+        _store_chosen(context, builder, values, chosen, all_places, ranks, places)
         return builder.ctpop(builder.zext(builder.bitcast(chosen, ir.IntType(16)), _I64))
 
     return types.int64(_KEYS, *[types.int64] * 6), codegen
