@@ -264,9 +264,9 @@ def _load_16(builder, address, kind=_I64):
     return builder.load(builder.inttoptr(address, ir.VectorType(kind, 16).as_pointer()), align=kind.width // 8)
 
 
-def _store_16(builder, values, address, kind=_I64):
-    """Writes 16 numbers to an address."""
-    builder.store(values, builder.inttoptr(address, ir.VectorType(kind, 16).as_pointer()), align=kind.width // 8)
+def _store_all(builder, values, address):
+    """Writes a vector of numbers to an address."""
+    builder.store(values, builder.inttoptr(address, values.type.as_pointer()), align=values.type.element.width // 8)
 
 
 def _mixed(builder, values):
@@ -300,7 +300,7 @@ def fold_16(typing_context, key, address):
     """``keys.fold`` of a key and each of the 16 uint64 at ``address``, in their place."""
 
     def codegen(context, builder, signature, args):
-        _store_16(builder, _folded(builder, args[0], _load_16(builder, args[1])), args[1])
+        _store_all(builder, _folded(builder, args[0], _load_16(builder, args[1])), args[1])
         return context.get_dummy_value()
 
     return types.void(types.uint64, types.int64), codegen
@@ -340,22 +340,28 @@ def hash_16(typing_context, keys, address):
     """Writes the variates of the 16 uint32 at ``address`` in their place."""
 
     def codegen(context, builder, signature, args):
-        _store_16(builder, _hashed(builder, *args), args[1], _I32)
+        _store_all(builder, _hashed(builder, *args), args[1])
         return context.get_dummy_value()
 
     return types.void(_KEYS, types.int64), codegen
 
 
-def _store_chosen(context, builder, values, chosen, all_places, ranks, places):
-    """Writes those of 16 int32 that are chosen, and their places, of 16 that follow each other, in order; room for 16 is written to."""
+def _following(builder, first):
+    """16 int32 that follow each other."""
+    return builder.add(ir.Constant(ir.VectorType(_I32, 16), [*range(16)]), _repeated(builder, first, 16, _I32))
+
+
+def _store_chosen(context, builder, chosen, values, target, first=None, places=None):
+    """Writes those of 16 int32 that are chosen, and their places, from ``first`` on, in order; room for 16 is written to."""
     kind = values.type
     if "+avx512f" in context.codegen().magic_tuple()[2].split(","):
         function = ir.FunctionType(kind, [kind, kind, chosen.type])
         compress = cgutils.get_or_insert_function(builder.module, function, "llvm.x86.avx512.mask.compress.v16i32")
-        for each, address in ((values, ranks), (all_places, places)):
-            _store_16(builder, builder.call(compress, [each, ir.Constant(kind, None), chosen]), address, _I32)
+        _store_all(builder, builder.call(compress, [values, ir.Constant(kind, None), chosen]), target)
+        if first is not None:
+            _store_all(builder, builder.call(compress, [_following(builder, first), ir.Constant(kind, None), chosen]), places)
         return
-    source, place = builder.ptrtoint(cgutils.alloca_once_value(builder, values), _I64), builder.extract_element(all_places, _I32(0))
+    source = builder.ptrtoint(cgutils.alloca_once_value(builder, values), _I64)
     bits = cgutils.alloca_once_value(builder, builder.zext(builder.bitcast(chosen, ir.IntType(16)), _I64))
     count, four, done = cgutils.alloca_once_value(builder, _I64(0)), builder.append_basic_block(), builder.append_basic_block()
     builder.branch(four)
@@ -363,12 +369,51 @@ def _store_chosen(context, builder, values, chosen, all_places, ranks, places):
     for _ in range(4):  # mostly there are no more: then no jump depends on how many there are
         left, number = builder.load(bits), builder.load(count)
         lane = builder.cttz(builder.or_(left, _I64(1 << 15)), ir.IntType(1)(1))
-        builder.store(builder.load(_element(builder, _I32, source, lane)), _element(builder, _I32, ranks, number))
-        builder.store(builder.add(place, builder.trunc(lane, _I32)), _element(builder, _I32, places, number))
+        builder.store(builder.load(_element(builder, _I32, source, lane)), _element(builder, _I32, target, number))
+        if first is not None:
+            builder.store(builder.add(first, builder.trunc(lane, _I32)), _element(builder, _I32, places, number))
         builder.store(builder.add(number, builder.zext(builder.icmp_unsigned("!=", left, _I64(0)), _I64)), count)
         builder.store(builder.and_(left, builder.sub(left, _I64(1))), bits)
     builder.cbranch(builder.icmp_unsigned("!=", builder.load(bits), _I64(0)), four, done)
     builder.position_at_end(done)
+
+
+@intrinsic
+def store_chosen(typing_context, bits, source, target):
+    """Writes those of the 16 int32 at ``source`` that are chosen by the lowest bits of a uint64, in order, with anything behind them."""
+
+    def codegen(context, builder, signature, args):
+        bits, source, target = args
+        chosen = builder.bitcast(builder.trunc(bits, ir.IntType(16)), ir.VectorType(ir.IntType(1), 16))
+        _store_chosen(context, builder, chosen, _load_16(builder, source, _I32), target)
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def store_addresses(typing_context, base, shift, source, target):
+    """Writes the int64 addresses of elements of ``1 << shift`` bytes, from ``base`` on, whose 8 numbers are int32 at ``source``."""
+
+    def codegen(context, builder, signature, args):
+        base, shift, source, target = args
+        numbers = builder.load(builder.inttoptr(source, ir.VectorType(_I32, 8).as_pointer()), align=4)
+        offsets = builder.shl(builder.zext(numbers, ir.VectorType(_I64, 8)), _repeated(builder, shift, 8))
+        _store_all(builder, builder.add(offsets, _repeated(builder, base, 8)), target)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 4), codegen
+
+
+@intrinsic
+def fill_line(typing_context, number, target):
+    """Writes an int64 eight times to ``target``."""
+
+    def codegen(context, builder, signature, args):
+        _store_all(builder, _repeated(builder, args[0], 8), args[1])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
 
 
 @intrinsic
@@ -383,9 +428,9 @@ def keep_below(typing_context, keys, source, bound, count, place, ranks, places)
         keys, source, bound, count, place, ranks, places = args
         values = _hashed(builder, keys, source)
         bound, count = (_repeated(builder, builder.load(_element(builder, _I32, at, _I64(0))), 16, _I32) for at in (bound, count))
-        all_places = builder.add(ir.Constant(values.type, [*range(16)]), _repeated(builder, builder.trunc(place, _I32), 16, _I32))
-        chosen = builder.and_(builder.icmp_unsigned("<", values, bound), builder.icmp_signed("<", all_places, count))
-        _store_chosen(context, builder, values, chosen, all_places, ranks, places)
+        first = builder.trunc(place, _I32)
+        chosen = builder.and_(builder.icmp_unsigned("<", values, bound), builder.icmp_signed("<", _following(builder, first), count))
+        _store_chosen(context, builder, chosen, values, ranks, first, places)
         return builder.ctpop(builder.zext(builder.bitcast(chosen, ir.IntType(16)), _I64))
 
     return types.int64(_KEYS, *[types.int64] * 6), codegen
@@ -416,8 +461,10 @@ def smallest_16(typing_context, address, ranks, groups, count):
         with cgutils.for_range(builder, groups) as loop:
             number = builder.load(smaller)
             for i in range(16):
-                other = builder.load(_element(builder, _I32, ranks, builder.add(builder.mul(loop.index, _I64(16)), _I64(i))))
-                number = builder.add(number, builder.zext(builder.icmp_unsigned("<", _repeated(builder, other, 16, _I32), values), kind))
+                at = _element(builder, _I32, ranks, builder.add(builder.mul(loop.index, _I64(16)), _I64(i)))
+                one = builder.load(builder.bitcast(at, ir.VectorType(_I32, 1).as_pointer()), align=4)
+                other = builder.shuffle_vector(one, one, ir.Constant(kind, None))
+                number = builder.add(number, builder.zext(builder.icmp_unsigned("<", other, values), kind))
             builder.store(number, smaller)
         return _mask_below(builder, builder.load(smaller), count)
 
@@ -446,7 +493,7 @@ def floyd_16(typing_context, drawn, stride, keys, degrees, index, count):
             same = builder.icmp_signed("==", _load_16(builder, draws(loop.index)), picks)
             builder.store(builder.or_(builder.load(repeated), same), repeated)
         picks = builder.select(builder.load(repeated), last, picks)
-        _store_16(builder, picks, draws(index))
+        _store_all(builder, picks, draws(index))
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 6), codegen

@@ -40,6 +40,7 @@ from gnnkit.sampling.passes import (
     NODES,
     POSITION,
     ROW,
+    SPARE_EDGES,
     STRANGE,
     WEIGHTED,
     WORK_ROWS,
@@ -152,7 +153,7 @@ class EdgeBuffers:
         if capacity <= self.table[r, CAPACITY]:
             return
         before, count = self.arrays[r], 3 if self._wants_position[r] else 2
-        self.arrays[r] = [allocate(8 * capacity).view(np.int64) for _ in range(count)]
+        self.arrays[r] = [allocate(8 * (capacity + SPARE_EDGES)).view(np.int64) for _ in range(count)]
         for old, new in zip(before, self.arrays[r], strict=False):
             new[:used] = old[:used]
         self.table[r] = (*map(address_of, self.arrays[r]), *[0] * (3 - count), capacity)

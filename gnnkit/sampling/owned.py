@@ -35,6 +35,7 @@ from gnnkit.sampling.passes import (
     NUM_EDGES,
     NUM_NEIGHBOR_NODES,
     ROW,
+    SPARE_EDGES,
     WEIGHT_PREFIX,
     WEIGHTED,
     WORK_ROWS,
@@ -734,7 +735,7 @@ class PartOwner:
             raise MemoryLimitError(
                 f"the edges of one hop need {needed / 1e6:.0f} MB, {free / 1e6:.0f} MB are free", "lower batch_size or num_neighbors"
             )
-        before, self._buffers[r] = self._buffers[r], np.empty((3, capacity), np.int64)
+        before, self._buffers[r] = self._buffers[r], np.empty((3, capacity + SPARE_EDGES), np.int64)[:, :capacity]
         self._buffers[r][:, :kept] = before[:, :kept]
 
     def rows(self, request: RowsRequest) -> Iterator[NDArray[np.uint8]]:

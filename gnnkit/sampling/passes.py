@@ -6,6 +6,8 @@ earlier. Tables of addresses stand for the graph, so that parts and dtypes cost 
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 from numba import uint64
 from numpy.typing import NDArray
@@ -19,6 +21,7 @@ from gnnkit.kernels.native import (
     asks,
     begin_of,
     either,
+    fill_line,
     first_bit,
     floyd_16,
     fold_16,
@@ -31,6 +34,8 @@ from gnnkit.kernels.native import (
     prefetch,
     prefetch_into,
     smallest_16,
+    store_addresses,
+    store_chosen,
     store_i32,
     store_i64,
     uint32_at,
@@ -41,6 +46,8 @@ from gnnkit.kernels.stream import bounded, draw_u64, float_bits, fold_u64, varia
 # Intrinsics have no type hints, so what they return is Any to mypy.
 # mypy: disable-error-code="no-any-return"
 
+Ints: TypeAlias = NDArray[np.int64]
+UInts: TypeAlias = NDArray[np.uint64]
 
 # Above this fan-out, repeats among a node's picks are looked up in a table instead of compared one by one, for many nodes together.
 LINEAR_FAN_OUT = 32
@@ -49,7 +56,7 @@ MAX_REDRAWS = 32
 
 
 @helper
-def pick_uniform(key: np.uint64, degree: int, count: int, picks: NDArray[np.int64], table: NDArray[np.int64]) -> None:
+def pick_uniform(key: np.uint64, degree: int, count: int, picks: Ints, table: Ints) -> None:
     """Floyd's sample of ``count`` of ``degree`` positions without replacement (Bentley and Floyd, CACM 30(9), 1987).
 
     ``_draw_together`` draws samples of up to ``LINEAR_FAN_OUT``.
@@ -92,7 +99,7 @@ def _weight(prefix: int, base: int, position: int) -> np.uint64:
 
 
 @helper
-def _remaining(prefix: int, base: int, degree: int, picks: NDArray[np.int64], picked: int, draw: np.uint64) -> int:
+def _remaining(prefix: int, base: int, degree: int, picks: Ints, picked: int, draw: np.uint64) -> int:
     """Draws from the weight that ``picks[:picked]`` left over, by one pass over the node's edges."""
     total = uint64(load_i64(prefix + (degree - 1) * 8) - base)
     for q in range(picked):
@@ -111,7 +118,7 @@ def _remaining(prefix: int, base: int, degree: int, picks: NDArray[np.int64], pi
 
 
 @helper
-def pick_weighted(key: np.uint64, prefix: int, base: int, degree: int, count: int, replace: bool, picks: NDArray[np.int64]) -> None:
+def pick_weighted(key: np.uint64, prefix: int, base: int, degree: int, count: int, replace: bool, picks: Ints) -> None:
     """Draws ``count`` positions with probability proportional to weight; without replacement by redrawing repeats."""
     total = load_i64(prefix + (degree - 1) * 8) - base
     draw = 0
@@ -146,7 +153,7 @@ def _count_positive(prefix: int, base: int, degree: int, stop: int) -> int:
 
 
 @helper
-def take_positive(prefix: int, base: int, degree: int, count: int, picks: NDArray[np.int64]) -> None:
+def take_positive(prefix: int, base: int, degree: int, count: int, picks: Ints) -> None:
     """The first ``count`` positions of positive weight, in order."""
     taken = 0
     for position in range(degree):
@@ -178,17 +185,7 @@ def takes_all(count: int, fan_out: int, replace: bool) -> bool:
 
 
 @helper
-def pick(
-    key: np.uint64,
-    prefix: int,
-    base: int,
-    degree: int,
-    count: int,
-    replace: bool,
-    weighted: bool,
-    picks: NDArray[np.int64],
-    table: NDArray[np.int64],
-) -> None:
+def pick(key: np.uint64, prefix: int, base: int, degree: int, count: int, replace: bool, weighted: bool, picks: Ints, table: Ints) -> None:
     """Draws ``count`` of a node's ``degree`` edges into ``picks``."""
     if weighted:
         pick_weighted(key, prefix, base, degree, count, replace, picks)
@@ -221,35 +218,26 @@ def load_id(address: int, index: int, width: int) -> int:
 
 
 @helper
-def are_narrow(ids: NDArray[np.int64], width: int) -> bool:
+def are_narrow(ids: Ints, width: int) -> bool:
     """Whether the dataset's ids have 32 bits, of neighbours whose ids are ``width`` bytes wide: variates of 16 are made at once then."""
     return width == 4 if ids[IDS] == 0 else ids[IDS_WIDTH] == 4
 
 
 @helper
-def _own_id(ids: NDArray[np.int64], num_ids: int, node: int) -> int:
+def _own_id(ids: Ints, num_ids: int, node: int) -> int:
     """The dataset's id of a neighbour; of an id that is none, which is found where it is numbered, that of another."""
     return node if ids[IDS] == 0 else load_id(ids[IDS], node if uint64(node) < uint64(num_ids) else 0, ids[IDS_WIDTH])
 
 
 @helper
-def _keys(variates: NDArray[np.uint64]) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
+def _keys(variates: UInts) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
     """The keys of variates, as values."""
     return variates[KEY], variates[NEXT_KEY], variates[LAST_HASH], variates[HASH_KEY]
 
 
 @helper
 def _rank(
-    variates: NDArray[np.uint64],
-    ids: NDArray[np.int64],
-    num_ids: int,
-    neighbors: int,
-    width: int,
-    prefix: int,
-    base: int,
-    weighted: bool,
-    degree: int,
-    ranks: int,
+    variates: UInts, ids: Ints, num_ids: int, neighbors: int, width: int, prefix: int, base: int, weighted: bool, degree: int, ranks: int
 ) -> None:
     """Writes the uint32 by which neighbours compete, of which the smallest win; the largest without weight, and up to a multiple of 16."""
     together = are_narrow(ids, width)
@@ -291,8 +279,8 @@ def _smallest(ranks: int, found: int, count: int) -> np.uint64:
 
 @allocating_helper
 def pick_smallest(
-    variates: NDArray[np.uint64],
-    ids: NDArray[np.int64],
+    variates: UInts,
+    ids: Ints,
     num_ids: int,
     neighbors: int,
     width: int,
@@ -301,7 +289,7 @@ def pick_smallest(
     degree: int,
     count: int,
     weighted: bool,
-    picks: NDArray[np.int64],
+    picks: NDArray[np.int32],
 ) -> None:
     """Takes the ``count`` edges whose neighbours have the smallest variates, relative to the edges' weights, in order.
 
@@ -319,7 +307,7 @@ def pick_smallest(
         degree: Edges of the node; more than ``count`` of them have a weight.
         count: How many are taken.
         weighted: Whether edges have weights.
-        picks: int64 ``[count or more]``, filled: positions, ascending.
+        picks: int32 ``[count or more]``, filled: positions, ascending.
     """
     ranks = np.empty(degree + 16, np.uint32)
     total = np.float64(load_i64(prefix + (degree - 1) * 8) - base) if weighted else np.float64(degree)
@@ -352,10 +340,6 @@ def pick_smallest(
             taken += 1
 
 
-# Intrinsics have no type hints, so what they return is Any to mypy.
-# mypy: disable-error-code="no-any-return"
-
-
 # Columns of ``relations`` [num_edge_types, 6].
 FRONTIER, NEIGHBOR, INDPTR_WIDTH, INDICES_WIDTH, WEIGHTED, NUM_NEIGHBOR_NODES = range(6)
 # Columns of ``parts`` [num_edge_types, num_parts, 6]: three addresses, the part's first edge position, its number of edges, and the
@@ -363,6 +347,8 @@ FRONTIER, NEIGHBOR, INDPTR_WIDTH, INDICES_WIDTH, WEIGHTED, NUM_NEIGHBOR_NODES = 
 INDPTR, INDICES, WEIGHT_PREFIX, FIRST_POSITION, NUM_EDGES, TIME = range(6)
 # Columns of ``edge_buffers`` [num_edge_types, 4]: three addresses of int64 arrays (0 where not wanted) and their capacity.
 ROW, COL, POSITION, CAPACITY = range(4)
+# Numbers behind the last one that is an edge's, for which there is room: they are written by vectors of 8.
+SPARE_EDGES = 7
 # Columns of ``node_buffers`` [num_node_types, 3]: two addresses and a number.
 LOCAL_OF, NODES, BASE = range(3)
 
@@ -386,7 +372,7 @@ DONE, DAMAGED, STRANGE = -1, -2, -3
 
 
 @helper
-def find_part(bounds: NDArray[np.int64], value: int) -> int:
+def find_part(bounds: Ints, value: int) -> int:
     """The part ``p`` with ``bounds[p] <= value < bounds[p + 1]``."""
     low, count = 0, bounds.size - 1
     while count > 1:
@@ -417,10 +403,10 @@ def num_before(times: int, count: int, limit: int) -> int:
 
 @helper
 def measure(
-    ahead: NDArray[np.int64],
-    relation: NDArray[np.int64],
-    parts: NDArray[np.int64],
-    bounds: NDArray[np.int64],
+    ahead: Ints,
+    relation: Ints,
+    parts: Ints,
+    bounds: Ints,
     fan_out: int,
     replace: bool,
     nodes: int,
@@ -429,7 +415,7 @@ def measure(
     end: int,
     times: int,
     since: int,
-    work: NDArray[np.int64],
+    work: Ints,
 ) -> int:
     """First pass over a block: each node's part, first edge, degree and number of edges to take; returns how many at most, or DAMAGED.
 
@@ -469,16 +455,16 @@ def measure(
 
 
 @helper
-def _dataset_id(bounds: NDArray[np.int64], global_id: NDArray[np.int64], p: int, node: int) -> int:
+def _dataset_id(bounds: Ints, global_id: Ints, p: int, node: int) -> int:
     """The id in the dataset of a node of part ``p``."""
     return node if global_id[p, 0] == 0 else load_id(global_id[p, 0], node - bounds[p], global_id[p, 1])
 
 
 @helper
 def pick_some(
-    parts: NDArray[np.int64],
-    bounds: NDArray[np.int64],
-    global_id: NDArray[np.int64],
+    parts: Ints,
+    bounds: Ints,
+    global_id: Ints,
     replace: bool,
     weighted: bool,
     latest: bool,
@@ -491,8 +477,8 @@ def pick_some(
     base: int,
     degree: int,
     taken: int,
-    picks: NDArray[np.int64],
-    table: NDArray[np.int64],
+    picks: Ints,
+    table: Ints,
 ) -> None:
     """Which ``taken`` of a node's edges: the latest of them, or some that are drawn; see ``choose``."""
     if latest and parts[p, TIME] != 0:
@@ -506,15 +492,7 @@ def pick_some(
 
 @helper
 def _draw_together(
-    bounds: NDArray[np.int64],
-    global_id: NDArray[np.int64],
-    fan_out: int,
-    key: np.uint64,
-    nodes: int,
-    roots: int,
-    first: int,
-    last: int,
-    work: NDArray[np.int64],
+    bounds: Ints, global_id: Ints, fan_out: int, key: np.uint64, nodes: int, roots: int, first: int, last: int, work: Ints
 ) -> None:
     """Draws Floyd's samples of all nodes of a block, as if each had more edges than are taken.
 
@@ -543,17 +521,42 @@ def ask_for_all(neighbors: int, num_bytes: int) -> None:
         prefetch(neighbors + offset)
 
 
+@helper
+def _list_groups(near: bool, parts: Ints, fan_out: int, num_nodes: int, work: Ints, groups: Ints) -> int:
+    """Lists the neighbours, 16 at a time, of those nodes of a block of which too few are ``FOUND``, and asks memory for the first groups.
+
+    See ``_look_together``.
+    """
+    num_groups = 0
+    for b in range(num_nodes):
+        p, start, count = work[PART, b], work[START, b], -(-work[DEGREE, b] // 16)
+        if work[FOUND, b] >= fan_out or takes_all(work[COUNT, b], fan_out, False):
+            continue
+        # What stands behind a node's last neighbours is read, too.
+        if num_groups + count > MOST_GROUPS or start + 16 * count > parts[p, NUM_EDGES]:
+            continue
+        begin = parts[p, INDICES] + start * 4
+        for g in range(0, count, 8):  # eight at a time, so that mostly no jump depends on how many there are
+            for i in range(8):
+                groups[uint64(num_groups + g + i)] = (begin + (g + i) * LINE) * BLOCK + b
+        num_groups += count
+    for g in range(min(GROUPS_AHEAD, num_groups)):
+        prefetch_into(near, groups[g] // BLOCK + LINE - 1)
+        groups[uint64(num_groups + g)] = groups[g]  # for the last ones, behind which nothing has to be asked for
+    return num_groups
+
+
 @allocating_helper
 def _look_together(
     near: bool,
-    parts: NDArray[np.int64],
+    parts: Ints,
     keys: tuple[np.uint64, np.uint64, np.uint64, np.uint64],
-    ids: NDArray[np.int64],
+    ids: Ints,
     num_ids: int,
     fan_out: int,
     mean: float,
     num_nodes: int,
-    work: NDArray[np.int64],
+    work: Ints,
     ranks: int,
     places: int,
     room: int,
@@ -577,55 +580,35 @@ def _look_together(
         places: Address of int32 ``[BLOCK, room]``, filled: their positions among the node's edges.
         room: More than are to be found of a node's, by 17: where there is no room for more, others are not counted.
     """
-    table, num_groups, groups, chunk = ids[IDS], 0, np.empty(MOST_GROUPS + GROUPS_AHEAD, np.int64), np.empty(16, np.uint32)
+    table, groups, chunk = ids[IDS], np.empty(MOST_GROUPS + GROUPS_AHEAD, np.int64), np.empty(16, np.uint32)
+    work[FOUND, :num_nodes] = 0
+    for share in (mean, 2.0 * mean):  # once more for the nodes of which too few were found, 1 % of them
+        place, found, last = 0, 0, -1
+        for b in range(num_nodes):
+            work[LIMIT, b] = np.int64(min(share / max(work[DEGREE, b], 1) * 4294967296.0, np.float64(NO_RANK)))
+        num_groups = _list_groups(near, parts, fan_out, num_nodes, work, groups)
+        for g in range(num_groups):
+            source, b = groups[uint64(g)] // BLOCK, groups[uint64(g)] & (BLOCK - 1)
+            prefetch_into(near, groups[uint64(g + GROUPS_AHEAD)] // BLOCK + LINE - 1)
+            prefetch(groups[uint64(g + NEXT_GROUPS)] // BLOCK + LINE - 1)
+            place, found, last = either(b == last, place + 16, 0), either(b == last, found, 0), b
+            if table != 0:
+                for i in range(16):
+                    chunk[i] = _own_id(ids, num_ids, int32_at(source, i))
+                source = begin_of(chunk)
+            at, of_node = (b * room + found) * 4, begin_of(work) + b * 8
+            kept = keep_below(keys, source, of_node + LIMIT * BLOCK * 8, of_node + DEGREE * BLOCK * 8, place, ranks + at, places + at)
+            found = min(found + kept, room - 17)
+            store_i64(of_node + FOUND * BLOCK * 8, found)
     for b in range(num_nodes):
-        work[FOUND, b], work[LIMIT, b] = 0, np.int64(min(mean / max(work[DEGREE, b], 1) * 4294967296.0, np.float64(NO_RANK)))
-    for b in range(num_nodes):
-        p, start, degree = work[PART, b], work[START, b], work[DEGREE, b]
-        count = 0 if takes_all(work[COUNT, b], fan_out, False) else -(-degree // 16)
-        # What stands behind a node's last neighbours is read, too.
-        if num_groups + count > MOST_GROUPS or start + 16 * count > parts[p, NUM_EDGES]:
-            count = 0
-        begin = parts[p, INDICES] + start * 4
-        for g in range(0, count, 8):  # eight at a time, so that mostly no jump depends on how many there are
-            for i in range(8):
-                groups[uint64(num_groups + g + i)] = (begin + (g + i) * LINE) * BLOCK + b
-        num_groups += count
-    for g in range(min(GROUPS_AHEAD, num_groups)):
-        prefetch_into(near, groups[g] // BLOCK + LINE - 1)
-        groups[uint64(num_groups + g)] = groups[g]  # for the last ones, behind which nothing has to be asked for
-    last, place, found = -1, 0, 0
-    for g in range(num_groups):
-        source, b = groups[uint64(g)] // BLOCK, groups[uint64(g)] & (BLOCK - 1)
-        prefetch_into(near, groups[uint64(g + GROUPS_AHEAD)] // BLOCK + LINE - 1)
-        prefetch(groups[uint64(g + NEXT_GROUPS)] // BLOCK + LINE - 1)
-        place, found, last = either(b == last, place + 16, 0), either(b == last, found, 0), b
-        if table != 0:
-            for i in range(16):
-                chunk[i] = _own_id(ids, num_ids, int32_at(source, i))
-            source = begin_of(chunk)
-        at, of_node = (b * room + found) * 4, begin_of(work) + b * 8
-        kept = keep_below(keys, source, of_node + LIMIT * BLOCK * 8, of_node + DEGREE * BLOCK * 8, place, ranks + at, places + at)
-        found = min(found + kept, room - 17)
-        store_i64(of_node + FOUND * BLOCK * 8, found)
-    for b in range(num_nodes):
-        for i in range(16):
-            store_i32(ranks + (b * room + work[FOUND, b] + i) * 4, NO_RANK)
+        fill_line(-1, ranks + (b * room + work[FOUND, b]) * 4)
 
 
 @allocating_helper
 def _draw_shared(
-    near: bool,
-    relation: NDArray[np.int64],
-    parts: NDArray[np.int64],
-    variates: NDArray[np.uint64],
-    ids: NDArray[np.int64],
-    fan_out: int,
-    num_nodes: int,
-    work: NDArray[np.int64],
-    drawn: NDArray[np.int64],
+    near: bool, relation: Ints, parts: Ints, variates: UInts, ids: Ints, fan_out: int, num_nodes: int, work: Ints, drawn: NDArray[np.int32]
 ) -> None:
-    """Draws the neighbours with the smallest variates, of all nodes of a block, into ``drawn`` int64 ``[BLOCK, fan_out + 1]``."""
+    """Draws the neighbours with the smallest variates, of all nodes of a block, into ``drawn`` int32 ``[BLOCK, fan_out + 16]``."""
     width, weighted, num_ids = relation[INDICES_WIDTH], relation[WEIGHTED] == 1, relation[NUM_NEIGHBOR_NODES]
     mean = fan_out + 2.0 * np.sqrt(np.float64(max(fan_out, 0))) + 1.5  # 1 % of nodes have too few of these
     together = width == 4 and are_narrow(ids, width) and not weighted and 0 < fan_out <= MOST_COMPARED
@@ -639,10 +622,11 @@ def _draw_shared(
             continue
         at, found = b * room * 4, work[FOUND, b] if together else 0
         if fan_out <= found < room - 17:
-            chosen = _smallest(begin_of(ranks) + at, found, fan_out)
-            for q in range(fan_out):
-                drawn[b, q] = int32_at(begin_of(places) + at, first_bit(chosen))
-                chosen &= chosen - uint64(1)
+            chosen, target = _smallest(begin_of(ranks) + at, found, fan_out), begin_of(drawn[b])
+            for g in range((found + 15) >> 4):
+                bits = chosen >> uint64(16 * g)
+                store_chosen(bits, begin_of(places) + at + g * LINE, target)
+                target += num_bits(bits & uint64(0xFFFF)) * 4
             continue
         neighbors, prefix = parts[p, INDICES] + start * width, parts[p, WEIGHT_PREFIX] + start * 8
         ask_for_all(neighbors, degree * width)
@@ -650,35 +634,50 @@ def _draw_shared(
 
 
 @helper
-def note_positions(parts: NDArray[np.int64], p: int, width: int, row: int, position: int, begin: int, end: int) -> None:
+def note_positions(parts: Ints, p: int, width: int, row: int, position: int, begin: int, end: int) -> None:
     """Writes the positions of edges of part ``p`` whose neighbours' addresses are in the rows; not where ``position`` is 0."""
     shift = 2 if width == 4 else 3
     for q in range(begin, end if position != 0 else begin):
         store_i64(position + q * 8, parts[p, FIRST_POSITION] + ((load_i64(row + q * 8) - parts[p, INDICES]) >> shift))
 
 
+@helper
+def _take_all(neighbors: int, count: int, width: int, row: int) -> None:
+    """Writes the addresses of all of a node's neighbour ids, and asks memory for these."""
+    for q in range(count):
+        store_i64(row + q * 8, neighbors + q * width)
+    ask_for_all(neighbors, count * width)
+
+
+@helper
+def _take(neighbors: int, count: int, width: int, places: int, row: int) -> None:
+    """Writes the addresses of those ids whose positions are int32 at ``places``, and up to ``SPARE_EDGES`` more."""
+    for q in range(0, count, 8):
+        store_addresses(neighbors, 2 if width == 4 else 3, places + q * 4, row + q * 8)
+
+
 @allocating_helper
 def choose(
-    ahead: NDArray[np.int64],
-    relation: NDArray[np.int64],
-    parts: NDArray[np.int64],
-    bounds: NDArray[np.int64],
-    global_id: NDArray[np.int64],
+    ahead: Ints,
+    relation: Ints,
+    parts: Ints,
+    bounds: Ints,
+    global_id: Ints,
     fan_out: int,
     replace: bool,
     latest: bool,
     key: np.uint64,
-    variates: NDArray[np.uint64],
-    ids: NDArray[np.int64],
+    variates: UInts,
+    ids: Ints,
     nodes: int,
     roots: int,
     first: int,
     last: int,
-    buffers: NDArray[np.int64],
+    buffers: Ints,
     e: int,
-    work: NDArray[np.int64],
-    picks: NDArray[np.int64],
-    table: NDArray[np.int64],
+    work: Ints,
+    picks: Ints,
+    table: Ints,
 ) -> int:
     """Second pass: which edges, as addresses of their neighbour ids, asked of memory; returns the new number of edges.
 
@@ -687,7 +686,7 @@ def choose(
     """
     shared = variates.size > 0
     width, weighted, near = relation[INDICES_WIDTH], relation[WEIGHTED] == 1, ahead[LINES_INTO_FIRST] != 0
-    drawn = np.empty((BLOCK, max(fan_out, 0) + 1 if shared else 1), np.int64)
+    drawn = np.empty((BLOCK, max(fan_out, 0) + 16 if shared else 1), np.int32)
     row, col, position = buffers[ROW], buffers[COL], buffers[POSITION]
     together = not (shared or weighted or latest or replace) and 0 < fan_out <= LINEAR_FAN_OUT
     if together:
@@ -703,15 +702,13 @@ def choose(
         everything = takes_all(count, fan_out, replace)
         taken = count if everything else fan_out
         if everything and not weighted:
-            for q in range(taken):
-                store_i64(row + (e + q) * 8, neighbors + q * width)
-            ask_for_all(neighbors, taken * width)
+            _take_all(neighbors, taken, width, row + e * 8)
+        elif shared and not everything:
+            _take(neighbors, taken, width, begin_of(drawn[b]), row + e * 8)
         else:
             picked, step = begin_of(picks), 8
             if everything:
                 take_positive(prefix, base, degree, taken, picks)
-            elif shared:
-                picked = begin_of(drawn[b])
             elif together:
                 picked, step = begin_of(work) + (DRAWN * BLOCK + b) * 8, BLOCK * 8
             else:
@@ -722,24 +719,15 @@ def choose(
                 address = neighbors + load_i64(picked + q * step) * width
                 prefetch_into(near, address)
                 store_i64(row + (e + q) * 8, address)
-        for q in range(e, e + taken):
-            store_i64(col + q * 8, i)
+        for q in range(e, e + taken, 8):
+            fill_line(i, col + q * 8)
         note_positions(parts, p, width, row, position, e, e + taken)
         e += taken
     return e
 
 
 @helper
-def ask_bounds(
-    ahead: NDArray[np.int64],
-    relation: NDArray[np.int64],
-    parts: NDArray[np.int64],
-    bounds: NDArray[np.int64],
-    global_id: NDArray[np.int64],
-    nodes: int,
-    first: int,
-    last: int,
-) -> None:
+def ask_bounds(ahead: Ints, relation: Ints, parts: Ints, bounds: Ints, global_id: Ints, nodes: int, first: int, last: int) -> None:
     """Asks the disk for the row bounds of nodes, and for their ids in the dataset."""
     for i in range(first, last):
         v = load_i64(nodes + i * 8)
@@ -754,7 +742,7 @@ def ask_bounds(
 
 
 @helper
-def use_draws(ahead: NDArray[np.int64], row: int, begin: int, end: int, width: int) -> None:
+def use_draws(ahead: Ints, row: int, begin: int, end: int, width: int) -> None:
     """Waits for the drawn edges ``[begin, end)``, whose addresses are in ``row``."""
     if asks(ahead):
         for q in range(begin, end):
@@ -763,16 +751,7 @@ def use_draws(ahead: NDArray[np.int64], row: int, begin: int, end: int, width: i
 
 @helper
 def _ask_values(
-    ahead: NDArray[np.int64],
-    relation: NDArray[np.int64],
-    parts: NDArray[np.int64],
-    bounds: NDArray[np.int64],
-    column: int,
-    width: int,
-    most: int,
-    nodes: int,
-    first: int,
-    last: int,
+    ahead: Ints, relation: Ints, parts: Ints, bounds: Ints, column: int, width: int, most: int, nodes: int, first: int, last: int
 ) -> None:
     """Asks the disk for values of nodes' edges, ``width`` bytes each: the first ``most`` bytes of a node's, and the last value."""
     for i in range(first, last):
@@ -787,28 +766,28 @@ def _ask_values(
 
 @helper
 def ask_draws(
-    ahead: NDArray[np.int64],
-    relation: NDArray[np.int64],
-    parts: NDArray[np.int64],
-    bounds: NDArray[np.int64],
-    global_id: NDArray[np.int64],
+    ahead: Ints,
+    relation: Ints,
+    parts: Ints,
+    bounds: Ints,
+    global_id: Ints,
     fan_out: int,
     replace: bool,
     latest: bool,
     key: np.uint64,
-    variates: NDArray[np.uint64],
-    ids: NDArray[np.int64],
+    variates: UInts,
+    ids: Ints,
     nodes: int,
     roots: int,
     times: int,
     since: int,
     first: int,
     last: int,
-    buffers: NDArray[np.int64],
+    buffers: Ints,
     num_edges: int,
-    work: NDArray[np.int64],
-    picks: NDArray[np.int64],
-    table: NDArray[np.int64],
+    work: Ints,
+    picks: Ints,
+    table: Ints,
 ) -> None:
     """Asks the disk for all that the draws of nodes read, by drawing their edges once before; for the arguments see ``choose``.
 
@@ -840,15 +819,13 @@ def ask_draws(
 
 
 @helper
-def nodes_ahead(ahead: NDArray[np.int64], count: int) -> int:
+def nodes_ahead(ahead: Ints, count: int) -> int:
     """Counts those of ``count`` nodes that are asked for at a time: whole blocks."""
     return max(BLOCK, ahead[WINDOW] // BLOCK * BLOCK) if asks(ahead) else max(BLOCK, count)
 
 
 @helper
-def number(
-    ahead: NDArray[np.int64], relation: NDArray[np.int64], row: int, begin: int, end: int, neighbor: NDArray[np.int64], num_neighbors: int
-) -> int:
+def number(ahead: Ints, relation: Ints, row: int, begin: int, end: int, neighbor: Ints, num_neighbors: int) -> int:
     """Third pass: the neighbours' ids, and then their numbers; returns the new number of neighbour nodes, or DAMAGED."""
     local_of, width, damaged, near = neighbor[LOCAL_OF], relation[INDICES_WIDTH], False, ahead[LINES_INTO_FIRST] != 0
     for q in range(begin, end):
@@ -876,7 +853,7 @@ def number_one(node: int, local_of: int, nodes: int, base: int, num_nodes: int) 
 
 
 @helper
-def relabel(row: int, begin: int, end: int, neighbor: NDArray[np.int64], num_neighbors: int) -> int:
+def relabel(row: int, begin: int, end: int, neighbor: Ints, num_neighbors: int) -> int:
     """Fourth pass: writes numbers over the neighbours' ids; returns the new number of neighbour nodes."""
     local_of, nodes, base = neighbor[LOCAL_OF], neighbor[NODES], neighbor[BASE]
     for q in range(begin, end):
@@ -886,7 +863,7 @@ def relabel(row: int, begin: int, end: int, neighbor: NDArray[np.int64], num_nei
 
 
 @helper
-def mark_seeds(node_buffers: NDArray[np.int64], num_nodes: NDArray[np.int64]) -> None:
+def mark_seeds(node_buffers: Ints, num_nodes: Ints) -> None:
     """Enters the seeds into the relabelling tables; a repeated seed keeps a number of its own, and neighbours find the first."""
     for t in range(num_nodes.size):
         for i in range(num_nodes[t]):
