@@ -237,6 +237,8 @@ _MEMORY_WORKERS = 4
 _SERVERS = ("--servers", "2")
 _MANY_CLIENTS = "8"
 _SERVING_S = "10"
+# Seconds of a turn of loaders that are compared in one process.
+_TURN_S = "1.5"
 # Percent of the features that are kept on the device.
 CACHES = (0, 25, 100)
 # Memory groups of a half, a quarter and an eighth of the store; sampling processes need more than the last.
@@ -412,7 +414,7 @@ def _of_pandas(kind: str) -> Contender:
 
 CONTENDERS = {
     "gnnkit": Contender(lambda a: a.own("epoch", a.graph.store(), *a.settle)),
-    "gnnkit-labor": Contender(lambda a: a.own("epoch", a.graph.store(), *a.settle, "--labor")),
+    "labor": Contender(lambda a: a.own("labor", a.graph.store(), *a.settle, "--look", _TURN_S)),
     "gnnkit-float16": Contender(lambda a: a.own("epoch", a.graph.store(feature_dtype="float16"), *a.settle)),
     "gnnkit-quint8": Contender(lambda a: a.own("epoch", a.graph.store(feature_dtype="quint8"), *a.settle)),
     "gnnkit-quint4x2": Contender(lambda a: a.own("epoch", a.graph.store(feature_dtype="quint4x2"), *a.settle)),

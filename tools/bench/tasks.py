@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
 import time
 from itertools import islice
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,8 @@ from tools.bench.process import STARTED
 _MOST_BATCHES_FOR_LIMIT = 32
 # Edges of the store for each one that is appended: 1 M for the 124 M of OGBN-Products' size.
 _OLD_EDGES_PER_NEW = 120
+# Pairs of turns of loaders that are compared in one process.
+_PAIRS = 11
 
 
 def epoch(options: argparse.Namespace) -> dict[str, Any]:
@@ -60,6 +64,26 @@ def epoch(options: argparse.Namespace) -> dict[str, Any]:
         "edges_per_s": stats.edges / stats.wall_s if stats.wall_s else 0.0,
         "nodes_per_batch": stats.nodes / max(1, stats.batches),
     }
+
+
+def labor(options: argparse.Namespace) -> dict[str, Any]:
+    """Runs plain fan-out and LABOR in turn, in one process and on one copy of the graph, and compares the two of each pair.
+
+    Memory differs from process to process, and other work from minute to minute, by more than the two do. Who begins changes.
+    """
+    with contextlib.ExitStack() as stack:
+        plain, shared = (
+            stack.enter_context(make_loader(argparse.Namespace(**{**vars(options), "labor": chosen}))) for chosen in (False, True)
+        )
+        for loader in (plain, shared):
+            limit_tasks.run(loader.pipeline, options.settle / 2, None)
+        ratios = []
+        for pair in range(_PAIRS):
+            order = (plain, shared) if pair % 2 == 0 else (shared, plain)
+            speeds = {loader: limit_tasks.run(loader.pipeline, options.look, None) for loader in order}
+            ratios.append(speeds[shared] / speeds[plain])
+        nodes = [stats.nodes / stats.batches for stats in (plain.stats(), shared.stats())]
+    return {"speed": median(ratios), "ratios": sorted(ratios), "nodes": nodes[1] / nodes[0]}
 
 
 def worker_memory(options: argparse.Namespace) -> dict[str, Any]:
@@ -193,6 +217,7 @@ def append(options: argparse.Namespace) -> dict[str, Any]:
 
 TASKS = {
     "epoch": epoch,
+    "labor": labor,
     "kind_epoch": kind_epoch,
     "host_epoch": cluster_tasks.host_epoch,
     "worker_memory": worker_memory,
