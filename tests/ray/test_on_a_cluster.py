@@ -3,6 +3,7 @@ and ranks with the same batches, which are started again with exactly those that
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -49,8 +50,9 @@ def assert_same(built: Path, wanted: Path) -> None:
 def end_driver() -> None:
     """Ends the process of this one that drives a cluster."""
     for child in psutil.Process().children():
-        if "gnnkit.ray" in child.cmdline():
-            child.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):  # one that has ended, of which nobody has asked yet, has no command line
+            if "gnnkit.ray" in child.cmdline():
+                child.kill()
 
 
 @pytest.mark.packages("ray")
