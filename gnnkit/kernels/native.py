@@ -462,6 +462,7 @@ def smallest_16(typing_context, address, ranks, groups, count):
             number = builder.load(smaller)
             for i in range(16):
                 at = _element(builder, _I32, ranks, builder.add(builder.mul(loop.index, _I64(16)), _I64(i)))
+                # A vector of one: LLVM takes a number that is repeated by way of a register, and this from memory.
                 one = builder.load(builder.bitcast(at, ir.VectorType(_I32, 1).as_pointer()), align=4)
                 other = builder.shuffle_vector(one, one, ir.Constant(kind, None))
                 number = builder.add(number, builder.zext(builder.icmp_unsigned("<", other, values), kind))
