@@ -50,7 +50,7 @@ def assert_same(built: Path, wanted: Path) -> None:
 def end_driver() -> None:
     """Ends the process of this one that drives a cluster."""
     for child in psutil.Process().children():
-        with contextlib.suppress(psutil.NoSuchProcess):  # one that has ended, of which nobody has asked yet, has no command line
+        with contextlib.suppress(psutil.NoSuchProcess):  # one that has ended, and was not waited for, has no command line
             if "gnnkit.ray" in child.cmdline():
                 child.kill()
 
